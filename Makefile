@@ -1,0 +1,35 @@
+# Every target does its own set-up: on a fresh machine with Python 3.11, `make test` is all there is to type.
+.PHONY: help test lint bench lock clean
+SHELL := /bin/sh
+RUN := JAVA_HOME="$$(cat .venv/java-home)" SPARK_LOCAL_IP=127.0.0.1 .venv/bin/python
+UV := 0.13.7
+
+help:
+	@echo "make test    set up and run the tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make bench   benchmarks, each a ratio against a floor measured in the same run"
+	@echo "make lock    renew requirements.lock from pyproject.toml"
+	@echo "make clean   remove what set-up made"
+
+.venv/ready: requirements.lock pyproject.toml tools/setup.sh tools/find-java.sh
+	@sh tools/setup.sh
+
+test: .venv/ready
+	@$(RUN) -m pytest $(ARGS)
+
+lint: .venv/ready
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m ruff check .
+	@$(RUN) -m mypy
+
+bench: .venv/ready
+	@$(RUN) -m bench
+
+# No index address is written into the lock file: it is good behind any mirror.
+lock: .venv/ready
+	.venv/bin/python -m pip install --quiet uv==$(UV)
+	.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+	    --python-version 3.11 --all-extras --group dev pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf .venv

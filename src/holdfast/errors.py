@@ -1,0 +1,482 @@
+"""Every error of Holdfast, sorted by what the caller does next.
+
+    HoldfastError
+    ├── BadInput (ValueError)        correct the call: nothing was touched
+    │   ├── BadName                  a name or key that may not become part of a path
+    │   ├── BadValue                 an argument outside its range
+    │   ├── ClockNotKept             a region asks for entity clocks of a log that keeps none
+    │   ├── SaveTooOld               the bounded store would evict this state at once
+    │   ├── StageTooLarge            the state does not fit its device: nothing was written
+    │   ├── StageUnserializable      the codec could not turn the state into bytes: nothing was written
+    │   └── MissingExtra             an optional dependency is not installed
+    ├── Absent (LookupError)         create it, or correct the path
+    │   ├── NotFound                 no such key in the repository
+    │   ├── LogMissing               no event log in this folder
+    │   └── StageBlank               the device holds no image yet
+    ├── Busy                         somebody else has it: wait, or stop the other
+    │   ├── Locked                   another live process holds the lock
+    │   ├── LeaseTaken               another writer took the lease at the same moment
+    │   └── Fenced                   a newer lease was taken: this writer must stop
+    ├── Mismatch                     sound, but not what was asked for: open the right thing
+    │   ├── AlreadyExists            something stands where a new thing was to be made
+    │   ├── UnsupportedVersion       written by a newer Holdfast
+    │   ├── ManifestRefused          a manifest whose validation found errors
+    │   ├── CursorRegionMismatch     the cursor was saved for another region
+    │   ├── CursorLogMismatch        the cursor was saved for another log
+    │   ├── CursorAhead              the cursor stands past the end of its log
+    │   ├── StageMismatch            the image belongs to another stage or type
+    │   └── StageStale               the image is older than the generation asked for
+    ├── Corrupt                      bytes are damaged: restore them from a copy
+    │   ├── StateCorrupt             a checkpoint state
+    │   ├── ManifestCorrupt          a manifest
+    │   ├── OperatorStateCorrupt     one operator's state inside a manifest or its sidecar
+    │   ├── StageCorrupt             a stage image
+    │   ├── CursorCorrupt            a cursor file
+    │   ├── LogCorrupt               an event log
+    │   └── RecordCorrupt            a sealed record: lease, decision, identity, history
+    ├── Storage                      the storage said no: mend it, then try again
+    │   ├── StorageFailed            nothing was changed
+    │   ├── BlockFailed              one block of a device could not be read or written
+    │   └── OutcomeUnknown           it may or may not have happened: look before trying again
+    └── Halted                       work ended for a reason: look at the cause
+        ├── StageHalted              a checkpoint failed earlier; the stage must be restored first
+        ├── LogHalted                an append failed earlier; the log must be opened again first
+        ├── WorkerFailed             a worker's handler failed and its restart budget is used up
+        └── PersistFailed            a worker could not save its position
+
+Each error carries its facts as attributes; its text ends with the next step. All of them can be pickled, because
+they cross process boundaries on a cluster.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, dataclass_transform
+
+
+def _rebuild(cls: type[HoldfastError], facts: dict[str, object]) -> HoldfastError:
+    error = cls.__new__(cls)
+    error.__dict__.update(facts)
+    return error
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+class HoldfastError(Exception):
+    """The root of all errors that Holdfast raises on purpose.
+
+    A subclass declares its facts as fields and its text as two templates, in which `e` is the error itself.
+    """
+
+    says: ClassVar[str] = "Holdfast failed"
+    next_step: ClassVar[str] = "read the cause"
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(eq=False, repr=False, kw_only=True)(cls)
+
+    def __str__(self) -> str:
+        return f"{self.says.format(e=self)}. Next: {self.next_step.format(e=self)}."
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), dict(vars(self)))
+
+
+# --- correct the call ------------------------------------------------------------------------------------------------
+
+
+class BadInput(HoldfastError, ValueError):
+    """The call was wrong; nothing was touched."""
+
+
+class BadName(BadInput):
+    """A name or key that may not become part of a path."""
+
+    kind: str
+    name: object
+    why: str
+    says = "{e.kind} name {e.shown} is refused: {e.why}"
+    next_step = "use 1 to 64 of the characters A-Z a-z 0-9 _ . - and begin with a letter or digit"
+
+    @property
+    def shown(self) -> str:
+        """The name, safe to print: escaped, and cut where it is long."""
+        text = ascii(self.name)
+        return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+class BadValue(BadInput):
+    """An argument outside its range."""
+
+    what: str
+    value: object
+    why: str
+    says = "{e.what} {e.value!r} is refused: {e.why}"
+    next_step = "pass a value within the range"
+
+
+class ClockNotKept(BadInput):
+    """A region filters by entity clock, but the log keeps none."""
+
+    log: str
+    says = "the event log {e.log} keeps no entity clock, so a region cannot filter by it"
+    next_step = "leave the clock out of the region, or create the log with keep_clock=True"
+
+
+class SaveTooOld(BadInput):
+    """The bounded store would evict this state at once."""
+
+    stream: str
+    sequence: int
+    oldest: int
+    limit: int
+    says = (
+        "state {e.sequence} of stream {e.stream!r} would be evicted at once: the store keeps {e.limit} "
+        "and its oldest is {e.oldest}"
+    )
+    next_step = "save a newer state, or make a store that keeps more"
+
+
+class StageTooLarge(BadInput):
+    """The state does not fit its device. Nothing was written; the previous state is untouched."""
+
+    stage: str
+    size: int
+    capacity: int
+    step: str = "too large"
+    says = "stage {e.stage!r}: {e.step}: {e.size} bytes where the device holds {e.capacity}"
+    next_step = "use a larger device; the last checkpoint on this one still stands"
+
+
+class StageUnserializable(BadInput):
+    """The codec could not turn the state into bytes. Nothing was written."""
+
+    stage: str
+    why: str
+    step: str = "serialize"
+    says = "stage {e.stage!r}: {e.step}: {e.why}"
+    next_step = "correct the state or its codec, then restore the stage"
+
+
+class MissingExtra(BadInput, ImportError):
+    """An optional dependency is not installed."""
+
+    extra: str
+    module: str
+    says = "the Python package {e.module!r} is needed for this and is not installed"
+    next_step = "pip install 'holdfast[{e.extra}]'"
+
+
+# --- create it, or correct the path ----------------------------------------------------------------------------------
+
+
+class Absent(HoldfastError, LookupError):
+    """There is nothing there."""
+
+
+class NotFound(Absent):
+    """No such key in the repository."""
+
+    key: str
+    where: str
+    says = "{e.key!r} is not in {e.where}"
+    next_step = "check the name and the repository's root"
+
+
+class LogMissing(Absent):
+    """No event log in this folder."""
+
+    path: str
+    says = "there is no event log at {e.path}"
+    next_step = "check the path, or make one with EventLog.create"
+
+
+class StageBlank(Absent):
+    """The device holds no image yet: every header is blank."""
+
+    stage: str
+    says = "the device of stage {e.stage!r} holds no image"
+    next_step = "start the stage with an initial state and call checkpoint()"
+
+
+# --- wait, or stop the other -----------------------------------------------------------------------------------------
+
+
+class Busy(HoldfastError):
+    """Somebody else has it."""
+
+
+class Locked(Busy):
+    """Another live process, or another holder in this one, has the lock. `pid` is 0 where the system does not tell."""
+
+    what: str
+    pid: int
+    says = "{e.what} is held by process {e.pid}"
+    next_step = "stop that process, or wait until it ends"
+
+
+class LeaseTaken(Busy):
+    """Another writer took this lease number at the same moment."""
+
+    number: int
+    holder: str
+    says = "lease {e.number} was taken by {e.holder} at the same moment"
+    next_step = "leave the pipeline to that process; take the lease again only to replace it"
+
+
+class Fenced(Busy):
+    """A newer lease was taken: this writer has been replaced and must stop."""
+
+    number: int
+    newer: int
+    holder: str
+    says = "lease {e.number} was replaced by lease {e.newer}, held by {e.holder}"
+    next_step = "end this process; the newer one goes on with the pipeline"
+
+
+# --- open the right thing --------------------------------------------------------------------------------------------
+
+
+class Mismatch(HoldfastError):
+    """What was found is sound, but it is not what was asked for."""
+
+
+class AlreadyExists(Mismatch):
+    """Something stands where a new thing was to be made."""
+
+    what: str
+    says = "{e.what} exists already"
+    next_step = "open it instead, or choose another path"
+
+
+class UnsupportedVersion(Mismatch):
+    """Written by a newer Holdfast, or by a program that is not Holdfast."""
+
+    what: str
+    found: int
+    known: str
+    step: str = "unsupported version"
+    says = "{e.what}: {e.step} {e.found}; this Holdfast reads {e.known}"
+    next_step = "upgrade Holdfast, or open it with the version that wrote it"
+
+
+class ManifestRefused(Mismatch):
+    """A manifest whose validation found errors. `issues` holds all of them."""
+
+    checkpoint: int
+    issues: tuple[str, ...]
+    says = "checkpoint {e.checkpoint} cannot be restored: {e.listed}"
+    next_step = "restore an older checkpoint"
+
+    @property
+    def listed(self) -> str:
+        """The issues in one line."""
+        return "; ".join(self.issues)
+
+
+class CursorRegionMismatch(Mismatch):
+    """The cursor was saved for another region, or for none."""
+
+    cursor: str
+    saved: str | None
+    asked: str
+    says = "cursor {e.cursor!r} was saved for region {e.saved} and is opened for {e.asked}"
+    next_step = "open it with the region that it was saved for, or choose another cursor name"
+
+
+class CursorLogMismatch(Mismatch):
+    """The cursor was saved for another log."""
+
+    cursor: str
+    saved: str
+    asked: str
+    says = "cursor {e.cursor!r} belongs to log {e.saved} and is opened on log {e.asked}"
+    next_step = "open it on its own log, or choose another cursor name"
+
+
+class CursorAhead(Mismatch):
+    """The cursor stands past the end of its log: the log was restored from a backup, or it is another one."""
+
+    cursor: str
+    position: int
+    tail: int
+    says = "cursor {e.cursor!r} stands at sequence {e.position}, but its log ends before sequence {e.tail}"
+    next_step = "restore the log, or, where it was meant to go back, delete the cursor to read it anew"
+
+
+class StageMismatch(Mismatch):
+    """The image belongs to another stage or holds another type of state."""
+
+    what: str
+    found: str
+    asked: str
+    says = "the stage image's {e.what} is {e.found!r}, not {e.asked!r}"
+    next_step = "open the device that belongs to this stage"
+
+
+class StageStale(Mismatch):
+    """The newest image that can be read is not the generation asked for."""
+
+    stage: str
+    found: int
+    asked: int
+    says = "stage {e.stage!r}: generation {e.asked} was asked for and the device gives {e.found}"
+    next_step = "restore the device from a copy that holds generation {e.asked}"
+
+
+# --- restore from a copy ---------------------------------------------------------------------------------------------
+
+
+class Corrupt(HoldfastError):
+    """Bytes are damaged. They are never replaced by defaults."""
+
+
+class StateCorrupt(Corrupt):
+    """A checkpoint state cannot be decoded; `offset` is the byte where reading stopped."""
+
+    offset: int
+    why: str
+    says = "checkpoint state is damaged at byte {e.offset}: {e.why}"
+    next_step = "restore the file from a copy, or recover from the state before it"
+
+
+class ManifestCorrupt(Corrupt):
+    """A manifest, or its sidecar as a whole, cannot be trusted."""
+
+    why: str
+    says = "manifest is damaged: {e.why}"
+    next_step = "restore the file from a copy, or recover from the checkpoint before it"
+
+
+class OperatorStateCorrupt(Corrupt):
+    """One operator's state cannot be trusted. It is never replaced by an empty one."""
+
+    operator: str
+    why: str
+    says = "state of operator {e.operator!r} is damaged: {e.why}"
+    next_step = "restore the checkpoint's files from a copy, or recover from the checkpoint before it"
+
+
+class StageCorrupt(Corrupt):
+    """No slot of a stage image can be trusted. `step` says where reading failed."""
+
+    stage: str
+    step: str
+    why: str
+    says = "stage {e.stage!r}: {e.step}: {e.why}"
+    next_step = "restore the device from a copy"
+
+
+class CursorCorrupt(Corrupt):
+    """A cursor file cannot be decoded."""
+
+    cursor: str
+    why: str
+    says = "cursor {e.cursor!r} is damaged: {e.why}"
+    next_step = "restore its file from a copy; deleting it would read the log from its beginning"
+
+
+class LogCorrupt(Corrupt):
+    """An event log's index, head or segment is damaged; `part` says which."""
+
+    path: str
+    part: str
+    why: str
+    says = "event log {e.path}: {e.part} is damaged: {e.why}"
+    next_step = "restore the log from a copy; for a torn head alone, EventLog.repair() rebuilds it from the index"
+
+
+class RecordCorrupt(Corrupt):
+    """A sealed record of the repository (lease, decision, identity, history) fails its digest or its form."""
+
+    key: str
+    why: str
+    says = "record {e.key!r} is damaged: {e.why}"
+    next_step = "restore the file from a copy"
+
+
+# --- mend the storage ------------------------------------------------------------------------------------------------
+
+
+class Storage(HoldfastError):
+    """The storage said no."""
+
+
+class StorageFailed(Storage):
+    """A read or write failed, and nothing was changed."""
+
+    action: str
+    key: str
+    why: str
+    says = "{e.action} {e.key!r} failed: {e.why}"
+    next_step = "mend the storage (space, rights, connection), then try again"
+
+
+class BlockFailed(Storage):
+    """One block of a device could not be read or written; `block` counts from the header, which is 0."""
+
+    stage: str
+    action: str
+    block: int
+    why: str
+    says = "stage {e.stage!r}: {e.step}: {e.why}"
+    next_step = "mend the device, then restore the stage"
+
+    @property
+    def step(self) -> str:
+        """What was being done, as in `write block 3`."""
+        return f"{self.action} block {self.block}"
+
+
+class OutcomeUnknown(Storage):
+    """The change may or may not be durable: the failure came after the point where it could take effect."""
+
+    action: str
+    key: str
+    why: str
+    says = "{e.action} {e.key!r} may or may not have taken effect: {e.why}"
+    next_step = "read it back before trying again"
+
+
+# --- look at the cause -----------------------------------------------------------------------------------------------
+
+
+class Halted(HoldfastError):
+    """Work ended for a reason; the cause is chained."""
+
+
+class StageHalted(Halted):
+    """A checkpoint failed earlier, so what the device holds is in doubt until it is read back."""
+
+    stage: str
+    says = "stage {e.stage!r} takes no checkpoint: an earlier one failed"
+    next_step = "restore it: CheckpointedStage.restore(stage.into_blocks(), ...)"
+
+
+class LogHalted(Halted):
+    """An append failed earlier, so what the log holds is in doubt until it is opened again."""
+
+    path: str
+    says = "event log {e.path} takes no append: an earlier one failed"
+    next_step = "close it and open it again, and look at its tail before repeating the append"
+
+
+class WorkerFailed(Halted):
+    """A handler failed and the restart budget is used up."""
+
+    worker: str
+    restarts: int
+    policy: str
+    position: int | None
+    says = "worker {e.worker!r} gave up after {e.restarts} restarts ({e.policy}); last position {e.position}"
+    next_step = "mend the cause (chained above), then start the worker again: it goes on after that position"
+
+
+class PersistFailed(Halted):
+    """A worker could not save its position. It rolled back to the last saved one and stopped."""
+
+    worker: str
+    position: int | None
+    says = "worker {e.worker!r} could not save its position; the last saved one is {e.position}"
+    next_step = "mend the storage (the cause is chained), then start the worker again: it repeats the last batch"

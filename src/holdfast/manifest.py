@@ -1,0 +1,518 @@
+"""Manifest: the record of one checkpoint, JSON that a person can read and a machine can verify.
+
+Rules:
+- Version 1 is read in full, as the system that Holdfast grew out of wrote it. We write version 2, which begins with a
+  digest of its own exact bytes (see `seal`).
+- Only `version`, `checkpoint_id`, `epoch` and `timestamp_ms` are required; the rest defaults when absent. `null` where
+  a map or a number is due is an error; the four optional fields may be null.
+- Unknown fields survive a rewrite, verbatim but for white space.
+- A small operator state stands inline as base64; a larger one lies in the sidecar `state.bin`, named by range.
+- Damaged state is never replaced by empty state: reading it raises, naming the operator.
+
+Not promised: that a valid manifest can be restored. Whether every file that it needs is there is for recovery to find.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, NoReturn
+
+import msgspec
+
+from holdfast.errors import BadValue, ManifestCorrupt, ManifestRefused, OperatorStateCorrupt, UnsupportedVersion
+from holdfast.seal import SealBroken, digest_of, is_sealed, seal
+
+VERSION = 2
+DEFAULT_VNODE_COUNT = 256
+DEFAULT_THRESHOLD = 64 * 1024
+_DIGEST = "digest"
+_RANGES = {"u64": (0, (1 << 64) - 1), "i64": (-(1 << 63), (1 << 63) - 1), "u16": (0, (1 << 16) - 1)}
+
+Buffer = bytes | bytearray | memoryview
+
+
+# --- the parts of a manifest -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorCheckpoint:
+    """Where one source stood. Offsets are strings by connector, such as `{"partition-0": "1234"}`."""
+
+    offsets: Mapping[str, str]
+    epoch: int
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """How far a sink's commit had come: Pending, Committed, or Failed with the reason."""
+
+    state: str
+    why: str | None = None
+
+    @classmethod
+    def pending(cls) -> SinkStatus:
+        """Prepared, not yet committed."""
+        return cls("Pending")
+
+    @classmethod
+    def committed(cls) -> SinkStatus:
+        """Committed."""
+        return cls("Committed")
+
+    @classmethod
+    def failed(cls, why: str) -> SinkStatus:
+        """The commit failed."""
+        return cls("Failed", why)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorState:
+    """One operator's state: inline as base64, or a range of the sidecar. `sha256` is of the state's own bytes."""
+
+    state_b64: str | None = None
+    external: bool = False
+    external_offset: int = 0
+    external_length: int = 0
+    sha256: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+class Severity(StrEnum):
+    """An error stops recovery; a warning is shown."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class IssueCode(StrEnum):
+    """What validation can find."""
+
+    VERSION_ZERO = "version-zero"
+    CHECKPOINT_ID_ZERO = "checkpoint-id-zero"
+    EPOCH_ZERO = "epoch-zero"
+    TIMESTAMP_ZERO = "timestamp-zero"
+    VNODE_COUNT_ZERO = "vnode-count-zero"
+    VNODE_COUNT_MISMATCH = "vnode-count-mismatch"
+    SINK_WITHOUT_STATUS = "sink-without-status"
+    UNKNOWN_SOURCE = "unknown-source"
+    STATE_ABSENT = "state-absent"
+    STATE_TWICE = "state-inline-and-external"
+    DIGEST_ABSENT = "state-digest-absent"
+    CHECKSUM_ABSENT = "sidecar-checksum-absent"
+    SIDECAR_ABSENT = "sidecar-absent"
+    RANGE_OUTSIDE = "sidecar-range-outside"
+    RANGE_OVERLAP = "sidecar-range-overlap"
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One thing that validation found."""
+
+    code: IssueCode
+    severity: Severity
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.message} [{self.code}]"
+
+
+# --- the manifest ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The record of one checkpoint. `epoch` is the injector's: how many triggers there had been."""
+
+    version: int = VERSION
+    checkpoint_id: int
+    epoch: int
+    timestamp_ms: int
+    source_offsets: Mapping[str, ConnectorCheckpoint] = field(default_factory=dict)
+    table_offsets: Mapping[str, ConnectorCheckpoint] = field(default_factory=dict)
+    sink_epochs: Mapping[str, int] = field(default_factory=dict)
+    sink_commit_statuses: Mapping[str, SinkStatus] = field(default_factory=dict)
+    operator_states: Mapping[str, OperatorState] = field(default_factory=dict)
+    table_store_checkpoint_path: str | None = None
+    watermark: int | None = None
+    source_watermarks: Mapping[str, int] = field(default_factory=dict)
+    source_names: tuple[str, ...] = ()
+    sink_names: tuple[str, ...] = ()
+    pipeline_hash: int | None = None
+    vnode_count: int = DEFAULT_VNODE_COUNT
+    state_checksum: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "source_names", tuple(self.source_names))
+        object.__setattr__(self, "sink_names", tuple(sorted(self.sink_names)))
+
+    def to_bytes(self) -> bytes:
+        """Encode as version 2, whatever version was read."""
+        known: dict[str, Any] = {}
+        for each in fields(self):
+            if each.name != "extra":
+                known[each.name] = _wire(getattr(self, each.name))
+        known["version"] = VERSION
+        clash = sorted((known.keys() | {_DIGEST}) & self.extra.keys())
+        if clash:
+            raise BadValue(what="extra fields", value=clash, why="they are fields of a manifest's own")
+        return seal({**known, **_raw(self.extra)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Decode and check; damage is `ManifestCorrupt`, a newer version `UnsupportedVersion`."""
+        sealed = is_sealed(data)
+        try:
+            if sealed:
+                digest_of(data)
+            else:
+                _refuse_duplicate_keys(data)
+            raw = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            version = _integer("u64", raw.get("version"), "version")
+            if version > VERSION:
+                raise UnsupportedVersion(what="manifest", found=version, known="versions 1 and 2")
+            if (version == VERSION) is not sealed or (not sealed and _DIGEST in raw):
+                _refuse(f"version {version} {'with' if sealed or _DIGEST in raw else 'without'} a digest")
+            raw.pop(_DIGEST, None)
+            return _manifest(raw)
+        except (SealBroken, msgspec.MsgspecError, UnicodeError, RecursionError) as broken:
+            raise ManifestCorrupt(why=str(broken)) from broken
+
+    def validate(
+        self, expected_vnode_count: int = DEFAULT_VNODE_COUNT, sidecar_length: int | None = None
+    ) -> list[Issue]:
+        """Return every issue found; errors stop recovery. With `sidecar_length` the ranges are checked against it."""
+        return [
+            *self._zero_issues(),
+            *self._vnode_issues(expected_vnode_count),
+            *self._topology_issues(),
+            *self._state_issues(sidecar_length),
+        ]
+
+    def require_valid(
+        self, expected_vnode_count: int = DEFAULT_VNODE_COUNT, sidecar_length: int | None = None
+    ) -> list[Issue]:
+        """Raise `ManifestRefused` on any error, else return the warnings."""
+        issues = self.validate(expected_vnode_count, sidecar_length)
+        errors = tuple(str(issue) for issue in issues if issue.severity is Severity.ERROR)
+        if errors:
+            raise ManifestRefused(checkpoint=self.checkpoint_id, issues=errors)
+        return issues
+
+    def read_states(self, sidecar: Buffer | None = None) -> dict[str, memoryview]:
+        """Return every operator's state, each checked; views into the sidecar, not copies.
+
+        Raises `ManifestCorrupt` where the sidecar as a whole is wrong, `OperatorStateCorrupt` naming the operator.
+        """
+        view = None if sidecar is None else memoryview(sidecar)
+        if self.state_checksum is not None:
+            if view is None:
+                raise ManifestCorrupt(why="its sidecar state.bin is missing")
+            if hashlib.sha256(view).hexdigest() != self.state_checksum:
+                raise ManifestCorrupt(why="its sidecar state.bin does not match the recorded checksum")
+        return {name: _read_state(name, state, view) for name, state in self.operator_states.items()}
+
+    def _zero_issues(self) -> Iterable[Issue]:
+        zeros = {
+            IssueCode.VERSION_ZERO: self.version,
+            IssueCode.CHECKPOINT_ID_ZERO: self.checkpoint_id,
+            IssueCode.EPOCH_ZERO: self.epoch,
+            IssueCode.TIMESTAMP_ZERO: self.timestamp_ms,
+        }
+        for code, value in zeros.items():
+            if value == 0:
+                what = code.removesuffix("-zero").replace("-", " ")
+                yield Issue(code, Severity.ERROR, f"{what} is 0")
+
+    def _vnode_issues(self, expected: int) -> Iterable[Issue]:
+        if self.vnode_count == 0:
+            # Version 1 files of the first days did not record it; version 2 always does.
+            severity = Severity.WARNING if self.version == 1 else Severity.ERROR
+            yield Issue(IssueCode.VNODE_COUNT_ZERO, severity, "vnode count is 0 or was not recorded")
+        elif self.vnode_count != expected:
+            yield Issue(
+                IssueCode.VNODE_COUNT_MISMATCH,
+                Severity.ERROR,
+                f"vnode count is {self.vnode_count}, and {expected} is expected",
+            )
+
+    def _topology_issues(self) -> Iterable[Issue]:
+        if self.sink_commit_statuses:
+            for sink in sorted(self.sink_epochs.keys() - self.sink_commit_statuses.keys()):
+                yield Issue(
+                    IssueCode.SINK_WITHOUT_STATUS,
+                    Severity.WARNING,  # recovery asks the sink itself
+                    f"sink {sink!r} has an epoch but no commit status",
+                )
+        if self.source_names:
+            for source in sorted(self.source_offsets.keys() - set(self.source_names)):
+                yield Issue(
+                    IssueCode.UNKNOWN_SOURCE,
+                    Severity.ERROR,
+                    f"there is an offset for source {source!r}, which is not in source_names",
+                )
+
+    def _state_issues(self, sidecar_length: int | None) -> Iterable[Issue]:
+        ranges: list[tuple[int, int, str]] = []
+        for name, state in self.operator_states.items():
+            if state.external and state.state_b64 is not None:
+                yield Issue(IssueCode.STATE_TWICE, Severity.ERROR, f"state of {name!r} is inline and external")
+            elif state.external:
+                ranges.append((state.external_offset, state.external_offset + state.external_length, name))
+            elif state.state_b64 is None:
+                yield Issue(IssueCode.STATE_ABSENT, Severity.ERROR, f"state of {name!r} is neither inline nor external")
+            if self.version >= VERSION and state.sha256 is None:
+                yield Issue(IssueCode.DIGEST_ABSENT, Severity.ERROR, f"state of {name!r} has no digest")
+        if ranges and self.version >= VERSION and self.state_checksum is None:
+            yield Issue(IssueCode.CHECKSUM_ABSENT, Severity.ERROR, "the sidecar has no checksum")
+        yield from _range_issues(sorted(ranges), sidecar_length)
+
+
+def _range_issues(ranges: list[tuple[int, int, str]], length: int | None) -> Iterable[Issue]:
+    for _start, end, name in ranges:
+        if length is not None and end > length:
+            yield Issue(
+                IssueCode.RANGE_OUTSIDE,
+                Severity.ERROR,
+                f"state of {name!r} ends at byte {end} of a sidecar of {length} bytes",
+            )
+    reached, before = 0, ""
+    for start, end, name in ranges:
+        if start < reached and end > start:
+            yield Issue(IssueCode.RANGE_OVERLAP, Severity.ERROR, f"states of {before!r} and {name!r} overlap")
+        if end > reached:
+            reached, before = end, name
+
+
+# --- operator states and the sidecar ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStates:
+    """States ready to be recorded: entries for the manifest, and the sidecar as the callers' own buffers in order."""
+
+    entries: dict[str, OperatorState]
+    sidecar: tuple[memoryview, ...]
+    checksum: str | None
+
+
+def pack_states(states: Mapping[str, Buffer], threshold: int = DEFAULT_THRESHOLD) -> PackedStates:
+    """Put states of at most `threshold` bytes inline and the others, uncopied, behind one another into the sidecar."""
+    entries: dict[str, OperatorState] = {}
+    sidecar: list[memoryview] = []
+    whole = hashlib.sha256()
+    offset = 0
+    for name in sorted(states):
+        view = memoryview(states[name]).cast("B")
+        digest = hashlib.sha256(view).hexdigest()
+        if len(view) <= threshold:
+            entries[name] = OperatorState(state_b64=base64.b64encode(view).decode(), sha256=digest)
+            continue
+        entries[name] = OperatorState(external=True, external_offset=offset, external_length=len(view), sha256=digest)
+        sidecar.append(view)
+        whole.update(view)
+        offset += len(view)
+    return PackedStates(entries, tuple(sidecar), whole.hexdigest() if sidecar else None)
+
+
+def _read_state(name: str, state: OperatorState, sidecar: memoryview | None) -> memoryview:
+    def refuse(why: str) -> NoReturn:
+        raise OperatorStateCorrupt(operator=name, why=why)
+
+    if state.external:
+        end = state.external_offset + state.external_length
+        if state.state_b64 is not None:
+            refuse("it is inline and external")
+        if sidecar is None:
+            refuse("it lies in the sidecar state.bin, which is missing")
+        if end > len(sidecar):
+            refuse(f"it ends at byte {end} of a sidecar of {len(sidecar)} bytes")
+        found = sidecar[state.external_offset : end]
+    elif state.state_b64 is None:
+        refuse("it is neither inline nor external")
+    else:
+        found = memoryview(_strict_base64(name, state.state_b64))
+    if state.sha256 is not None and hashlib.sha256(found).hexdigest() != state.sha256:
+        refuse("its digest does not match")
+    return found
+
+
+def _strict_base64(name: str, text: str) -> bytes:
+    try:
+        found = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise OperatorStateCorrupt(operator=name, why=f"base64: {error}") from error
+    if base64.b64encode(found).decode() != text:  # stray bits behind the last byte
+        raise OperatorStateCorrupt(operator=name, why="base64: bits after its end")
+    return found
+
+
+# --- identity of the program -----------------------------------------------------------------------------------------
+
+
+def pipeline_hash(description: Mapping[str, Any]) -> int:
+    """Return the u64 that identifies a program: the same on every run and machine for an equal description.
+
+    The description names streams, sources, sinks, options (redacted), output modes and state schemas. No plan text
+    belongs in it: its expression ids change with every run.
+    """
+    canonical = msgspec.json.encode(description, order="sorted")
+    return int.from_bytes(hashlib.sha256(canonical).digest()[:8], "little")
+
+
+# --- reading the JSON ------------------------------------------------------------------------------------------------
+
+
+def _refuse(why: str) -> NoReturn:
+    raise ManifestCorrupt(why=why)
+
+
+def _refuse_duplicate_keys(data: bytes) -> None:
+    """Refuse a key given twice, of which a parser would take either. A sealed text is as we wrote it."""
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        unique = dict(found)
+        if len(unique) != len(found):
+            _refuse("a key is given twice")
+        return unique
+
+    try:
+        json.loads(data.decode(), object_pairs_hook=pairs)
+    except json.JSONDecodeError as error:
+        _refuse(str(error))
+
+
+def _wire(value: Any) -> Any:
+    match value:
+        case SinkStatus(state="Failed"):
+            return {"Failed": value.why or ""}
+        case SinkStatus():
+            return value.state
+        case ConnectorCheckpoint() | OperatorState():
+            own = {each.name: _wire(getattr(value, each.name)) for each in fields(value) if each.name != "extra"}
+            return {**own, **_raw(value.extra)}
+        case Mapping():
+            return {name: _wire(each) for name, each in value.items()}
+    return value
+
+
+def _raw(extra: Mapping[str, str]) -> dict[str, msgspec.Raw]:
+    return {name: msgspec.Raw(text.encode()) for name, text in extra.items()}
+
+
+def _extra(raw: dict[str, msgspec.Raw], known: Iterable[str]) -> dict[str, str]:
+    unknown = raw.keys() - set(known)
+    return {name: msgspec.json.format(raw[name], indent=-1).decode() for name in raw if name in unknown}
+
+
+def _manifest(raw: dict[str, msgspec.Raw]) -> Manifest:
+    def integer(kind: str, name: str) -> int:
+        return _integer(kind, raw.get(name), name)
+
+    def text(name: str) -> str | None:
+        return _decode(raw[name], str | None, name) if name in raw else None
+
+    def optional_integer(kind: str, name: str) -> int | None:
+        return None if name not in raw or bytes(raw[name]) == b"null" else integer(kind, name)
+
+    def named(name: str) -> dict[str, msgspec.Raw]:
+        return _decode(raw[name], dict[str, msgspec.Raw], name) if name in raw else {}
+
+    def integers(kind: str, name: str) -> dict[str, int]:
+        return {key: _integer(kind, value, f"{name}.{key}") for key, value in named(name).items()}
+
+    def names(name: str) -> tuple[str, ...]:
+        return tuple(_decode(raw[name], list[str], name)) if name in raw else ()
+
+    def connectors(name: str) -> dict[str, ConnectorCheckpoint]:
+        return {key: _connector(value, f"{name}.{key}") for key, value in named(name).items()}
+
+    return Manifest(
+        version=integer("u64", "version"),
+        checkpoint_id=integer("u64", "checkpoint_id"),
+        epoch=integer("u64", "epoch"),
+        timestamp_ms=integer("u64", "timestamp_ms"),
+        source_offsets=connectors("source_offsets"),
+        table_offsets=connectors("table_offsets"),
+        sink_epochs=integers("u64", "sink_epochs"),
+        sink_commit_statuses={
+            key: _status(value, f"sink_commit_statuses.{key}") for key, value in named("sink_commit_statuses").items()
+        },
+        operator_states={
+            key: _operator(value, f"operator_states.{key}") for key, value in named("operator_states").items()
+        },
+        table_store_checkpoint_path=text("table_store_checkpoint_path"),
+        watermark=optional_integer("i64", "watermark"),
+        source_watermarks=integers("i64", "source_watermarks"),
+        source_names=names("source_names"),
+        sink_names=names("sink_names"),
+        pipeline_hash=optional_integer("u64", "pipeline_hash"),
+        vnode_count=integer("u16", "vnode_count") if "vnode_count" in raw else 0,
+        state_checksum=text("state_checksum"),
+        extra=_extra(raw, (each.name for each in fields(Manifest) if each.name != "extra")),
+    )
+
+
+def _connector(raw: msgspec.Raw, where: str) -> ConnectorCheckpoint:
+    found = _decode(raw, dict[str, msgspec.Raw], where)
+    if "offsets" not in found:
+        _refuse(f"{where}.offsets is missing")
+    return ConnectorCheckpoint(
+        offsets=_decode(found["offsets"], dict[str, str], f"{where}.offsets"),
+        epoch=_integer("u64", found.get("epoch"), f"{where}.epoch"),
+        metadata=_decode(found["metadata"], dict[str, str], f"{where}.metadata") if "metadata" in found else {},
+        extra=_extra(found, ("offsets", "epoch", "metadata")),
+    )
+
+
+def _operator(raw: msgspec.Raw, where: str) -> OperatorState:
+    found = _decode(raw, dict[str, msgspec.Raw], where)
+
+    def text(name: str) -> str | None:
+        return _decode(found[name], str | None, f"{where}.{name}") if name in found else None
+
+    def integer(name: str) -> int:
+        return _integer("u64", found[name], f"{where}.{name}") if name in found else 0
+
+    return OperatorState(
+        state_b64=text("state_b64"),
+        external=_decode(found["external"], bool, f"{where}.external") if "external" in found else False,
+        external_offset=integer("external_offset"),
+        external_length=integer("external_length"),
+        sha256=text("sha256"),
+        extra=_extra(found, (each.name for each in fields(OperatorState) if each.name != "extra")),
+    )
+
+
+def _status(raw: msgspec.Raw, where: str) -> SinkStatus:
+    match msgspec.json.decode(raw):
+        case "Pending" | "Committed" as state:
+            return SinkStatus(state)
+        case {"Failed": str(why), **rest} if not rest:
+            return SinkStatus.failed(why)
+    return _refuse(f"{where} is none of Pending, Committed and Failed")
+
+
+def _integer(kind: str, raw: msgspec.Raw | None, where: str) -> int:
+    if raw is None:
+        _refuse(f"{where} is missing")
+    value: int = _decode(raw, int, where)
+    low, high = _RANGES[kind]
+    if not low <= value <= high:
+        _refuse(f"{where} {value} does not fit {kind}")
+    return value
+
+
+def _decode(raw: msgspec.Raw, kind: Any, where: str) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ManifestCorrupt(why=f"{where}: {error}") from error

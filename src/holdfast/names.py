@@ -1,0 +1,58 @@
+"""Names that come from users, checked once at the edge.
+
+A name becomes part of a path, a key or a table: it may hold letters, digits, `_`, `.` and `-`, begins with a letter or
+digit and has at most 64 characters. So it cannot climb out of a folder, hide, or differ from another only by an
+invisible character.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.errors import BadName, BadValue
+
+MAX_LENGTH = 64
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z", re.ASCII)
+_KEY_PART = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]*\Z", re.ASCII)
+_KEY_PART_LENGTH = 200
+
+
+def checked_name(kind: str, name: object) -> str:
+    """Return `name`, or raise `BadName` saying what is wrong with this `kind` of name."""
+    if not isinstance(name, str):
+        raise BadName(kind=kind, name=name, why=f"it is {type(name).__name__}, not str")
+    if not name:
+        raise BadName(kind=kind, name=name, why="it is empty")
+    if len(name) > MAX_LENGTH:
+        raise BadName(kind=kind, name=name, why=f"it has {len(name)} characters")
+    if not _NAME.match(name):
+        raise BadName(kind=kind, name=name, why="it holds a character that is not allowed, or begins with one")
+    return name
+
+
+def checked_key(key: object) -> str:
+    """Return `key`, a relative path inside a repository, or raise `BadName`.
+
+    Keys are made by Holdfast out of checked names, so a refusal here means a bug, or a caller that went around the
+    edge. No part may begin with a dot: temporary files do.
+    """
+    if not isinstance(key, str) or not key:
+        raise BadName(kind="key", name=key, why="it is not a non-empty str")
+    for part in key.split("/"):
+        if len(part) > _KEY_PART_LENGTH or not _KEY_PART.match(part):
+            raise BadName(kind="key", name=key, why=f"its part {part[:80]!a} is not allowed in a repository")
+    return key
+
+
+def checked_u64(what: str, value: object) -> int:
+    """Return `value` if it is a whole number that fits 64 bits without a sign."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise BadValue(what=what, value=value, why="a whole number from 0 to 2**64 - 1 is due")
+    return value
+
+
+def checked_positive(what: str, value: object) -> int:
+    """Return `value` if it is a whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadValue(what=what, value=value, why="a whole number of at least 1 is due")
+    return value

@@ -1,0 +1,104 @@
+"""When a checkpoint is due and how often something may be restarted. Pure: time is an argument.
+
+Rules:
+- Each stream has marks of its own. A checkpoint is due when the stream reaches any of them.
+- The next mark counts from where the checkpoint was taken, not from where the last mark stood.
+- After a recovery the marks are seeded from what was recovered; nothing is due at once only because a process is new.
+- A restart budget over a window is rolling: each restart stops counting exactly `within` seconds after it happened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from holdfast.errors import BadValue
+from holdfast.names import checked_positive
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a stream has come: its sequence, its epoch, and the time in seconds of any steady clock."""
+
+    sequence: int = 0
+    epoch: int = 0
+    now: float = 0.0
+
+
+class IntervalPolicy:
+    """Says when a stream's next checkpoint is due: by sequences, by epochs, by elapsed seconds, or any of them."""
+
+    def __init__(
+        self, *, sequences: int | None = None, epochs: int | None = None, seconds: float | None = None
+    ) -> None:
+        if sequences is None and epochs is None and seconds is None:
+            raise BadValue(what="interval", value=None, why="give sequences, epochs or seconds")
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise BadValue(what="interval in seconds", value=seconds, why="a number above 0 is due")
+        self._sequences = None if sequences is None else checked_positive("interval in sequences", sequences)
+        self._epochs = None if epochs is None else checked_positive("interval in epochs", epochs)
+        self._seconds = seconds
+        self._last: dict[str, Progress] = {}
+
+    def due(self, stream: str, progress: Progress) -> bool:
+        """Whether `stream` has reached one of its marks. A stream seen for the first time starts from nothing, now."""
+        last = self._last.setdefault(stream, Progress(now=progress.now))
+        return (
+            (self._sequences is not None and progress.sequence >= last.sequence + self._sequences)
+            or (self._epochs is not None and progress.epoch >= last.epoch + self._epochs)
+            or (self._seconds is not None and progress.now >= last.now + self._seconds)
+        )
+
+    def taken(self, stream: str, progress: Progress) -> None:
+        """Move the stream's marks on: a checkpoint stands at `progress`, just taken or just recovered."""
+        self._last[stream] = progress
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How often work that failed may be tried again. Make one with `never`, `once` or `bounded`."""
+
+    max_restarts: int
+    within: float | None  # None: over the whole life
+
+    @classmethod
+    def never(cls) -> RestartPolicy:
+        """Fail at the first error."""
+        return cls(0, None)
+
+    @classmethod
+    def once(cls) -> RestartPolicy:
+        """Restart once in a life."""
+        return cls(1, None)
+
+    @classmethod
+    def bounded(cls, max_restarts: int, within: float) -> RestartPolicy:
+        """Restart at most `max_restarts` times within any `within` seconds."""
+        if not 0 < within < float("inf"):
+            raise BadValue(what="restart window", value=within, why="a number of seconds above 0 is due")
+        return cls(checked_positive("max_restarts", max_restarts), within)
+
+    def __str__(self) -> str:
+        if self.within is None:
+            return ("never", "once")[self.max_restarts]
+        return f"at most {self.max_restarts} in {self.within:g} s"
+
+
+class RestartBudget:
+    """What is left of a policy."""
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self.policy = policy
+        self.restarts = 0
+        self._recent: deque[float] = deque()
+
+    def spend(self, now: float) -> bool:
+        """Use one restart if the budget still allows it at this time."""
+        if self.policy.within is not None:
+            while self._recent and now - self._recent[0] >= self.policy.within:
+                self._recent.popleft()
+        if len(self._recent) >= self.policy.max_restarts:
+            return False
+        self._recent.append(now)
+        self.restarts += 1
+        return True

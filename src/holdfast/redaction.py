@@ -1,0 +1,28 @@
+"""Secrets never reach a manifest, a hash, a log line or the page.
+
+Options are redacted by name, and addresses inside any value lose their passwords.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+REDACTED = "[redacted]"
+_SECRET_NAME = re.compile(
+    r"passw|passphrase|pwd|secret|token|credential|private.?key|access.?key|account.?key|api.?key|sasl\.jaas|\bauth",
+    re.IGNORECASE,
+)
+_URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*):[^/\s]*@")
+_PAIR_PASSWORD = re.compile(r"(?P<head>\b(?:password|passwd|pwd|passfile)\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s;&]+)", re.I)
+
+
+def redacted_text(text: str) -> str:
+    """Return `text` with the passwords of addresses and connection strings in it struck out."""
+    text = _URL_PASSWORD.sub(rf"\g<head>:{REDACTED}@", text)
+    return _PAIR_PASSWORD.sub(rf"\g<head>{REDACTED}", text)
+
+
+def redacted(options: Mapping[str, str]) -> dict[str, str]:
+    """Return `options` with every value struck out whose name tells of a secret."""
+    return {name: REDACTED if _SECRET_NAME.search(name) else redacted_text(value) for name, value in options.items()}

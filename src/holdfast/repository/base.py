@@ -1,0 +1,85 @@
+"""The contract of a repository: where everything that must last is kept.
+
+Keys are relative paths of checked parts. What a backend promises:
+
+- `put` and `put_if_absent` are durable on return: what they wrote survives the loss of power.
+- `put_if_absent` has exactly one winner over all processes. The loser gets what the winner wrote, and may rely on it:
+  it is durable too.
+- A reader sees a whole value or none, never a part of one.
+- A failure before the change could take effect is `StorageFailed`: nothing was changed. One after it is
+  `OutcomeUnknown`.
+
+Not promised: that a value just read is durable already, if its writer is still at work. `put_if_absent` of the same
+key settles that. Nor any order between two writers of `put`: the last one stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, TypeAlias
+
+Data: TypeAlias = bytes | bytearray | memoryview | Sequence[memoryview]
+"""What can be written: one buffer, or several behind one another, which are not joined in memory first."""
+
+
+def joined(data: Data) -> bytes:
+    """Return everything in one piece."""
+    return bytes(data) if isinstance(data, bytes | bytearray | memoryview) else b"".join(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The outcome of `put_if_absent`: who won, and what stands."""
+
+    won: bool
+    data: bytes
+
+
+class Lock(Protocol):
+    """A lock that is held until it is released, or its process ends."""
+
+    def release(self) -> None:
+        """Let go; harmless when done twice."""
+
+    def __enter__(self) -> Lock:
+        """Return the lock, held already."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go."""
+
+
+class Repository(Protocol):
+    """A store of immutable values by key; see the rules at the top of this file."""
+
+    @property
+    def where(self) -> str:
+        """The repository's address, for people."""
+
+    def read(self, key: str) -> bytes:
+        """Return the value, or raise `NotFound`."""
+
+    def put(self, key: str, data: Data) -> None:
+        """Write the value, replacing what was there."""
+
+    def put_if_absent(self, key: str, data: Data) -> Put:
+        """Write the value if there is none; say who won and what stands."""
+
+    def list(self, folder: str = "") -> list[str]:
+        """Return the names directly inside `folder`, sorted; folders end with a slash. A missing folder is empty."""
+
+    def delete(self, key: str) -> None:
+        """Remove the value; harmless when there is none. Only the holder of the lease deletes."""
+
+    def hold(self, source: Path, key: str) -> None:
+        """Keep a file that somebody else made: durable, by link where possible. A key that is there stays as it is."""
+
+    def restore(self, key: str, target: Path) -> None:
+        """Put a held file at `target`, which must not exist."""
+
+    def lock(self, key: str) -> Lock:
+        """Take the lock of this name, or raise `Locked` at once."""

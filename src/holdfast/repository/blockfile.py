@@ -1,0 +1,130 @@
+"""A device of blocks in a preallocated file of a local disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+from holdfast.blocks import BLOCK_SIZE
+from holdfast.errors import AlreadyExists, BadValue, NotFound
+from holdfast.names import checked_positive
+from holdfast.repository import files
+from holdfast.repository.oslock import OsLock
+
+
+class FileBlocks:
+    """A file of fixed size. One process has it at a time; the lock lies beside it, in `<name>.lock`."""
+
+    def __init__(self, path: Path, descriptor: int, num_blocks: int, lock: OsLock) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._num_blocks = num_blocks
+        self._lock = lock
+
+    @classmethod
+    def create(cls, path: Path, num_blocks: int) -> FileBlocks:
+        """Make a new file with all its space taken, durably: a full disk is found here, not at a checkpoint."""
+        size = checked_positive("number of blocks", num_blocks) * BLOCK_SIZE
+        path = path.absolute()
+        with files.failing_as("create", str(path)):
+            files.make_folder(path.parent)
+            with OsLock.acquire(_lock_path(path)), files.temporary(path.parent, b"") as temp:
+                descriptor = os.open(temp, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    os.posix_fallocate(descriptor, 0, size)
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+                try:
+                    os.link(temp, path)
+                except FileExistsError:
+                    raise AlreadyExists(what=str(path)) from None
+                files.sync_folder(path.parent)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> FileBlocks:
+        """Open a file that was made before."""
+        path = path.absolute()
+        if not path.is_file():
+            raise NotFound(key=path.name, where=str(path.parent))
+        lock = OsLock.acquire(_lock_path(path))
+        try:
+            with files.failing_as("open", str(path)):
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            size = os.fstat(descriptor).st_size
+            if not size or size % BLOCK_SIZE:
+                os.close(descriptor)
+                raise BadValue(what="file of blocks", value=str(path), why=f"{size} bytes are no whole blocks")
+        except BaseException:
+            lock.release()
+            raise
+        return cls(path, descriptor, size // BLOCK_SIZE, lock)
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks there are."""
+        return self._num_blocks
+
+    def read_block(self, index: int) -> bytes:
+        """Return block `index`."""
+        return self.read_blocks(index, 1)
+
+    def write_block(self, index: int, data: bytes) -> None:
+        """Replace block `index`."""
+        self.write_blocks(index, data)
+
+    def read_blocks(self, first: int, count: int) -> bytes:
+        """Return `count` blocks from `first` on."""
+        self._check(first, count)
+        parts: list[bytes] = []
+        at, end = first * BLOCK_SIZE, (first + count) * BLOCK_SIZE
+        while at < end:
+            part = os.pread(self._descriptor, end - at, at)
+            if not part:
+                break  # the caller finds it short
+            parts.append(part)
+            at += len(part)
+        return b"".join(parts)
+
+    def write_blocks(self, first: int, data: bytes) -> None:
+        """Replace blocks from `first` on, in one call."""
+        self._check(first, len(data) // BLOCK_SIZE)
+        view = memoryview(data)
+        at = first * BLOCK_SIZE
+        while view:
+            try:
+                written = os.pwrite(self._descriptor, view, at)
+            except OSError as error:
+                error.block = at // BLOCK_SIZE  # type: ignore[attr-defined] # read by whoever names the failed block
+                raise
+            view = view[written:]
+            at += written
+
+    def flush(self) -> None:
+        """Make everything that was written durable. The size never changes, so the data alone is synced."""
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file and let go of its lock; harmless when done twice."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._lock.release()
+
+    def __enter__(self) -> FileBlocks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check(self, first: int, count: int) -> None:
+        if first < 0 or first + count > self._num_blocks:
+            raise BadValue(what="block", value=first, why=f"the device has {self._num_blocks}")
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")

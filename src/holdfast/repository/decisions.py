@@ -1,0 +1,63 @@
+"""Decision slots: one for each attempt at an epoch, closed once.
+
+A slot is the key `timelines/<t>/streams/<stream>/epochs/<epoch>.<attempt>.json`. Closing it is `put_if_absent`, so what
+the first one wrote stands for everybody; that alone decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.epoch import Attempt, Decision
+from holdfast.errors import NotFound, RecordCorrupt
+from holdfast.repository.base import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The slots of one epoch: the decisions that closed the first ones, in order, and the first open one."""
+
+    closed: tuple[Decision, ...]
+    open: Attempt
+
+
+class Decisions:
+    """The decisions kept in one repository."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+
+    def close(self, decision: Decision) -> Decision:
+        """Close a slot and return what stands in it: this decision, or the one that came first."""
+        key = slot_key(decision.attempt)
+        put = self._repository.put_if_absent(key, decision.sealed())
+        return decision if put.won else _decoded(put.data, key, decision.attempt)
+
+    def look(self, stream: str, timeline: int, epoch: int) -> Slots:
+        """Look at an epoch's slots, one after another; the list of all decisions is never read.
+
+        What is found may be acted upon: its writer may have died before it was durable, so each is put again, which
+        makes it so. An epoch that nobody has tried costs one read.
+        """
+        closed: list[Decision] = []
+        attempt = Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=1)
+        while True:
+            key = slot_key(attempt)
+            try:
+                data = self._repository.read(key)
+            except NotFound:
+                return Slots(tuple(closed), attempt)
+            closed.append(_decoded(self._repository.put_if_absent(key, data).data, key, attempt))
+            attempt = attempt.next()
+
+
+def slot_key(attempt: Attempt) -> str:
+    """Return the key of an attempt's slot."""
+    return f"timelines/{attempt.timeline}/streams/{attempt.stream}/epochs/{attempt.epoch}.{attempt.attempt}.json"
+
+
+def _decoded(data: bytes, key: str, attempt: Attempt) -> Decision:
+    decision = Decision.unsealed(data, key)
+    if decision.attempt != attempt:
+        raise RecordCorrupt(key=key, why=f"it is the decision of {decision.attempt}")
+    return decision

@@ -1,0 +1,119 @@
+"""Durable writes on a local disk: what is written here survives the loss of power.
+
+The order is always the same: a temporary file beside the target, its bytes, fsync, a link or rename into place, fsync
+of the folder. A folder that is new is itself made durable first, up to one that stood before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.errors import OutcomeUnknown, StorageFailed
+from holdfast.repository.base import Data
+
+TEMP_PREFIX = ".tmp-"
+TEMP_MAX_AGE_S = 24 * 3600.0
+_NO_LINK = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and all above it, durably. One that another process has just made is made durable too."""
+    if folder.is_dir():
+        with contextlib.suppress(PermissionError):  # a folder that we may not list, we have not just made
+            sync_folder(folder.parent)
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def write_all(descriptor: int, data: Data) -> None:
+    """Write every byte of one or several buffers."""
+    buffers = [data] if isinstance(data, bytes | bytearray | memoryview) else data
+    for buffer in buffers:
+        view = memoryview(buffer).cast("B")
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+
+@contextlib.contextmanager
+def temporary(folder: Path, data: Data) -> Iterator[Path]:
+    """Give a temporary file in `folder` that holds `data` durably; what is left of it at the end is removed."""
+    path = folder / f"{TEMP_PREFIX}{os.getpid()}-{uuid.uuid4().hex}"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        yield path
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+@contextlib.contextmanager
+def failing_as(action: str, key: str, *, unknown: bool = False) -> Iterator[None]:
+    """Translate the operating system's errors: before the change took effect, or, with `unknown`, after it might."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        if unknown:
+            raise OutcomeUnknown(action=action, key=key, why=why) from error
+        raise StorageFailed(action=action, key=key, why=why) from error
+
+
+def replace_durably(path: Path, data: Data, key: str) -> None:
+    """Write a file, replacing what was there; a reader sees the old bytes or the new ones."""
+    with failing_as("write", key), temporary(path.parent, data) as temp:
+        temp.replace(path)
+        with failing_as("write", key, unknown=True):
+            sync_folder(path.parent)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make `target` a link to `source`, or a durable copy where the file system allows no link. Never overwrites."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        _copy_durably(source, target)
+
+
+def _copy_durably(source: Path, target: Path) -> None:
+    with temporary(target.parent, b"") as temp:
+        with source.open("rb") as reader, temp.open("r+b") as writer:
+            shutil.copyfileobj(reader, writer, 1 << 20)
+            writer.flush()
+            os.fsync(writer.fileno())
+        os.link(temp, target)
+
+
+def sweep_temporaries(folder: Path) -> int:
+    """Remove temporary files that writers left behind when they were killed, a day after. Returns how many."""
+    swept = 0
+    for path in folder.rglob(f"{TEMP_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > TEMP_MAX_AGE_S:
+                path.unlink()
+                swept += 1
+    return swept

@@ -1,0 +1,98 @@
+"""`history.jsonl`: who did what to a pipeline, when and why.
+
+One sealed line an entry; each names the digest of the line before it, so a line that was changed, taken out or put
+elsewhere is found. Not promised: that a cut at the end is found. The file is small and rarely written, so an entry is
+added by writing the whole file anew, atomically, under a lock.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import NotFound, RecordCorrupt
+from holdfast.repository.base import Repository
+from holdfast.seal import Record, SealBroken, digest_of
+
+KEY = "history.jsonl"
+LOCK = "history.lock"
+
+
+class Entry(Record, frozen=True, kw_only=True):
+    """One thing that was done."""
+
+    at: str
+    who: str
+    what: str
+    why: str = ""
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)
+    previous: str | None = None
+
+
+class History:
+    """The history of one pipeline."""
+
+    def __init__(self, repository: Repository, clock: Callable[[], float] = time.time) -> None:
+        self._repository = repository
+        self._clock = clock
+
+    def add(self, what: str, why: str = "", facts: dict[str, Any] | None = None, who: str | None = None) -> Entry:
+        """Add an entry durably. A second process that adds one at the same moment gets `Locked`."""
+        with self._repository.lock(LOCK):
+            lines = self._lines()
+            previous = _checked(lines)
+            entry = Entry(
+                at=datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds"),
+                who=who or _somebody(),
+                what=what,
+                why=why,
+                facts=facts or {},
+                previous=previous[-1] if previous else None,
+            )
+            self._repository.put(KEY, b"".join(line + b"\n" for line in [*lines, entry.sealed(one_line=True)]))
+        return entry
+
+    def entries(self) -> list[Entry]:
+        """Return all entries, oldest first, or raise `RecordCorrupt` naming the line."""
+        lines = self._lines()
+        _checked(lines)
+        return [Entry.unsealed(line, f"{KEY}:{number}") for number, line in enumerate(lines, 1)]
+
+    def _lines(self) -> list[bytes]:
+        try:
+            data = self._repository.read(KEY)
+        except NotFound:
+            return []
+        lines = data.split(b"\n")
+        if lines.pop():
+            raise RecordCorrupt(key=f"{KEY}:{len(lines) + 1}", why="the last line is cut")
+        return lines
+
+
+def _checked(lines: list[bytes]) -> list[str]:
+    """Return the digests of all lines, each proven and in its place."""
+    digests: list[str] = []
+    for number, line in enumerate(lines, 1):
+        key = f"{KEY}:{number}"
+        try:
+            digest = digest_of(line)
+        except SealBroken as broken:
+            raise RecordCorrupt(key=key, why=str(broken)) from broken
+        if Entry.unsealed(line, key).previous != (digests[-1] if digests else None):
+            raise RecordCorrupt(key=key, why="the line before it is not the one that stood there")
+        digests.append(digest)
+    return digests
+
+
+def _somebody() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number that has no name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,45 @@
+"""`holdfast.json`: which pipeline a repository belongs to, in which format, and its current timeline."""
+
+from __future__ import annotations
+
+import uuid
+
+from holdfast.errors import AlreadyExists, BadValue
+from holdfast.names import checked_name, checked_positive
+from holdfast.repository.base import Repository
+from holdfast.seal import Record
+
+KEY = "holdfast.json"
+
+
+class Identity(Record, frozen=True, kw_only=True):
+    """Who a repository is. The uid tells two pipelines of one name apart wherever a sink remembers what it was given."""
+
+    pipeline: str
+    uid: str
+    timeline: int = 1
+
+    def __post_init__(self) -> None:
+        checked_name("pipeline", self.pipeline)
+        checked_positive("timeline", self.timeline)
+
+    @classmethod
+    def create(cls, repository: Repository, pipeline: str) -> Identity:
+        """Make a repository that of a new pipeline, or raise `AlreadyExists`."""
+        identity = cls(pipeline=pipeline, uid=uuid.uuid4().hex)
+        if not repository.put_if_absent(KEY, identity.sealed()).won:
+            raise AlreadyExists(what=f"a pipeline's repository at {repository.where}")
+        return identity
+
+    @classmethod
+    def load(cls, repository: Repository) -> Identity:
+        """Return who a repository is; `NotFound` where it is none yet."""
+        return cls.unsealed(repository.read(KEY), KEY)
+
+    def begin_timeline(self, repository: Repository, timeline: int) -> Identity:
+        """Make `timeline` the current one. For the holder of the lease; timelines only go up."""
+        if timeline <= self.timeline:
+            raise BadValue(what="timeline", value=timeline, why=f"the current one is {self.timeline} already")
+        identity = Identity(pipeline=self.pipeline, uid=self.uid, timeline=timeline)
+        repository.put(KEY, identity.sealed())
+        return identity

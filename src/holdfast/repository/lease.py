@@ -1,0 +1,135 @@
+"""The lease: who may write to a pipeline's repository.
+
+Taking it writes the next number under `lease/`; the highest number wins, and an older holder finds out at its next
+check. On a local disk a lock of the operating system keeps a second process out from the start.
+
+The lease is for politeness and speed. Safety rests on `put_if_absent` of decisions alone: between a check and a write
+any amount of time may pass.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+
+from holdfast.errors import Fenced, LeaseTaken, RecordCorrupt
+from holdfast.repository.base import Lock, Repository
+from holdfast.seal import Record
+
+FOLDER = "lease"
+LOCK = f"{FOLDER}/os.lock"
+KEPT = 16  # older lease records tell nobody anything
+_NAME = re.compile(r"(\d{8,})\.json")
+
+
+class LeaseRecord(Record, frozen=True, kw_only=True):
+    """What a lease file says: who took it, and when. The token tells two holders with equal pids apart."""
+
+    number: int
+    host: str
+    pid: int
+    token: str
+    taken_at_ms: int
+
+    @property
+    def holder(self) -> str:
+        """The holder, for people."""
+        return f"process {self.pid} on {self.host}"
+
+
+class Lease:
+    """A lease that was taken by this process."""
+
+    def __init__(self, repository: Repository, record: LeaseRecord, lock: Lock | None) -> None:
+        self._repository = repository
+        self._lock = lock
+        self.record = record
+
+    @property
+    def number(self) -> int:
+        """The fencing token: a higher one has replaced a lower one."""
+        return self.record.number
+
+    @classmethod
+    def take(
+        cls,
+        repository: Repository,
+        *,
+        locker: Callable[[], Lock | None] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Lease:
+        """Become the writer.
+
+        1. Take the lock of the operating system; `Locked` says which process has it. `locker` takes it another way, as
+           a JVM does, or returns `None` where there is none.
+        2. Write the next number. Whoever writes it first has it; the other gets `LeaseTaken`.
+        3. Remove records that are long past.
+        """
+        lock = locker() if locker else repository.lock(LOCK)  # 1
+        try:
+            numbers = _numbers(repository)
+            record = LeaseRecord(
+                number=max(numbers, default=0) + 1,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                token=uuid.uuid4().hex,
+                taken_at_ms=int(clock() * 1000),
+            )
+            put = repository.put_if_absent(_key(record.number), record.sealed())  # 2
+            if not put.won:
+                raise LeaseTaken(number=record.number, holder=_holder(put.data, record.number))
+            for number in sorted(numbers)[: -KEPT + 1]:  # 3
+                repository.delete(_key(number))
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
+        return cls(repository, record, lock)
+
+    def check(self) -> None:
+        """Raise `Fenced` if a newer lease was taken. A list, not a look at the next number: that one may be gone."""
+        newest = max(_numbers(self._repository), default=0)
+        if newest > self.number:
+            data = self._repository.read(_key(newest))
+            raise Fenced(number=self.number, newer=newest, holder=_holder(data, newest))
+
+    def release(self) -> None:
+        """Let go of the lock. The record stays: the next holder counts on from it."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def newest_lease(repository: Repository) -> LeaseRecord | None:
+    """Return the record of the newest lease, or `None` where none was ever taken."""
+    newest = max(_numbers(repository), default=0)
+    if not newest:
+        return None
+    return LeaseRecord.unsealed(repository.read(_key(newest)), _key(newest))
+
+
+def _key(number: int) -> str:
+    return f"{FOLDER}/{number:08}.json"
+
+
+def _numbers(repository: Repository) -> list[int]:
+    return [int(match[1]) for name in repository.list(FOLDER) if (match := _NAME.fullmatch(name))]
+
+
+def _holder(data: bytes, number: int) -> str:
+    try:
+        return LeaseRecord.unsealed(data, _key(number)).holder
+    except RecordCorrupt:
+        return "a process whose record is damaged"  # its number counts all the same

@@ -1,0 +1,137 @@
+"""A repository in a folder of a local disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from holdfast.errors import AlreadyExists, BadValue, NotFound, StorageFailed
+from holdfast.names import checked_key
+from holdfast.repository import files
+from holdfast.repository.base import Data, Put, joined
+from holdfast.repository.oslock import OsLock
+
+_TRIES = 100
+
+
+class LocalRepository:
+    """A folder. It is made at the first write; opening one that is not there costs nothing and changes nothing."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        path = Path(root)
+        if "\0" in str(path) or not str(root):
+            raise BadValue(what="repository root", value=str(root), why="it is no path")
+        self.root = path.absolute()
+        if self.root.exists() and not self.root.is_dir():
+            raise BadValue(what="repository root", value=str(root), why="there is a file, not a folder")
+        self._folders: set[Path] = set()
+
+    @property
+    def where(self) -> str:
+        """The folder."""
+        return str(self.root)
+
+    def read(self, key: str) -> bytes:
+        """Return the value, or raise `NotFound`."""
+        path = self._path(key)
+        with files.failing_as("read", key):
+            try:
+                return path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                raise NotFound(key=key, where=self.where) from None
+
+    def put(self, key: str, data: Data) -> None:
+        """Write the value durably, replacing what was there."""
+        files.replace_durably(self._path_to_write(key), data, key)
+
+    def put_if_absent(self, key: str, data: Data) -> Put:
+        """Write the value durably if there is none: the link into place has one winner.
+
+        1. Write and sync a temporary file.  2. Link it into place, or lose.  3. Sync the folder, winner and loser
+        alike: the loser acts on what it reads, so that must be durable before it returns.
+        """
+        path = self._path_to_write(key)
+        with files.failing_as("write", key), files.temporary(path.parent, data) as temp:  # 1
+            for _ in range(_TRIES):
+                try:
+                    os.link(temp, path)  # 2
+                    won = True
+                except FileExistsError:
+                    won = False
+                with files.failing_as("write", key, unknown=won):
+                    files.sync_folder(path.parent)  # 3
+                if won:
+                    return Put(won, joined(data))
+                with contextlib.suppress(FileNotFoundError):  # what we lost to was deleted since: try again
+                    return Put(won, path.read_bytes())
+        raise StorageFailed(action="write", key=key, why="it was deleted again and again at the same moment")
+
+    def list(self, folder: str = "") -> list[str]:
+        """Return the names directly inside `folder`, sorted; folders end with a slash."""
+        path = self._path(folder) if folder else self.root
+        with files.failing_as("list", folder):
+            try:
+                with os.scandir(path) as found:
+                    names = [each.name + "/" * each.is_dir() for each in found if not each.name.startswith(".")]
+            except FileNotFoundError:
+                return []
+        return sorted(names)
+
+    def delete(self, key: str) -> None:
+        """Remove the value durably; harmless when there is none."""
+        path = self._path(key)
+        with files.failing_as("delete", key):
+            try:
+                path.unlink()
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        with files.failing_as("delete", key, unknown=True):
+            files.sync_folder(path.parent)
+
+    def hold(self, source: Path, key: str) -> None:
+        """Keep a file that somebody else made and may not have synced: sync, link, sync the folder."""
+        path = self._path_to_write(key)
+        with files.failing_as("hold", str(source)):
+            if source.is_symlink() or not source.is_file():
+                raise BadValue(what="file to hold", value=str(source), why="it is no plain file")
+            descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            with contextlib.suppress(FileExistsError):  # held already
+                files.link_or_copy(source, path)
+            files.sync_folder(path.parent)
+
+    def restore(self, key: str, target: Path) -> None:
+        """Put a held file at `target` durably; what stands there is never overwritten."""
+        path = self._path(key)
+        if not path.is_file():
+            raise NotFound(key=key, where=self.where)
+        with files.failing_as("restore", key):
+            files.make_folder(target.absolute().parent)
+            try:
+                files.link_or_copy(path, target)
+            except FileExistsError:
+                raise AlreadyExists(what=str(target)) from None
+            files.sync_folder(target.absolute().parent)
+
+    def lock(self, key: str) -> OsLock:
+        """Take the lock file of this name for this process, or raise `Locked` at once."""
+        return OsLock.acquire(self._path_to_write(key), f"{self.where}/{key}")
+
+    def sweep(self) -> int:
+        """Remove what killed writers left behind more than a day ago. For the holder of the lease."""
+        return files.sweep_temporaries(self.root)
+
+    def _path(self, key: str) -> Path:
+        return self.root / checked_key(key)
+
+    def _path_to_write(self, key: str) -> Path:
+        path = self._path(key)
+        if path.parent not in self._folders:
+            with files.failing_as("make the folder of", key):
+                files.make_folder(path.parent)
+            self._folders.add(path.parent)
+        return path

@@ -1,0 +1,100 @@
+"""A repository in memory, for tests; the users' too. It lasts as long as the object."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from holdfast.errors import AlreadyExists, BadValue, Locked, NotFound
+from holdfast.names import checked_key
+from holdfast.repository.base import Data, Put, joined
+
+
+class MemoryRepository:
+    """A dictionary with the contract of a repository; safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._locked: set[str] = set()
+        self._mutex = threading.Lock()
+
+    @property
+    def where(self) -> str:
+        """An address for people."""
+        return "memory:"
+
+    def read(self, key: str) -> bytes:
+        """Return the value, or raise `NotFound`."""
+        try:
+            return self._values[checked_key(key)]
+        except KeyError:
+            raise NotFound(key=key, where=self.where) from None
+
+    def put(self, key: str, data: Data) -> None:
+        """Write the value, replacing what was there."""
+        self._values[checked_key(key)] = joined(data)
+
+    def put_if_absent(self, key: str, data: Data) -> Put:
+        """Write the value if there is none."""
+        new = joined(data)
+        with self._mutex:
+            won = checked_key(key) not in self._values
+            return Put(won, self._values.setdefault(key, new))
+
+    def list(self, folder: str = "") -> list[str]:
+        """Return the names directly inside `folder`, sorted; folders end with a slash."""
+        prefix = f"{checked_key(folder)}/" if folder else ""
+        inside = [key.removeprefix(prefix) for key in list(self._values) if key.startswith(prefix)]
+        return sorted({head + slash for head, slash, _ in (key.partition("/") for key in inside)})
+
+    def delete(self, key: str) -> None:
+        """Remove the value; harmless when there is none."""
+        self._values.pop(checked_key(key), None)
+
+    def hold(self, source: Path, key: str) -> None:
+        """Keep a copy of a file; a key that is there stays as it is."""
+        if source.is_symlink() or not source.is_file():
+            raise BadValue(what="file to hold", value=str(source), why="it is no plain file")
+        self.put_if_absent(key, source.read_bytes())
+
+    def restore(self, key: str, target: Path) -> None:
+        """Put a held file at `target`, which must not exist."""
+        data = self.read(key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with target.open("xb") as writer:
+                writer.write(data)
+        except FileExistsError:
+            raise AlreadyExists(what=str(target)) from None
+
+    def lock(self, key: str) -> MemoryLock:
+        """Take the lock of this name, or raise `Locked` at once."""
+        with self._mutex:
+            if checked_key(key) in self._locked:
+                raise Locked(what=key, pid=os.getpid())
+            self._locked.add(key)
+        return MemoryLock(self._locked, key)
+
+
+class MemoryLock:
+    """A held lock of a repository in memory."""
+
+    def __init__(self, locked: set[str], key: str) -> None:
+        self._locked: set[str] | None = locked
+        self._key = key
+
+    def release(self) -> None:
+        """Let go; harmless when done twice."""
+        if self._locked is not None:
+            self._locked.discard(self._key)
+            self._locked = None
+
+    def __enter__(self) -> MemoryLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

@@ -1,0 +1,271 @@
+"""Stage state: Python-side state of a stream, kept durably on a device of blocks.
+
+Rules:
+- Making a stage writes nothing. `checkpoint()` writes a new generation beside the last one (see `blocks`).
+- Fail closed: a failed checkpoint raises, and the stage takes no further one until it has been restored. A state that
+  is too large or cannot be encoded is refused before anything is written.
+- An observer is told once before anything else and once on every way out. It cannot fail a flush.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.blocks import BlockDevice, Device, Found, Image
+from holdfast.errors import (
+    StageBlank,
+    StageCorrupt,
+    StageHalted,
+    StageMismatch,
+    StageStale,
+    StageUnserializable,
+)
+from holdfast.names import checked_name
+
+_log = logging.getLogger(__name__)
+DEFAULT_NAME = "stage"
+
+S = TypeVar("S")
+
+
+# --- codecs ----------------------------------------------------------------------------------------------------------
+
+
+class Codec(Protocol[S]):
+    """Turns state into bytes and back. `type_name` goes into the image, and another one is refused."""
+
+    @property
+    def type_name(self) -> str:
+        """The name of the type of state; at most 64 bytes."""
+
+    def encode(self, state: S) -> bytes:
+        """Return the state as bytes."""
+
+    def decode(self, data: bytes) -> S:
+        """Return the state, or raise any exception where the bytes are not its own."""
+
+
+class MsgpackCodec(Generic[S]):
+    """MessagePack for anything that msgspec can describe: numbers, text, lists, maps, dataclasses, Structs."""
+
+    def __init__(self, kind: type[S], type_name: str | None = None) -> None:
+        self.type_name = type_name or kind.__name__
+        self._encoder = msgspec.msgpack.Encoder(order="sorted")
+        self._decoder: msgspec.msgpack.Decoder[S] = msgspec.msgpack.Decoder(kind)
+
+    def encode(self, state: S) -> bytes:
+        """Return the state as MessagePack."""
+        return self._encoder.encode(state)
+
+    def decode(self, data: bytes) -> S:
+        """Return the state; values of other types are refused."""
+        return self._decoder.decode(data)
+
+
+class EdgeCheckpoint(msgspec.Struct, frozen=True):
+    """The state of an edge between two systems: what was read, and what of it was committed on the other side."""
+
+    input_offset: int
+    output_commit: int
+
+
+# --- observers -------------------------------------------------------------------------------------------------------
+
+
+class FlushObserver(Protocol):
+    """Is told around each flush; tells a scheduler, say, not to preempt now."""
+
+    def on_flush_start(self, lease_id: int | None) -> None:
+        """A flush begins."""
+
+    def on_flush_complete(self, lease_id: int | None) -> None:
+        """A flush has ended, well or not."""
+
+
+class CallbackObserver:
+    """Calls a function with `"start"` or `"complete"` and the lease."""
+
+    def __init__(self, callback: Callable[[str, int | None], Any]) -> None:
+        self._callback = callback
+
+    def on_flush_start(self, lease_id: int | None) -> None:
+        """Call it with `"start"`."""
+        self._callback("start", lease_id)
+
+    def on_flush_complete(self, lease_id: int | None) -> None:
+        """Call it with `"complete"`."""
+        self._callback("complete", lease_id)
+
+
+class MarkerFileObserver:
+    """Keeps a file in place while a flush is under way; it holds the lease. For schedulers that look at files."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def on_flush_start(self, lease_id: int | None) -> None:
+        """Make the file."""
+        self._path.write_text(f"{'' if lease_id is None else lease_id}\n")
+
+    def on_flush_complete(self, lease_id: int | None) -> None:  # noqa: ARG002 - one file whatever the lease
+        """Remove the file."""
+        self._path.unlink(missing_ok=True)
+
+
+class MetricObserver:
+    """Counts flushes and the time that they took, by a clock of the caller's."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began: float | None = None
+        self.started = 0
+        self.completed = 0
+        self.seconds = 0.0
+
+    def on_flush_start(self, lease_id: int | None) -> None:  # noqa: ARG002 - counted over all leases
+        """Count a start."""
+        self.started += 1
+        self._began = self._clock()
+
+    def on_flush_complete(self, lease_id: int | None) -> None:  # noqa: ARG002 - counted over all leases
+        """Count an end."""
+        self.completed += 1
+        if self._began is not None:
+            self.seconds += self._clock() - self._began
+            self._began = None
+
+
+def _tell(told: Callable[[int | None], None], lease_id: int | None) -> None:
+    try:
+        told(lease_id)
+    except Exception:
+        _log.exception("flush observer failed; the flush goes on")
+
+
+# --- the stage -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Restored(Generic[S]):
+    """A stage read back: which generation, and whether a newer one may have been lost with the other slot."""
+
+    stage: CheckpointedStage[S]
+    generation: int
+    fell_back: bool
+
+
+class CheckpointedStage(Generic[S]):
+    """State that can be checkpointed to a device and restored from it."""
+
+    def __init__(
+        self,
+        state: S,
+        blocks: BlockDevice,
+        codec: Codec[S],
+        observer: FlushObserver | None = None,
+        lease_id: int | None = None,
+        *,
+        name: str = DEFAULT_NAME,
+    ) -> None:
+        self.state = state
+        self._device = Device(blocks, checked_name("stage", name))
+        self._codec = codec
+        self._observer = observer
+        self._lease_id = lease_id
+        self._newest: Found | None = None
+        self._looked = False
+        self._halted = False
+
+    @classmethod
+    def restore(
+        cls,
+        blocks: BlockDevice,
+        codec: Codec[S],
+        observer: FlushObserver | None = None,
+        lease_id: int | None = None,
+        *,
+        name: str = DEFAULT_NAME,
+        generation: int | None = None,
+    ) -> Restored[S]:
+        """Read the newest state that can be trusted.
+
+        Where the caller knows which generation it must be, any other is `StageStale`. Without it, `fell_back` says that
+        the other slot is damaged, so that this may not be the newest state that there was.
+        """
+        device = Device(blocks, checked_name("stage", name))
+        found = device.find()
+        image = found.image
+        _require_own(image, device.name, codec.type_name)
+        if generation is not None and image.generation != generation:
+            raise StageStale(stage=device.name, found=image.generation, asked=generation)
+        try:
+            state = codec.decode(image.payload)
+        except Exception as error:
+            raise StageCorrupt(stage=device.name, step="decode", why=str(error)) from error
+        stage = cls(state, blocks, codec, observer, lease_id, name=name)
+        stage._newest, stage._looked = found, True
+        return Restored(stage, image.generation, found.fell_back)
+
+    @property
+    def generation(self) -> int:
+        """The generation that this stage last wrote or was restored from; 0 before the first."""
+        return self._newest.image.generation if self._newest else 0
+
+    def checkpoint(self) -> int:
+        """Write the state durably and return its generation.
+
+        1. Tell the observer.  2. Refuse if an earlier one failed.  3. Encode.  4. Find the slot to write.  5. Write.
+        6. Tell the observer, on every way out.
+        """
+        if self._observer:
+            _tell(self._observer.on_flush_start, self._lease_id)  # 1
+        try:
+            if self._halted:  # 2
+                raise StageHalted(stage=self._device.name)
+            self._halted = True  # until this one has succeeded
+            payload = self._encoded()  # 3
+            if not self._looked:  # 4
+                self._newest = self._look()
+                self._looked = True
+            image = Image(self.generation + 1, self._device.name, self._codec.type_name, payload)
+            self._newest = self._device.write(image, self._newest)  # 5
+            self._halted = False
+            return image.generation
+        finally:
+            if self._observer:
+                _tell(self._observer.on_flush_complete, self._lease_id)  # 6
+
+    def into_blocks(self) -> BlockDevice:
+        """Give the device back; this stage takes no further checkpoint."""
+        self._halted = True
+        return self._device.blocks
+
+    def _encoded(self) -> bytes:
+        try:
+            return bytes(self._codec.encode(self.state))
+        except Exception as error:
+            raise StageUnserializable(stage=self._device.name, why=str(error)) from error
+
+    def _look(self) -> Found | None:
+        """Find what the device holds already: a stage made anew must not write over the only good slot."""
+        try:
+            found = self._device.find()
+        except StageBlank:
+            return None
+        _require_own(found.image, self._device.name, self._codec.type_name)
+        return found
+
+
+def _require_own(image: Image, stage: str, type_name: str) -> None:
+    if image.generation == 0:
+        return  # version 1 names nothing
+    if image.stage != stage:
+        raise StageMismatch(what="stage", found=image.stage, asked=stage)
+    if image.type_name != type_name:
+        raise StageMismatch(what="state type", found=image.type_name, asked=type_name)

@@ -1,0 +1,56 @@
+"""The checkpointer: takes a stream's state into a store when the policy says that it is due."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.policy import IntervalPolicy, Progress
+from holdfast.state import CheckpointState
+from holdfast.stores.base import CheckpointStore
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A stream's last state. Everything up to and including `last_included` is in it."""
+
+    state: CheckpointState
+
+    @property
+    def last_included(self) -> int:
+        """The sequence of the last event that the state includes."""
+        return self.state.id.sequence
+
+    @property
+    def next_sequence(self) -> int:
+        """The first sequence to process after the recovery."""
+        return self.state.id.sequence + 1
+
+
+class Checkpointer:
+    """Joins a policy and a store. The marks of each stream are its own, and are seeded again by `recover`."""
+
+    def __init__(
+        self, store: CheckpointStore, policy: IntervalPolicy, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._clock = clock
+        self.total_checkpoints = 0
+
+    def offer(self, stream: str, sequence: int, capture: Callable[[], CheckpointState], *, epoch: int = 0) -> bool:
+        """Save what `capture` returns if a checkpoint is due. One that fails stays due."""
+        progress = Progress(sequence, epoch, self._clock())
+        if not self._policy.due(stream, progress):
+            return False
+        self._store.save(capture())
+        self._policy.taken(stream, progress)
+        self.total_checkpoints += 1
+        return True
+
+    def recover(self, stream: str, *, epoch: int = 0) -> Recovered | None:
+        """Return the stream's last state whole, and count the next interval from it. `None`: a fresh start."""
+        state = self._store.latest(stream)
+        self._policy.taken(stream, Progress(state.id.sequence if state else 0, epoch, self._clock()))
+        return Recovered(state) if state else None

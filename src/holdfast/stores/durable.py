@@ -1,0 +1,67 @@
+"""Checkpoint states in a repository: one file a state, `states/<stream>/<sequence>.state`, in version 2.
+
+A file of version 1 that stands there is read too. One process writes a stream at a time; that is the lease's matter.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.errors import StateCorrupt
+from holdfast.names import checked_name, checked_positive
+from holdfast.repository import Repository
+from holdfast.state import CheckpointId, CheckpointState
+from holdfast.stores.base import evicted_by
+
+FOLDER = "states"
+_NAME = re.compile(r"(\d{20})\.state")
+
+
+class DurableCheckpointStore:
+    """Keeps at most `limit` states a stream; a state is durable when `save` returns."""
+
+    def __init__(self, repository: Repository, limit: int) -> None:
+        self._repository = repository
+        self._limit = checked_positive("number of states kept", limit)
+
+    def save(self, state: CheckpointState) -> None:
+        """Write the new state first, then remove what it evicts: a crash between leaves one too many, never too few."""
+        stream = checked_name("stream", state.id.stream_id)
+        evicted = evicted_by(stream, state.id.sequence, self._sequences(stream), self._limit)
+        self._repository.put(_key(stream, state.id.sequence), state.to_bytes())
+        for sequence in evicted:
+            self._repository.delete(_key(stream, sequence))
+
+    def latest(self, stream: str) -> CheckpointState | None:
+        """Return the state with the highest sequence. A damaged one is an error, not a reason to take an older one."""
+        sequences = self._sequences(stream)
+        return self._read(stream, sequences[-1]) if sequences else None
+
+    def list(self, stream: str) -> list[CheckpointId]:
+        """Return the ids of all states of a stream, ascending; each file is read and checked."""
+        return [self._read(stream, sequence).id for sequence in self._sequences(stream)]
+
+    def delete_before(self, stream: str, sequence: int) -> int:
+        """Remove the states whose sequence is strictly less; return how many."""
+        old = [each for each in self._sequences(stream) if each < sequence]
+        for each in old:
+            self._repository.delete(_key(stream, each))
+        return len(old)
+
+    def count(self, stream: str) -> int:
+        """Return how many states of a stream are kept."""
+        return len(self._sequences(stream))
+
+    def _sequences(self, stream: str) -> list[int]:
+        names = self._repository.list(f"{FOLDER}/{checked_name('stream', stream)}")
+        return [int(match[1]) for name in names if (match := _NAME.fullmatch(name))]
+
+    def _read(self, stream: str, sequence: int) -> CheckpointState:
+        state = CheckpointState.from_bytes(self._repository.read(_key(stream, sequence)), stream)
+        if state.id.sequence != sequence:
+            raise StateCorrupt(offset=0, why=f"sequence {state.id.sequence} stands in the file of sequence {sequence}")
+        return state
+
+
+def _key(stream: str, sequence: int) -> str:
+    return f"{FOLDER}/{stream}/{sequence:020}.state"

@@ -1,0 +1,51 @@
+"""Checkpoint states in memory, for tests and for streams that need not outlive their process."""
+
+from __future__ import annotations
+
+import threading
+
+from holdfast.names import checked_name, checked_positive
+from holdfast.state import CheckpointId, CheckpointState
+from holdfast.stores.base import evicted_by
+
+
+class MemoryCheckpointStore:
+    """Keeps at most `limit` states a stream; safe to share between threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = checked_positive("number of states kept", limit)
+        self._streams: dict[str, dict[int, CheckpointState]] = {}
+        self._mutex = threading.Lock()
+
+    def save(self, state: CheckpointState) -> None:
+        """Keep a state."""
+        name = checked_name("stream", state.id.stream_id)
+        with self._mutex:
+            states = self._streams.get(name, {})
+            evicted = evicted_by(name, state.id.sequence, list(states), self._limit)
+            kept = {**states, state.id.sequence: state}
+            self._streams[name] = {each: kept[each] for each in sorted(kept) if each not in evicted}
+
+    def latest(self, stream: str) -> CheckpointState | None:
+        """Return the state with the highest sequence, or `None`."""
+        states = self._states(stream)
+        return states[max(states)] if states else None
+
+    def list(self, stream: str) -> list[CheckpointId]:
+        """Return the ids of all states of a stream, ascending."""
+        return [state.id for state in self._states(stream).values()]
+
+    def delete_before(self, stream: str, sequence: int) -> int:
+        """Remove the states whose sequence is strictly less; return how many."""
+        with self._mutex:
+            states = self._states(stream)
+            kept = {each: state for each, state in states.items() if each >= sequence}
+            self._streams[stream] = kept
+            return len(states) - len(kept)
+
+    def count(self, stream: str) -> int:
+        """Return how many states of a stream are kept."""
+        return len(self._states(stream))
+
+    def _states(self, stream: str) -> dict[int, CheckpointState]:
+        return self._streams.get(checked_name("stream", stream), {})
