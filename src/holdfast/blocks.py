@@ -120,10 +120,11 @@ _Slot: TypeAlias = _Blank | _Damaged | _V1 | Image
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The newest image that can be trusted, and whether a newer one may have been lost with the other slot."""
+    """An image that can be trusted; the highest generation seen; whether a newer one may have been lost."""
 
     image: Image
     slot: int
+    highest: int
     fell_back: bool
 
 
@@ -147,21 +148,25 @@ class Device:
     def _half(self) -> int:
         return self.blocks.num_blocks // 2
 
-    def find(self) -> Found:
-        """Return the newest image, or raise `StageBlank`, `StageCorrupt` or `UnsupportedVersion`."""
+    def find(self, generation: int | None = None) -> Found:
+        """Return the newest image, or raise `StageBlank`, `StageCorrupt` or `UnsupportedVersion`.
+
+        With `generation`, return that one where either slot holds it: the newest may be one that nobody decided on.
+        """
         first, second = self._read_slot(0), self._read_slot(1)
         match first, second:
             case Image(), Image():
-                slot = int(second.generation > first.generation)
-                return Found((first, second)[slot], slot, fell_back=False)
+                newest = int(second.generation > first.generation)
+                slot = 1 - newest if (first, second)[1 - newest].generation == generation else newest
+                return Found((first, second)[slot], slot, (first, second)[newest].generation, fell_back=False)
             case Image(), other:
-                return Found(first, 0, _lost(other, first.generation))
+                return Found(first, 0, first.generation, _lost(other, first.generation))
             case other, Image():
-                return Found(second, 1, _lost(other, second.generation))
+                return Found(second, 1, second.generation, _lost(other, second.generation))
             case _V1(payload), other:
                 # What version 1 left behind its image is no slot of ours; a header of ours that is damaged is.
                 torn = isinstance(other, _Damaged) and other.step != "bad magic" and not self._spans_halves(payload)
-                return Found(Image(0, "", "", payload), 0, fell_back=torn)
+                return Found(Image(0, "", "", payload), 0, 0, fell_back=torn)
             case _Blank(), _Blank():
                 raise StageBlank(stage=self.name)
         damaged = first if isinstance(first, _Damaged) else second
@@ -171,7 +176,7 @@ class Device:
         raise StageCorrupt(stage=self.name, step=damaged.step, why=damaged.why)
 
     def write(self, image: Image, over: Found | None) -> Found:
-        """Write `image` into the slot that `over`, the newest one, does not occupy; durable on return."""
+        """Write `image` into the slot that `over` does not occupy; durable on return."""
         if len(image.payload) > self.capacity:
             raise StageTooLarge(stage=self.name, size=len(image.payload), capacity=self.capacity)
         if over is not None and over.image.generation == 0 and self._spans_halves(over.image.payload):
@@ -181,7 +186,7 @@ class Device:
         slot = 0 if over is None else 1 - over.slot
         self._write_run(slot * self._half, _encode(image))
         self._guarded("write", slot * self._half, self.blocks.flush)
-        return Found(image, slot, fell_back=False)
+        return Found(image, slot, image.generation, fell_back=False)
 
     def _spans_halves(self, v1_payload: bytes) -> bool:
         return 1 + _blocks_for(len(v1_payload)) > self._half

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from holdfast.errors import BadValue
 from holdfast.names import checked_u64
 
-_KIND_MAX = (1 << 16) - 1
+KIND_MAX = (1 << 16) - 1
 _ESCAPES = str.maketrans({"%": "%25", "|": "%7C", "*": "%2A"})
 
 
 def checked_kind_part(what: str, value: object) -> int:
     """Return `value` if it is a small whole number, as categories and types of events are."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _KIND_MAX:
-        raise BadValue(what=what, value=value, why=f"a whole number from 0 to {_KIND_MAX} is due")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= KIND_MAX:
+        raise BadValue(what=what, value=value, why=f"a whole number from 0 to {KIND_MAX} is due")
     return value
 
 

@@ -178,7 +178,7 @@ class CheckpointedStage(Generic[S]):
         self._codec = codec
         self._observer = observer
         self._lease_id = lease_id
-        self._newest: Found | None = None
+        self._base: Found | None = None
         self._looked = False
         self._halted = False
 
@@ -195,11 +195,12 @@ class CheckpointedStage(Generic[S]):
     ) -> Restored[S]:
         """Read the newest state that can be trusted.
 
-        Where the caller knows which generation it must be, any other is `StageStale`. Without it, `fell_back` says that
-        the other slot is damaged, so that this may not be the newest state that there was.
+        Where the caller knows which generation it must be, that one is given if either slot holds it; else the device
+        is `StageStale`. Without it, `fell_back` says that the other slot is damaged, so that this may not be the newest
+        state that there was.
         """
         device = Device(blocks, checked_name("stage", name))
-        found = device.find()
+        found = device.find(generation)
         image = found.image
         _require_own(image, device.name, codec.type_name)
         if generation is not None and image.generation != generation:
@@ -209,13 +210,13 @@ class CheckpointedStage(Generic[S]):
         except Exception as error:
             raise StageCorrupt(stage=device.name, step="decode", why=str(error)) from error
         stage = cls(state, blocks, codec, observer, lease_id, name=name)
-        stage._newest, stage._looked = found, True
+        stage._base, stage._looked = found, True
         return Restored(stage, image.generation, found.fell_back)
 
     @property
     def generation(self) -> int:
         """The generation that this stage last wrote or was restored from; 0 before the first."""
-        return self._newest.image.generation if self._newest else 0
+        return self._base.image.generation if self._base else 0
 
     def checkpoint(self) -> int:
         """Write the state durably and return its generation.
@@ -231,10 +232,11 @@ class CheckpointedStage(Generic[S]):
             self._halted = True  # until this one has succeeded
             payload = self._encoded()  # 3
             if not self._looked:  # 4
-                self._newest = self._look()
+                self._base = self._look()
                 self._looked = True
-            image = Image(self.generation + 1, self._device.name, self._codec.type_name, payload)
-            self._newest = self._device.write(image, self._newest)  # 5
+            number = 1 + (self._base.highest if self._base else 0)
+            image = Image(number, self._device.name, self._codec.type_name, payload)
+            self._base = self._device.write(image, self._base)  # 5
             self._halted = False
             return image.generation
         finally:

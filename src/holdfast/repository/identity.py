@@ -13,7 +13,7 @@ KEY = "holdfast.json"
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """Who a repository is. The uid tells two pipelines of one name apart wherever a sink remembers what it was given."""
+    """Who a repository is. The uid tells two pipelines of one name apart, where sinks remember what they were given."""
 
     pipeline: str
     uid: str

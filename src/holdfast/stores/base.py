@@ -8,6 +8,7 @@ Rules for every store:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from holdfast.errors import SaveTooOld
@@ -33,7 +34,7 @@ class CheckpointStore(Protocol):
         """Return how many states of a stream are kept."""
 
 
-def evicted_by(stream: str, sequence: int, kept: list[int], limit: int) -> list[int]:
+def evicted_by(stream: str, sequence: int, kept: Iterable[int], limit: int) -> list[int]:
     """Return which of the `kept` sequences give way to a new one, or raise `SaveTooOld`. The rule, for all stores."""
     after = sorted({*kept, sequence})
     evicted, staying = after[:-limit], after[-limit:]

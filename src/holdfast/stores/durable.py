@@ -6,6 +6,7 @@ A file of version 1 that stands there is read too. One process writes a stream a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from holdfast.errors import StateCorrupt
 from holdfast.names import checked_name, checked_positive
@@ -52,9 +53,9 @@ class DurableCheckpointStore:
         """Return how many states of a stream are kept."""
         return len(self._sequences(stream))
 
-    def _sequences(self, stream: str) -> list[int]:
+    def _sequences(self, stream: str) -> Sequence[int]:
         names = self._repository.list(f"{FOLDER}/{checked_name('stream', stream)}")
-        return [int(match[1]) for name in names if (match := _NAME.fullmatch(name))]
+        return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
     def _read(self, stream: str, sequence: int) -> CheckpointState:
         state = CheckpointState.from_bytes(self._repository.read(_key(stream, sequence)), stream)

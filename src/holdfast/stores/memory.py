@@ -22,7 +22,7 @@ class MemoryCheckpointStore:
         name = checked_name("stream", state.id.stream_id)
         with self._mutex:
             states = self._streams.get(name, {})
-            evicted = evicted_by(name, state.id.sequence, list(states), self._limit)
+            evicted = evicted_by(name, state.id.sequence, states, self._limit)
             kept = {**states, state.id.sequence: state}
             self._streams[name] = {each: kept[each] for each in sorted(kept) if each not in evicted}
 

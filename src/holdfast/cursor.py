@@ -1,0 +1,272 @@
+"""Cursors: a reading position in an event log, which may be durable.
+
+Rules:
+- A poll gives visible events strictly after the position, in order. `started` tells "nothing yet" from "at sequence 0".
+- `commit` makes the position the one to come back to; `rollback` goes back to it. A durable cursor's commit is on disk
+  when it returns, and its position never goes back.
+- One durable cursor has one live owner: opening it takes a lock.
+- A cursor for another region, for another log, past the end of its log, or damaged is refused, each with its own error.
+
+The durable form is `cursors/<name>.ckpt`, a frame (see `frame`) around the MessagePack map `{version, position, started,
+process_boot_ns, region_identity, log_identity}`. Version 1 is the bare map of the middle four; it is read, and rewritten
+as version 2 at the next commit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from holdfast import frame
+from holdfast.errors import (
+    BadValue,
+    CursorAhead,
+    CursorCorrupt,
+    CursorLogMismatch,
+    CursorRegionMismatch,
+    NotFound,
+    UnsupportedVersion,
+)
+from holdfast.log import EventLog
+from holdfast.names import checked_name, checked_positive
+from holdfast.region import Region
+from holdfast.repository import Repository
+from holdfast.segment import LogEvent
+
+MAGIC = b"HFCURSOR"
+VERSION = 2
+FOLDER = "cursors"
+_U64_MAX = (1 << 64) - 1
+
+
+# --- the durable form ------------------------------------------------------------------------------------------------
+
+
+class _V1(msgspec.Struct, frozen=True):
+    position: int
+    started: bool
+    process_boot_ns: int | None
+    region_identity: str | None = None
+
+
+class CursorRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A cursor as it stands in its file. A version 1 file names no log."""
+
+    version: int = VERSION
+    position: int
+    started: bool
+    process_boot_ns: int | None = None
+    region_identity: str | None
+    log_identity: str | None
+
+    def to_bytes(self) -> bytes:
+        """Encode as version 2."""
+        return frame.pack(MAGIC, VERSION, msgspec.msgpack.encode(msgspec.structs.replace(self, version=VERSION)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> CursorRecord:
+        """Decode either version; `name` is for errors."""
+        try:
+            record = cls._v2(data, name) if data.startswith(MAGIC) else cls._v1(data)
+        except (frame.FrameDamaged, msgspec.MsgspecError, RecursionError) as damage:
+            raise CursorCorrupt(cursor=name, why=str(damage)) from damage
+        if not 0 <= record.position <= _U64_MAX:
+            raise CursorCorrupt(cursor=name, why=f"position {record.position} does not fit 64 bits")
+        return record
+
+    @classmethod
+    def _v2(cls, data: bytes, name: str) -> CursorRecord:
+        version, body = frame.unpack(MAGIC, data)
+        if version != VERSION:
+            raise UnsupportedVersion(what=f"cursor {name!r}", found=version, known="versions 1 and 2")
+        return msgspec.msgpack.decode(body, type=cls)
+
+    @classmethod
+    def _v1(cls, data: bytes) -> CursorRecord:
+        old = msgspec.msgpack.decode(data, type=_V1)
+        return cls(version=1, **msgspec.structs.asdict(old), log_identity=None)
+
+
+# --- cursors ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Sequences that were cancelled between what was expected next and what came; half-open ranges."""
+
+    expected: int
+    delivered: int
+    cancelled: tuple[tuple[int, int], ...]
+
+
+class Cursor:
+    """Reads a region of a log from its beginning; lasts as long as the object. Not safe to share between threads.
+
+    With `gap_buffer` the last so many gaps are kept for `take_gaps`; older ones are dropped and counted.
+    """
+
+    def __init__(self, log: EventLog, region: Region, *, gap_buffer: int = 0) -> None:
+        log.check_region(region)
+        if gap_buffer < 0:
+            raise BadValue(what="gap buffer", value=gap_buffer, why="a number of gaps to keep is due")
+        self.log = log
+        self.region = region
+        self.dropped_gaps = 0
+        self._gaps: deque[Gap] = deque(maxlen=gap_buffer)
+        self._position: int | None = None
+        self._committed: int | None = None
+        self._events: Iterator[LogEvent] = iter(())
+        self._scanned = 0
+
+    @property
+    def started(self) -> bool:
+        """Whether any event has been delivered."""
+        return self._position is not None
+
+    @property
+    def position(self) -> int | None:
+        """The sequence of the last event delivered, or `None`."""
+        return self._position
+
+    @property
+    def committed(self) -> int | None:
+        """The position that `rollback` goes back to, or `None` for the beginning."""
+        return self._committed
+
+    def poll(self) -> LogEvent | None:
+        """Return the next event, or `None` if there is none yet."""
+        batch = self.poll_batch(1)
+        return batch[0] if batch else None
+
+    def poll_batch(self, limit: int) -> list[LogEvent]:
+        """Return up to `limit` next events."""
+        checked_positive("limit", limit)
+        batch: list[LogEvent] = []
+        looked = False
+        while len(batch) < limit:
+            event = next(self._events, None)
+            if event is not None:
+                self._note_gap(event.sequence)
+                self._position = event.sequence
+                batch.append(event)
+            elif looked:
+                break
+            else:
+                looked = True  # what we were reading is at its end: look once for what has come since
+                start = self._scanned
+                self._events = self.log.read(self.region, start)
+                self._scanned = self.log.tail
+        return batch
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The gaps seen and kept, not taken yet."""
+        return tuple(self._gaps)
+
+    def take_gaps(self) -> list[Gap]:
+        """Return the gaps seen and kept since the last call, and forget them."""
+        gaps = list(self._gaps)
+        self._gaps.clear()
+        return gaps
+
+    def commit(self) -> None:
+        """Make the position the one to come back to."""
+        self._committed = self._position
+
+    def rollback(self) -> None:
+        """Go back to the last committed position. Gaps seen since will be seen again."""
+        self._seek(self._committed)
+        kept = [gap for gap in self._gaps if self._committed is not None and gap.delivered <= self._committed]
+        self._gaps.clear()
+        self._gaps.extend(kept)
+
+    def _seek(self, position: int | None) -> None:
+        self._position = self._committed = position
+        self._scanned = 0 if position is None else position + 1
+        self._events = iter(())
+
+    def _note_gap(self, delivered: int) -> None:
+        if not self._gaps.maxlen:
+            return
+        expected = 0 if self._position is None else self._position + 1
+        cancelled = self.log.cancelled(expected, delivered)
+        if cancelled:
+            if len(self._gaps) == self._gaps.maxlen:
+                self.dropped_gaps += 1
+            self._gaps.append(Gap(expected, delivered, tuple(cancelled)))
+
+
+class DurableCursor(Cursor):
+    """A cursor whose committed position is kept in a repository. Close it, or use it in `with`."""
+
+    def __init__(
+        self, repository: Repository, name: str, log: EventLog, region: Region, *, gap_buffer: int = 0
+    ) -> None:
+        """Take the cursor and go on from where it was committed; a missing file is a fresh start."""
+        super().__init__(log, region, gap_buffer=gap_buffer)
+        self.name = checked_name("cursor", name)
+        self._repository = repository
+        self._lock = repository.lock(f"{FOLDER}/{self.name}.lock")
+        try:
+            self._seek(self._saved_position())
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def commit(self) -> None:
+        """Save the position durably, then make it the one to come back to."""
+        record = CursorRecord(
+            position=self._position or 0,
+            started=self.started,
+            region_identity=self.region.identity,
+            log_identity=self.log.identity,
+        )
+        self._repository.put(cursor_key(self.name), record.to_bytes())
+        super().commit()
+
+    def close(self) -> None:
+        """Let go of the cursor; what was not committed is not saved. Harmless when done twice."""
+        self._lock.release()
+
+    def __enter__(self) -> DurableCursor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _saved_position(self) -> int | None:
+        record = read_cursor(self._repository, self.name)
+        if record is None:
+            return None
+        if record.region_identity != self.region.identity:
+            raise CursorRegionMismatch(cursor=self.name, saved=record.region_identity, asked=self.region.identity)
+        if record.log_identity not in (None, self.log.identity):
+            raise CursorLogMismatch(cursor=self.name, saved=str(record.log_identity), asked=self.log.identity)
+        if not record.started:
+            return None
+        tail = self.log.refresh()
+        if record.position >= tail:
+            raise CursorAhead(cursor=self.name, position=record.position, tail=tail)
+        return record.position
+
+
+def cursor_key(name: str) -> str:
+    """Return the key of a cursor's file."""
+    return f"{FOLDER}/{checked_name('cursor', name)}.ckpt"
+
+
+def read_cursor(repository: Repository, name: str) -> CursorRecord | None:
+    """Return a cursor as it was last saved, or `None` where there is none. Takes no lock: for those who only look."""
+    key = cursor_key(name)
+    try:
+        data: Any = repository.read(key)
+    except NotFound:
+        return None
+    return CursorRecord.from_bytes(data, name)

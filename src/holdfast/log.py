@@ -1,0 +1,148 @@
+"""The event log on a local disk: committed events in one global sequence, read by region.
+
+    <log>/
+      log.json      who the log is and its columns; sealed
+      head          two slots (see `blocks`): how many records of the index count
+      index         committed and cancelled ranges, append-only (see `ranges`)
+      segments/first=<sequence>/<token>.parquet
+
+A row's sequence is its segment's first plus its place in it: nothing is numbered by a pass over the data. Readers take
+no lock and see what the head counts. How a log is written stands in `logwriter`.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.errors import AlreadyExists, ClockNotKept, LogCorrupt
+from holdfast.loghead import (
+    ABOUT,
+    HEAD,
+    HEAD_BLOCKS,
+    INDEX,
+    SEGMENTS,
+    About,
+    read_about,
+    read_head,
+    read_index,
+    read_schema,
+    read_segment,
+    write_head,
+)
+from holdfast.logwriter import LogWriter
+from holdfast.ranges import Committed, Head, RangeDamaged, Ranges, Segment
+from holdfast.region import Region
+from holdfast.repository import FileBlocks, OsLock, files
+from holdfast.segment import LogEvent, matching, schema_of, schema_to_text
+
+_CACHED_SEGMENTS = 4
+
+
+class EventLog:
+    """The reader's view of a log; `writer()` gives the other one. Not safe to share between threads."""
+
+    def __init__(self, path: Path, about: About) -> None:
+        self.path = path
+        self.keep_clock = about.keep_clock
+        self.identity = about.uid
+        self._ranges = Ranges()
+        self._cache: OrderedDict[str, pa.Table] = OrderedDict()
+        self.schema = read_schema(about, path)
+
+    @classmethod
+    def create(
+        cls, path: str | os.PathLike[str], *, keep_clock: bool = False, payload: pa.DataType | None = None
+    ) -> EventLog:
+        """Make a new log. `payload` is the Arrow type of what events say, bytes unless told otherwise.
+
+        `log.json` is written last: without it there is no log, and a creation that was cut off can be repeated.
+        """
+        folder = Path(path).absolute()
+        schema = schema_of(payload, keep_clock=keep_clock)
+        with files.failing_as("create", str(folder)):
+            files.make_folder(folder / SEGMENTS)
+        with OsLock.acquire(folder / "create.lock"), files.failing_as("create", str(folder)):
+            if (folder / ABOUT).exists():
+                raise AlreadyExists(what=f"an event log at {folder}")
+            (folder / HEAD).unlink(missing_ok=True)
+            files.replace_durably(folder / INDEX, b"", INDEX)
+            with FileBlocks.create(folder / HEAD, HEAD_BLOCKS) as blocks:
+                write_head(blocks, Head(), write_head(blocks, Head(), None))
+            about = About(
+                uid=uuid.uuid4().hex,
+                keep_clock=keep_clock,
+                columns=", ".join(f"{each.name}: {each.type}" for each in schema),
+                schema=schema_to_text(schema),
+            )
+            files.replace_durably(folder / ABOUT, about.sealed(), ABOUT)
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> EventLog:
+        """Open a log and check its whole index."""
+        folder = Path(path).absolute()
+        log = cls(folder, read_about(folder))
+        log.refresh()
+        return log
+
+    @property
+    def tail(self) -> int:
+        """The sequence behind the last one that is committed or cancelled, as of the last refresh."""
+        return self._ranges.head.tail
+
+    def refresh(self) -> int:
+        """Take in what writers have appended since, and return the tail."""
+        head = read_head(self.path)
+        known = self._ranges.head
+        if head != known:
+            try:
+                if head.records < known.records:
+                    raise RangeDamaged(f"the head counts {head.records} records where there were {known.records}")
+                self._ranges.add(read_index(self.path, known.length, head.length), head)
+            except RangeDamaged as damage:
+                raise LogCorrupt(path=str(self.path), part=INDEX, why=str(damage)) from damage
+        return head.tail
+
+    def check_region(self, region: Region) -> None:
+        """Raise `ClockNotKept` where a region asks for what this log does not keep."""
+        if region.clock is not None and not self.keep_clock:
+            raise ClockNotKept(log=str(self.path))
+
+    def read(self, region: Region | None = None, start: int = 0) -> Iterator[LogEvent]:
+        """Return the events of a region from sequence `start` on, in order, up to the tail as it is now."""
+        region = region or Region.everything()
+        self.check_region(region)
+        self.refresh()
+        return self._read(region, start)
+
+    def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the cancelled half-open ranges between two sequences."""
+        return self._ranges.cancelled(start, end)
+
+    def writer(self) -> LogWriter:
+        """Become the one writer of this log, or raise `Locked` with the pid of the process that is it."""
+        return LogWriter(self.path)
+
+    def _read(self, region: Region, start: int) -> Iterator[LogEvent]:
+        end = self.tail
+        while start < end and (range_ := self._ranges.holding(start)) is not None:
+            if isinstance(range_, Committed):
+                for segment in range_.segments:
+                    if segment.first + segment.count > start:
+                        yield from matching(self._table(segment), segment.first, max(start - segment.first, 0), region)
+            start = range_.first + range_.count
+
+    def _table(self, segment: Segment) -> pa.Table:
+        """Return a segment's events; the last few segments are kept, checked already."""
+        if segment.path not in self._cache:
+            self._cache[segment.path] = read_segment(self.path, segment, self.schema)
+            if len(self._cache) > _CACHED_SEGMENTS:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(segment.path)
+        return self._cache[segment.path]

@@ -1,0 +1,145 @@
+"""The files of an event log: its record, its head, its index and its segments, each read with its checks.
+
+Rules:
+- Both slots of the head must be sound. A damaged one is an error, not a reason to believe the older: that would take
+  committed events away.
+- A segment is checked as a whole against the digest in the index before one event of it is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.blocks import BLOCK_SIZE, BlockDevice, Device, Found, Image, MemoryBlocks
+from holdfast.errors import Corrupt, LogCorrupt, LogMissing, StageBlank, StageCorrupt
+from holdfast.ranges import Head, RangeDamaged, Segment
+from holdfast.seal import Record
+from holdfast.segment import from_parquet, schema_from_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ABOUT = "log.json"
+HEAD = "head"
+INDEX = "index"
+SEGMENTS = "segments"
+HEAD_BLOCKS = 4
+_HEAD_NAME = "log-head"
+_HEAD_TRIES = 5
+_HEAD_PAUSE_S = 0.002
+
+
+class About(Record, frozen=True, kw_only=True):
+    """Who a log is."""
+
+    uid: str
+    keep_clock: bool
+    columns: str  # for people
+    schema: str
+
+
+def read_about(folder: Path) -> About:
+    """Return who a log is, or raise `LogMissing`."""
+    try:
+        data = (folder / ABOUT).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise LogMissing(path=str(folder)) from None
+    try:
+        return About.unsealed(data, ABOUT)
+    except Corrupt as error:
+        raise LogCorrupt(path=str(folder), part=ABOUT, why=str(error)) from error
+
+
+def read_index(folder: Path, start: int, end: int) -> bytes:
+    """Return a part of the index that the head counts."""
+    try:
+        with (folder / INDEX).open("rb") as reader:
+            reader.seek(start)
+            data = reader.read(end - start)
+    except FileNotFoundError:
+        raise RangeDamaged("it is missing") from None
+    if len(data) < end - start:
+        raise RangeDamaged(f"it ends at byte {start + len(data)}, and its head counts {end}")
+    return data
+
+
+def read_head(folder: Path) -> Head:
+    """Return the head. A writer at work may be caught between two bytes, so a damaged one is looked at again."""
+    for _ in range(_HEAD_TRIES - 1):
+        with contextlib.suppress(LogCorrupt):
+            return _sound_head(folder)
+        time.sleep(_HEAD_PAUSE_S)
+    return _sound_head(folder)
+
+
+def _sound_head(folder: Path) -> Head:
+    try:
+        data = (folder / HEAD).read_bytes()
+    except FileNotFoundError:
+        raise LogCorrupt(path=str(folder), part=HEAD, why="it is missing") from None
+    if len(data) != HEAD_BLOCKS * BLOCK_SIZE:
+        raise LogCorrupt(path=str(folder), part=HEAD, why=f"it has {len(data)} bytes")
+    blocks = MemoryBlocks(HEAD_BLOCKS)
+    blocks.data[:] = data
+    found = find_head(blocks, folder)
+    if found.fell_back:
+        raise LogCorrupt(path=str(folder), part=HEAD, why="one of its two slots is damaged")
+    return head_in(found, folder)
+
+
+def find_head(blocks: BlockDevice, folder: Path) -> Found:
+    """Return the newest sound slot of the head."""
+    try:
+        return Device(blocks, _HEAD_NAME).find()
+    except (StageCorrupt, StageBlank) as error:
+        raise LogCorrupt(path=str(folder), part=HEAD, why=str(error)) from error
+
+
+def head_in(found: Found, folder: Path) -> Head:
+    """Return the head that a slot holds."""
+    try:
+        return msgspec.msgpack.decode(found.image.payload, type=Head)
+    except msgspec.MsgspecError as error:
+        raise LogCorrupt(path=str(folder), part=HEAD, why=str(error)) from error
+
+
+def write_head(blocks: BlockDevice, head: Head, over: Found | None) -> Found:
+    """Write the head durably into the slot that `over` does not occupy."""
+    generation = 1 + (over.highest if over else 0)
+    image = Image(generation, _HEAD_NAME, Head.__name__, msgspec.msgpack.encode(head))
+    return Device(blocks, _HEAD_NAME).write(image, over)
+
+
+def read_schema(about: About, folder: Path) -> pa.Schema:
+    """Return the columns of a log."""
+    try:
+        return schema_from_text(about.schema)
+    except Exception as error:
+        raise LogCorrupt(path=str(folder), part=ABOUT, why=f"its schema cannot be read: {error}") from error
+
+
+def read_segment(folder: Path, segment: Segment, schema: pa.Schema) -> pa.Table:
+    """Return a segment's events, or raise `LogCorrupt` where its file is not the one that was committed."""
+
+    def refused(why: str) -> LogCorrupt:
+        return LogCorrupt(path=str(folder), part=f"segment {segment.path}", why=why)
+
+    try:
+        data = (folder / segment.path).read_bytes()
+    except FileNotFoundError:
+        raise refused("its file is missing") from None
+    if len(data) != segment.size or hashlib.sha256(data).digest() != segment.sha256:
+        raise refused("its bytes are not those that were committed")
+    try:
+        table = from_parquet(data, schema)
+    except ValueError as error:
+        raise refused(str(error)) from error
+    if table.num_rows != segment.count:
+        raise refused(f"it holds {table.num_rows} events where {segment.count} were committed")
+    return table

@@ -1,0 +1,172 @@
+"""Segments of an event log: Parquet files of events, written and read through Arrow.
+
+Columns: scope, entity, category, type, clock where the log keeps one, payload. The order of rows is their sequence.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import BadValue, MissingExtra
+from holdfast.names import checked_u64
+from holdfast.region import KIND_MAX, Region, checked_coordinate, checked_kind_part
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+except ImportError as _error:
+    raise MissingExtra(extra="log", module="pyarrow") from _error
+
+_CHUNK = 8192  # rows that are filtered at a time: a reader of few events does not pay for a whole segment
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event to be appended."""
+
+    entity: str
+    payload: Any
+    scope: str = "default"
+    category: int = 0
+    type: int = 0
+    clock: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """An event of a log: its place in the global sequence, its coordinate, its kind, and what it says."""
+
+    sequence: int
+    scope: str
+    entity: str
+    category: int
+    type: int
+    clock: int | None
+    payload: Any
+
+
+def schema_of(payload: pa.DataType | None, *, keep_clock: bool) -> pa.Schema:
+    """Return the columns of a log. The numbers are signed, as Spark has no others."""
+    columns = [("scope", pa.string()), ("entity", pa.string()), ("category", pa.int32()), ("type", pa.int32())]
+    if keep_clock:
+        columns.append(("clock", pa.int64()))
+    columns.append(("payload", payload or pa.binary()))
+    return pa.schema([pa.field(name, kind, nullable=name == "payload") for name, kind in columns])
+
+
+def schema_to_text(schema: pa.Schema) -> str:
+    """Return a schema as text that JSON can hold."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def schema_from_text(text: str) -> pa.Schema:
+    """Return the schema that `schema_to_text` wrote."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+
+
+def to_table(events: Iterable[NewEvent] | pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """Return events as Arrow data of the log's schema, or raise `BadValue`."""
+    try:
+        if isinstance(events, pa.RecordBatch):
+            events = pa.Table.from_batches([events])
+        if isinstance(events, pa.Table):
+            table = events.select(schema.names).cast(schema)
+        else:
+            table = pa.Table.from_pylist([_row(event, schema) for event in events], schema=schema)
+        table.validate(full=True)
+    except (pa.ArrowException, KeyError, TypeError, OverflowError) as error:
+        raise BadValue(what="events", value=type(events).__name__, why=str(error)) from error
+    for name in schema.names:
+        if name != "payload":
+            _check_column(name, table.column(name))
+    return table
+
+
+def _check_column(name: str, column: pa.ChunkedArray) -> None:
+    """Hold a column of a table to what is asked of a single event."""
+    if column.null_count:
+        raise BadValue(what="column", value=name, why="it may not hold nulls")
+    if pa.types.is_string(column.type):
+        if pc.any(pc.equal(column, "")).as_py():
+            raise BadValue(what="column", value=name, why="it may not hold empty text")
+        return
+    least, most = pc.min_max(column).values() if len(column) else (pa.scalar(0), pa.scalar(0))
+    if least.as_py() < 0 or (name != "clock" and most.as_py() > KIND_MAX):
+        raise BadValue(what="column", value=name, why="it holds a number out of range")
+
+
+def _row(event: NewEvent, schema: pa.Schema) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "scope": checked_coordinate("scope", event.scope),
+        "entity": checked_coordinate("entity", event.entity),
+        "category": checked_kind_part("category", event.category),
+        "type": checked_kind_part("type", event.type),
+        "payload": event.payload,
+    }
+    if "clock" in schema.names:
+        row["clock"] = checked_u64("clock", event.clock)
+    elif event.clock is not None:
+        raise BadValue(what="clock", value=event.clock, why="the log keeps no entity clock")
+    return row
+
+
+def to_parquet(table: pa.Table) -> bytes:
+    """Return a segment's bytes."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def from_parquet(data: bytes, schema: pa.Schema) -> pa.Table:
+    """Return a segment's events, or raise `ValueError` where the bytes hold others."""
+    try:
+        table = pq.read_table(pa.BufferReader(data))
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise ValueError(str(error)) from error
+
+
+def matching(table: pa.Table, first: int, start: int, region: Region) -> Iterator[LogEvent]:
+    """Return the events of a segment from row `start` on that lie in `region`; `first` is the sequence of row 0."""
+    for at in range(start, table.num_rows, _CHUNK):
+        chunk = table.slice(at, _CHUNK)
+        rows = pc.indices_nonzero(_mask(chunk, region)) if _filters(region) else None
+        found = chunk.take(rows) if rows is not None else chunk
+        places = rows.to_pylist() if rows is not None else range(chunk.num_rows)
+        for place, row in zip(places, found.to_pylist(), strict=True):
+            yield LogEvent(
+                sequence=first + at + place,
+                scope=row["scope"],
+                entity=row["entity"],
+                category=row["category"],
+                type=row["type"],
+                clock=row.get("clock"),
+                payload=row["payload"],
+            )
+
+
+def _filters(region: Region) -> bool:
+    return region != Region()
+
+
+def _mask(chunk: pa.Table, region: Region) -> pa.Array:
+    mask = pa.array([True] * chunk.num_rows)
+    if region.scope is not None:
+        mask = pc.and_(mask, pc.equal(chunk["scope"], region.scope))
+    if region.entity is not None:
+        below = pc.starts_with(chunk["entity"], f"{region.entity}:")
+        mask = pc.and_(mask, pc.or_(below, pc.equal(chunk["entity"], region.entity)))
+    if region.kind is not None and region.kind.category is not None:
+        mask = pc.and_(mask, pc.equal(chunk["category"], region.kind.category))
+        if region.kind.type is not None:
+            mask = pc.and_(mask, pc.equal(chunk["type"], region.kind.type))
+    if region.clock is not None:
+        low, high = region.clock
+        clock = chunk["clock"]
+        mask = pc.and_(mask, pc.and_(pc.greater_equal(clock, low), pc.less_equal(clock, min(high, (1 << 63) - 1))))
+    return mask

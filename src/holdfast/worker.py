@@ -1,0 +1,350 @@
+"""The cursor worker: hands the events of a region to a handler, batch by batch, at least once.
+
+Rules:
+- The position is committed after the handler has returned, never before: an event may come again, none is left out.
+- An exception goes back to the last committed position and tries again within the restart budget. When the budget is
+  used up, `join()` raises, callback or not.
+- A position that cannot be saved ends the worker: callback, rollback, stop, and `PersistFailed` at `join()`.
+- With `quarantine_after=n` a batch that has failed n times in a row in the same way is recorded and passed over. Durable
+  cursors keep the record in the repository, before the position moves on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from holdfast.cursor import FOLDER, Cursor, DurableCursor, Gap
+from holdfast.errors import BadValue, HoldfastError, PersistFailed, WorkerFailed
+from holdfast.log import EventLog
+from holdfast.names import checked_positive
+from holdfast.policy import RestartBudget, RestartPolicy
+from holdfast.region import Region
+from holdfast.repository import Repository
+from holdfast.seal import Record
+from holdfast.segment import LogEvent
+
+_log = logging.getLogger(__name__)
+
+
+class Verdict(Enum):
+    """What a handler wants next."""
+
+    CONTINUE = "continue"  # commit the position, go on
+    STOP = "stop"  # commit the position, stop
+    STOP_WITH_ROLLBACK = "stop with rollback"  # back to the last committed position, stop
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeastOnce:
+    """The witness that a handler runs under a durable cursor: what it is given may come again, and is never lost.
+
+    `committed` is the position that a restart would come back to.
+    """
+
+    cursor: str
+    committed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Sequence[LogEvent]):
+    """Events in order, and the gaps before them that were seen and not yet committed past."""
+
+    events: tuple[LogEvent, ...]
+    gaps: tuple[Gap, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.events[index]
+
+    def __iter__(self) -> Iterator[LogEvent]:
+        return iter(self.events)
+
+
+class Quarantined(Record, frozen=True, kw_only=True):
+    """A batch that was passed over: its first and last sequence, how often it failed, and how."""
+
+    cursor: str
+    first: int
+    last: int
+    events: int
+    failures: int
+    error: str
+    at_ms: int
+
+
+Handler: TypeAlias = Callable[[Batch, EventLog, AtLeastOnce | None], Verdict]
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Who is told what. A callback that fails is logged; it changes nothing."""
+
+    on_restart: Callable[[Exception, int], object] = _nothing
+    on_exhausted: Callable[[Exception], object] = _nothing
+    on_persist_failed: Callable[[Exception], object] = _nothing
+    on_quarantine: Callable[[Quarantined], object] = _nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorWorker:
+    """What a worker is to do; `start()` begins it in a thread of its own.
+
+    With `repository` and `cursor` the position is durable, under that name; without them it lasts as long as the worker.
+    """
+
+    region: Region
+    handler: Handler
+    log: EventLog
+    repository: Repository | None = None
+    cursor: str | None = None
+    batch: int = 64
+    idle_sleep: float = 0.010
+    restart: RestartPolicy = field(default_factory=RestartPolicy.once)
+    gap_buffer: int = 0
+    quarantine_after: int | None = None
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        checked_positive("batch", self.batch)
+        if not self.idle_sleep > 0:
+            raise BadValue(what="idle sleep", value=self.idle_sleep, why="a number of seconds above 0 is due")
+        if (self.repository is None) is not (self.cursor is None):
+            raise BadValue(what="cursor", value=self.cursor, why="a durable cursor needs a repository and a name")
+        if self.quarantine_after is not None:
+            checked_positive("quarantine_after", self.quarantine_after)
+            if self.quarantine_after > self.restart.max_restarts + 1:
+                raise BadValue(
+                    what="quarantine_after",
+                    value=self.quarantine_after,
+                    why=f"the restart budget ({self.restart}) is used up before so many failures",
+                )
+
+    @property
+    def name(self) -> str:
+        """The worker's name: its cursor's, or its region's identity."""
+        return self.cursor or self.region.identity
+
+    def start(self) -> WorkerHandle:
+        """Take the cursor and begin. A cursor that is refused raises here, before anything runs."""
+        reader = EventLog.open(self.log.path)  # a reader of its own: logs are not shared between threads
+        cursor = (
+            DurableCursor(self.repository, self.cursor, reader, self.region, gap_buffer=self.gap_buffer)
+            if self.repository is not None and self.cursor is not None
+            else Cursor(reader, self.region, gap_buffer=self.gap_buffer)
+        )
+        run = _Run(self, cursor)
+        thread = threading.Thread(target=run.run, name=f"holdfast-worker-{self.name}", daemon=True)
+        thread.start()
+        return WorkerHandle(run, thread)
+
+
+class WorkerHandle:
+    """A worker at work. In `with`, leaving the block stops and joins it; letting go of the handle stops it."""
+
+    def __init__(self, run: _Run, thread: threading.Thread) -> None:
+        self._run = run
+        self._thread = thread
+        weakref.finalize(self, run.stopping.set)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker still runs."""
+        return self._thread.is_alive()
+
+    @property
+    def position(self) -> int | None:
+        """The last committed position."""
+        return self._run.cursor.committed
+
+    @property
+    def restarts(self) -> int:
+        """How often the worker has been restarted."""
+        return self._run.budget.restarts
+
+    @property
+    def quarantined(self) -> tuple[Quarantined, ...]:
+        """The batches that were passed over."""
+        return tuple(self._run.quarantined)
+
+    def stop(self) -> None:
+        """Ask the worker to stop after the batch that it is at."""
+        self._run.stopping.set()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the end, raise what ended the worker, and return whether it has ended."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            return False
+        if self._run.failure is not None:
+            raise self._run.failure
+        return True
+
+    def stop_and_join(self, timeout: float | None = None) -> bool:
+        """Ask for the end and wait for it."""
+        self.stop()
+        return self.join(timeout)
+
+    def __enter__(self) -> WorkerHandle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is None:
+            self.join()
+
+
+@dataclass(slots=True)
+class _Repeated:
+    """The last failure, how often it has come in a row, and how many events were in hand."""
+
+    what: tuple[int, int, str] | None = None
+    times: int = 0
+    events: int = 0
+
+    def count(self, batch: Batch, error: Exception) -> int:
+        what = (batch[0].sequence, batch[-1].sequence, f"{type(error).__name__}: {error}") if batch else None
+        self.times = self.times + 1 if what == self.what else 1
+        self.what, self.events = what, len(batch)
+        return self.times
+
+    def clear(self) -> None:
+        self.what, self.times, self.events = None, 0, 0
+
+
+class _Ended(Exception):
+    """The worker ends with this failure."""
+
+    def __init__(self, failure: BaseException) -> None:
+        super().__init__()
+        self.failure = failure
+
+
+class _Run:
+    """The loop of one worker."""
+
+    def __init__(self, worker: CursorWorker, cursor: Cursor) -> None:
+        self._worker = worker
+        self.cursor = cursor
+        self.budget = RestartBudget(worker.restart)
+        self.stopping = threading.Event()
+        self.failure: BaseException | None = None
+        self.quarantined: list[Quarantined] = []
+        self._repeated = _Repeated()
+
+    def run(self) -> None:
+        try:
+            while not self.stopping.is_set() and self._step():
+                pass
+        except _Ended as ended:
+            self.failure = ended.failure
+        except BaseException as error:
+            self.failure = error
+        finally:
+            if isinstance(self.cursor, DurableCursor):
+                self.cursor.close()
+
+    def _step(self) -> bool:
+        """Take one batch through the handler; return whether to go on."""
+        batch = Batch(())
+        try:
+            batch = self._next()
+            if not batch:
+                self.stopping.wait(self._worker.idle_sleep)
+                return True
+            verdict = self._worker.handler(batch, self.cursor.log, self._witness())
+            if not isinstance(verdict, Verdict):
+                raise BadValue(what="handler's answer", value=verdict, why="a Verdict is due")
+        except Exception as error:
+            self._failed(batch, error)
+            return True
+        self._repeated.clear()
+        if verdict is Verdict.STOP_WITH_ROLLBACK:
+            self.cursor.rollback()
+            return False
+        self._commit()
+        return verdict is Verdict.CONTINUE
+
+    def _next(self) -> Batch:
+        """Poll a batch. After a failure it is the same one again, however many events have come since."""
+        events = self.cursor.poll_batch(self._repeated.events or self._worker.batch)
+        return Batch(tuple(events), self.cursor.gaps)
+
+    def _witness(self) -> AtLeastOnce | None:
+        if not isinstance(self.cursor, DurableCursor):
+            return None
+        return AtLeastOnce(self.cursor.name, self.cursor.committed)
+
+    def _commit(self) -> None:
+        try:
+            self.cursor.commit()
+        except HoldfastError as error:
+            self.cursor.rollback()
+            self._tell(self._worker.callbacks.on_persist_failed, error)
+            failure = PersistFailed(worker=self._worker.name, position=self.cursor.committed)
+            failure.__cause__ = error
+            raise _Ended(failure) from error
+        self.cursor.take_gaps()
+
+    def _failed(self, batch: Batch, error: Exception) -> None:
+        """Quarantine the batch, restart, or give up: in this order."""
+        times = self._repeated.count(batch, error)
+        if batch and times == self._worker.quarantine_after:
+            self._quarantine(batch, error, times)
+            return
+        self.cursor.rollback()
+        if self.budget.spend(self._worker.clock()):
+            self._tell(self._worker.callbacks.on_restart, error, self.budget.restarts)
+            return
+        self._tell(self._worker.callbacks.on_exhausted, error)
+        failure = WorkerFailed(
+            worker=self._worker.name,
+            restarts=self.budget.restarts,
+            policy=str(self._worker.restart),
+            position=self.cursor.committed,
+        )
+        failure.__cause__ = error
+        raise _Ended(failure)
+
+    def _quarantine(self, batch: Batch, error: Exception, times: int) -> None:
+        record = Quarantined(
+            cursor=self._worker.name,
+            first=batch[0].sequence,
+            last=batch[-1].sequence,
+            events=len(batch),
+            failures=times,
+            error=f"{type(error).__name__}: {error}",
+            at_ms=time.time_ns() // 1_000_000,
+        )
+        if self._worker.repository is not None:
+            key = f"{FOLDER}/{self._worker.cursor}.quarantine/{record.first}-{record.last}.json"
+            try:
+                self._worker.repository.put_if_absent(key, record.sealed())
+            except HoldfastError as failed:
+                raise _Ended(failed) from error
+        self._repeated.clear()
+        self._commit()
+        self.quarantined.append(record)
+        self._tell(self._worker.callbacks.on_quarantine, record)
+
+    def _tell(self, callback: Callable[..., object], *facts: object) -> None:
+        try:
+            callback(*facts)
+        except Exception:
+            _log.exception("callback of worker %s failed; the worker goes on", self._worker.name)
