@@ -7,9 +7,9 @@ Rules:
 - One durable cursor has one live owner: opening it takes a lock.
 - A cursor for another region, for another log, past the end of its log, or damaged is refused, each with its own error.
 
-The durable form is `cursors/<name>.ckpt`, a frame (see `frame`) around the MessagePack map `{version, position, started,
-process_boot_ns, region_identity, log_identity}`. Version 1 is the bare map of the middle four; it is read, and rewritten
-as version 2 at the next commit.
+The durable form is `cursors/<name>.ckpt`, a frame (see `frame`) around the MessagePack map `{version, position,
+started, process_boot_ns, region_identity, log_identity}`. Version 1 is the bare map of the middle four; it is read, and
+rewritten as version 2 at the next commit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 import msgspec
 
@@ -121,7 +120,8 @@ class Cursor:
         self._position: int | None = None
         self._committed: int | None = None
         self._events: Iterator[LogEvent] = iter(())
-        self._scanned = 0
+        self._scanned = 0  # everything before it has been looked at
+        self._reading_to = 0  # where it will stand when `_events` is at its end
 
     @property
     def started(self) -> bool:
@@ -146,6 +146,14 @@ class Cursor:
     def poll_batch(self, limit: int) -> list[LogEvent]:
         """Return up to `limit` next events."""
         checked_positive("limit", limit)
+        before = self._position
+        try:
+            return self._poll(limit)
+        except BaseException:
+            self._go_to(before)  # events that were read and not returned must come again
+            raise
+
+    def _poll(self, limit: int) -> list[LogEvent]:
         batch: list[LogEvent] = []
         looked = False
         while len(batch) < limit:
@@ -154,13 +162,13 @@ class Cursor:
                 self._note_gap(event.sequence)
                 self._position = event.sequence
                 batch.append(event)
-            elif looked:
+                continue
+            self._scanned = self._reading_to  # at its end, not broken off
+            if looked:
                 break
-            else:
-                looked = True  # what we were reading is at its end: look once for what has come since
-                start = self._scanned
-                self._events = self.log.read(self.region, start)
-                self._scanned = self.log.tail
+            looked = True  # once: look for what has come since
+            self._events = self.log.read(self.region, self._scanned)
+            self._reading_to = self.log.tail
         return batch
 
     @property
@@ -180,15 +188,15 @@ class Cursor:
 
     def rollback(self) -> None:
         """Go back to the last committed position. Gaps seen since will be seen again."""
-        self._seek(self._committed)
-        kept = [gap for gap in self._gaps if self._committed is not None and gap.delivered <= self._committed]
+        self._go_to(self._committed)
+
+    def _go_to(self, position: int | None) -> None:
+        self._position = position
+        self._scanned = self._reading_to = 0 if position is None else position + 1
+        self._events = iter(())
+        kept = [gap for gap in self._gaps if gap.delivered < self._scanned]
         self._gaps.clear()
         self._gaps.extend(kept)
-
-    def _seek(self, position: int | None) -> None:
-        self._position = self._committed = position
-        self._scanned = 0 if position is None else position + 1
-        self._events = iter(())
 
     def _note_gap(self, delivered: int) -> None:
         if not self._gaps.maxlen:
@@ -213,7 +221,8 @@ class DurableCursor(Cursor):
         self._repository = repository
         self._lock = repository.lock(f"{FOLDER}/{self.name}.lock")
         try:
-            self._seek(self._saved_position())
+            self._committed = self._saved_position()
+            self._go_to(self._committed)
         except BaseException:
             self._lock.release()
             raise
@@ -266,7 +275,7 @@ def read_cursor(repository: Repository, name: str) -> CursorRecord | None:
     """Return a cursor as it was last saved, or `None` where there is none. Takes no lock: for those who only look."""
     key = cursor_key(name)
     try:
-        data: Any = repository.read(key)
+        data = repository.read(key)
     except NotFound:
         return None
     return CursorRecord.from_bytes(data, name)

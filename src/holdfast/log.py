@@ -119,7 +119,7 @@ class EventLog:
         region = region or Region.everything()
         self.check_region(region)
         self.refresh()
-        return self._read(region, start)
+        return self._read(region, start, self.tail)
 
     def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the cancelled half-open ranges between two sequences."""
@@ -129,8 +129,7 @@ class EventLog:
         """Become the one writer of this log, or raise `Locked` with the pid of the process that is it."""
         return LogWriter(self.path)
 
-    def _read(self, region: Region, start: int) -> Iterator[LogEvent]:
-        end = self.tail
+    def _read(self, region: Region, start: int, end: int) -> Iterator[LogEvent]:
         while start < end and (range_ := self._ranges.holding(start)) is not None:
             if isinstance(range_, Committed):
                 for segment in range_.segments:

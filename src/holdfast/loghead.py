@@ -19,6 +19,7 @@ import msgspec
 from holdfast.blocks import BLOCK_SIZE, BlockDevice, Device, Found, Image, MemoryBlocks
 from holdfast.errors import Corrupt, LogCorrupt, LogMissing, StageBlank, StageCorrupt
 from holdfast.ranges import Head, RangeDamaged, Segment
+from holdfast.repository import files
 from holdfast.seal import Record
 from holdfast.segment import from_parquet, schema_from_text
 
@@ -46,10 +47,11 @@ class About(Record, frozen=True, kw_only=True):
 
 def read_about(folder: Path) -> About:
     """Return who a log is, or raise `LogMissing`."""
-    try:
-        data = (folder / ABOUT).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise LogMissing(path=str(folder)) from None
+    with files.failing_as("read", ABOUT):
+        try:
+            data = (folder / ABOUT).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise LogMissing(path=str(folder)) from None
     try:
         return About.unsealed(data, ABOUT)
     except Corrupt as error:
@@ -58,12 +60,13 @@ def read_about(folder: Path) -> About:
 
 def read_index(folder: Path, start: int, end: int) -> bytes:
     """Return a part of the index that the head counts."""
-    try:
-        with (folder / INDEX).open("rb") as reader:
-            reader.seek(start)
-            data = reader.read(end - start)
-    except FileNotFoundError:
-        raise RangeDamaged("it is missing") from None
+    with files.failing_as("read", INDEX):
+        try:
+            with (folder / INDEX).open("rb") as reader:
+                reader.seek(start)
+                data = reader.read(end - start)
+        except FileNotFoundError:
+            raise RangeDamaged("it is missing") from None
     if len(data) < end - start:
         raise RangeDamaged(f"it ends at byte {start + len(data)}, and its head counts {end}")
     return data
@@ -79,10 +82,11 @@ def read_head(folder: Path) -> Head:
 
 
 def _sound_head(folder: Path) -> Head:
-    try:
-        data = (folder / HEAD).read_bytes()
-    except FileNotFoundError:
-        raise LogCorrupt(path=str(folder), part=HEAD, why="it is missing") from None
+    with files.failing_as("read", HEAD):
+        try:
+            data = (folder / HEAD).read_bytes()
+        except FileNotFoundError:
+            raise LogCorrupt(path=str(folder), part=HEAD, why="it is missing") from None
     if len(data) != HEAD_BLOCKS * BLOCK_SIZE:
         raise LogCorrupt(path=str(folder), part=HEAD, why=f"it has {len(data)} bytes")
     blocks = MemoryBlocks(HEAD_BLOCKS)
@@ -96,9 +100,12 @@ def _sound_head(folder: Path) -> Head:
 def find_head(blocks: BlockDevice, folder: Path) -> Found:
     """Return the newest sound slot of the head."""
     try:
-        return Device(blocks, _HEAD_NAME).find()
+        found = Device(blocks, _HEAD_NAME).find()
     except (StageCorrupt, StageBlank) as error:
         raise LogCorrupt(path=str(folder), part=HEAD, why=str(error)) from error
+    if found.image.stage != _HEAD_NAME:
+        raise LogCorrupt(path=str(folder), part=HEAD, why="it is the image of something else")
+    return found
 
 
 def head_in(found: Found, folder: Path) -> Head:
@@ -130,10 +137,11 @@ def read_segment(folder: Path, segment: Segment, schema: pa.Schema) -> pa.Table:
     def refused(why: str) -> LogCorrupt:
         return LogCorrupt(path=str(folder), part=f"segment {segment.path}", why=why)
 
-    try:
-        data = (folder / segment.path).read_bytes()
-    except FileNotFoundError:
-        raise refused("its file is missing") from None
+    with files.failing_as("read", segment.path):
+        try:
+            data = (folder / segment.path).read_bytes()
+        except FileNotFoundError:
+            raise refused("its file is missing") from None
     if len(data) != segment.size or hashlib.sha256(data).digest() != segment.sha256:
         raise refused("its bytes are not those that were committed")
     try:

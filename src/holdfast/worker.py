@@ -5,8 +5,8 @@ Rules:
 - An exception goes back to the last committed position and tries again within the restart budget. When the budget is
   used up, `join()` raises, callback or not.
 - A position that cannot be saved ends the worker: callback, rollback, stop, and `PersistFailed` at `join()`.
-- With `quarantine_after=n` a batch that has failed n times in a row in the same way is recorded and passed over. Durable
-  cursors keep the record in the repository, before the position moves on.
+- With `quarantine_after=n` a batch that has failed n times in a row in the same way is recorded and passed over. With a
+  durable cursor the record stands in the repository before the position moves on.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from types import TracebackType
 from typing import Any, TypeAlias
 
 from holdfast.cursor import FOLDER, Cursor, DurableCursor, Gap
-from holdfast.errors import BadValue, HoldfastError, PersistFailed, WorkerFailed
+from holdfast.errors import BadValue, PersistFailed, WorkerFailed
 from holdfast.log import EventLog
 from holdfast.names import checked_positive
 from holdfast.policy import RestartBudget, RestartPolicy
@@ -59,6 +59,7 @@ class Batch(Sequence[LogEvent]):
 
     events: tuple[LogEvent, ...]
     gaps: tuple[Gap, ...] = ()
+    dropped_gaps: int = 0  # how many more there were than the buffer holds, over the cursor's life
 
     def __len__(self) -> int:
         return len(self.events)
@@ -99,15 +100,16 @@ class Callbacks:
     on_quarantine: Callable[[Quarantined], object] = _nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CursorWorker:
     """What a worker is to do; `start()` begins it in a thread of its own.
 
-    With `repository` and `cursor` the position is durable, under that name; without them it lasts as long as the worker.
+    With `repository` and `cursor` the position is durable, under that name; without, it lasts as long as the worker.
     """
 
     region: Region
     handler: Handler
+    _: KW_ONLY
     log: EventLog
     repository: Repository | None = None
     cursor: str | None = None
@@ -284,7 +286,7 @@ class _Run:
     def _next(self) -> Batch:
         """Poll a batch. After a failure it is the same one again, however many events have come since."""
         events = self.cursor.poll_batch(self._repeated.events or self._worker.batch)
-        return Batch(tuple(events), self.cursor.gaps)
+        return Batch(tuple(events), self.cursor.gaps, self.cursor.dropped_gaps)
 
     def _witness(self) -> AtLeastOnce | None:
         if not isinstance(self.cursor, DurableCursor):
@@ -294,7 +296,7 @@ class _Run:
     def _commit(self) -> None:
         try:
             self.cursor.commit()
-        except HoldfastError as error:
+        except Exception as error:  # a repository of the user's may raise anything
             self.cursor.rollback()
             self._tell(self._worker.callbacks.on_persist_failed, error)
             failure = PersistFailed(worker=self._worker.name, position=self.cursor.committed)
@@ -336,7 +338,8 @@ class _Run:
             key = f"{FOLDER}/{self._worker.cursor}.quarantine/{record.first}-{record.last}.json"
             try:
                 self._worker.repository.put_if_absent(key, record.sealed())
-            except HoldfastError as failed:
+            except Exception as failed:  # as when a position cannot be saved
+                self.cursor.rollback()
                 raise _Ended(failed) from error
         self._repeated.clear()
         self._commit()

@@ -1,0 +1,103 @@
+"""Devices and repositories that fail when they are told to."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.blocks import BLOCK_SIZE, BlockDevice
+from holdfast.repository import Data, Lock, Put, Repository
+
+
+class FaultyBlocks:
+    """A device that loses power: after `writes` block writes every further one fails.
+
+    With `tear` bytes, the first write that fails leaves that many bytes of the new block in front of the old rest.
+    """
+
+    def __init__(self, blocks: BlockDevice, writes: int, tear: int = 0) -> None:
+        self._blocks = blocks
+        self._left = writes
+        self._tear = tear
+        self.written = 0
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks there are."""
+        return self._blocks.num_blocks
+
+    def read_block(self, index: int) -> bytes:
+        """Return block `index`; reading never fails."""
+        return self._blocks.read_block(index)
+
+    def write_block(self, index: int, data: bytes) -> None:
+        """Replace block `index`, or fail."""
+        if self._left == 0:
+            if self._tear:
+                old = self._blocks.read_block(index)
+                self._blocks.write_block(index, data[: self._tear] + old[self._tear : BLOCK_SIZE])
+                self._tear = 0
+            raise OSError(errno.EIO, "the device has lost power")
+        self._left -= 1
+        self.written += 1
+        self._blocks.write_block(index, data)
+
+    def flush(self) -> None:
+        """Make what was written durable, or fail with the device."""
+        if self._left == 0:
+            raise OSError(errno.EIO, "the device has lost power")
+        self._blocks.flush()
+
+
+class FaultyRepository:
+    """A repository that asks before each step: `fault(action, key)` may raise, and what it raises is the failure."""
+
+    def __init__(self, repository: Repository, fault: Callable[[str, str], object]) -> None:
+        self._repository = repository
+        self._fault = fault
+
+    @property
+    def where(self) -> str:
+        """The address of the repository behind."""
+        return self._repository.where
+
+    def read(self, key: str) -> bytes:
+        """Read, or fail."""
+        self._fault("read", key)
+        return self._repository.read(key)
+
+    def put(self, key: str, data: Data) -> None:
+        """Write, or fail."""
+        self._fault("put", key)
+        self._repository.put(key, data)
+
+    def put_if_absent(self, key: str, data: Data) -> Put:
+        """Write if there is nothing, or fail."""
+        self._fault("put_if_absent", key)
+        return self._repository.put_if_absent(key, data)
+
+    def list(self, folder: str = "") -> list[str]:
+        """List, or fail."""
+        self._fault("list", folder)
+        return self._repository.list(folder)
+
+    def delete(self, key: str) -> None:
+        """Delete, or fail."""
+        self._fault("delete", key)
+        self._repository.delete(key)
+
+    def hold(self, source: Path, key: str) -> None:
+        """Hold, or fail."""
+        self._fault("hold", key)
+        self._repository.hold(source, key)
+
+    def restore(self, key: str, target: Path) -> None:
+        """Restore, or fail."""
+        self._fault("restore", key)
+        self._repository.restore(key, target)
+
+    def lock(self, key: str) -> Lock:
+        """Lock, or fail."""
+        self._fault("lock", key)
+        return self._repository.lock(key)
