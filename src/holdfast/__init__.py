@@ -1,6 +1,6 @@
 """Checkpoints that hold, for PySpark streaming pipelines.
 
-The public names. Each is loaded at its first use, so that what only looks at a repository starts fast, and what needs an
+The public names. Each is loaded at its first use: what only looks at a repository starts fast, and what needs an
 optional package says so when it is used.
 """
 

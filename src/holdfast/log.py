@@ -17,8 +17,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from holdfast.errors import AlreadyExists, ClockNotKept, LogCorrupt
 from holdfast.loghead import (
@@ -40,6 +39,9 @@ from holdfast.ranges import Committed, Head, RangeDamaged, Ranges, Segment
 from holdfast.region import Region
 from holdfast.repository import FileBlocks, OsLock, files
 from holdfast.segment import LogEvent, matching, schema_of, schema_to_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _CACHED_SEGMENTS = 4
 

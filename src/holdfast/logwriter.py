@@ -18,8 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from holdfast.errors import AlreadyExists, LogCorrupt, LogHalted, OutcomeUnknown
 from holdfast.loghead import (
@@ -37,7 +36,10 @@ from holdfast.loghead import (
 from holdfast.names import checked_positive
 from holdfast.ranges import Cancelled, Committed, Head, Range, RangeDamaged, Segment, decode, encode
 from holdfast.repository import FileBlocks, files
-from holdfast.segment import NewEvent, to_parquet, to_table
+from holdfast.segment import NewEvent, joined, to_parquet, to_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ class Append:
         self._require_open()
         self._writer._open = None
         if self._tables:
-            self.sequences = self._writer._commit(pa.concat_tables(self._tables))
+            self.sequences = self._writer._commit(joined(self._tables))
         return self.sequences
 
     def abort(self, why: str = "aborted") -> range:

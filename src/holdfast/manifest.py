@@ -161,7 +161,7 @@ class Manifest:
             if each.name != "extra":
                 known[each.name] = _wire(getattr(self, each.name))
         known["version"] = VERSION
-        clash = sorted((known.keys() | {_DIGEST}) & self.extra.keys())
+        clash = sorted(known.keys() & self.extra.keys())
         if clash:
             raise BadValue(what="extra fields", value=clash, why="they are fields of a manifest's own")
         return seal({**known, **_raw(self.extra)})

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 
 REDACTED = "[redacted]"
 _SECRET_NAME = re.compile(
-    r"passw|passphrase|pwd|secret|token|credential|private.?key|access.?key|account.?key|api.?key|sasl\.jaas|\bauth",
+    r"passw|passphrase|pwd|secret|token|credential|private.?key|access.?key|account.?key|api.?key|sasl\.jaas|\bauth(?!ors?\b)",
     re.IGNORECASE,
 )
-_URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*):[^/\s]*@")
+# Greedy on purpose: a password may hold any of the characters that end it elsewhere.
+_URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*):\S*@")
 _PAIR_PASSWORD = re.compile(r"(?P<head>\b(?:password|passwd|pwd|passfile)\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s;&]+)", re.I)
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import RecordCorrupt, UnsupportedVersion
+from holdfast.errors import BadValue, RecordCorrupt, UnsupportedVersion
 
 _LENGTH = 64
 _ZEROS = b"0" * _LENGTH
@@ -31,6 +31,8 @@ class SealBroken(Exception):
 
 def seal(fields: Mapping[str, Any], *, one_line: bool = False) -> bytes:
     """Return `fields` as sealed JSON, in their order, behind the digest."""
+    if "digest" in fields:
+        raise BadValue(what="field", value="digest", why="a sealed text has one already")
     raw = msgspec.json.encode({"digest": _ZEROS.decode(), **fields})
     text = raw if one_line else msgspec.json.format(raw, indent=2) + b"\n"
     start = _digest_start(text)

@@ -78,7 +78,9 @@ def to_table(events: Iterable[NewEvent] | pa.Table | pa.RecordBatch, schema: pa.
         else:
             table = pa.Table.from_pylist([_row(event, schema) for event in events], schema=schema)
         table.validate(full=True)
-    except (pa.ArrowException, KeyError, TypeError, OverflowError) as error:
+    except BadValue:
+        raise
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadValue(what="events", value=type(events).__name__, why=str(error)) from error
     for name in schema.names:
         if name != "payload":
@@ -112,6 +114,11 @@ def _row(event: NewEvent, schema: pa.Schema) -> dict[str, Any]:
     elif event.clock is not None:
         raise BadValue(what="clock", value=event.clock, why="the log keeps no entity clock")
     return row
+
+
+def joined(tables: list[pa.Table]) -> pa.Table:
+    """Return tables of one schema behind one another."""
+    return pa.concat_tables(tables)
 
 
 def to_parquet(table: pa.Table) -> bytes:

@@ -23,10 +23,10 @@ class FileBlocks:
         self._lock = lock
 
     @classmethod
-    def create(cls, path: Path, num_blocks: int) -> FileBlocks:
+    def create(cls, path: str | os.PathLike[str], num_blocks: int) -> FileBlocks:
         """Make a new file with all its space taken, durably: a full disk is found here, not at a checkpoint."""
         size = checked_positive("number of blocks", num_blocks) * BLOCK_SIZE
-        path = path.absolute()
+        path = Path(path).absolute()
         with files.failing_as("create", str(path)):
             files.make_folder(path.parent)
             with OsLock.acquire(_lock_path(path)), files.temporary(path.parent, b"") as temp:
@@ -44,9 +44,9 @@ class FileBlocks:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: Path) -> FileBlocks:
+    def open(cls, path: str | os.PathLike[str]) -> FileBlocks:
         """Open a file that was made before."""
-        path = path.absolute()
+        path = Path(path).absolute()
         if not path.is_file():
             raise NotFound(key=path.name, where=str(path.parent))
         lock = OsLock.acquire(_lock_path(path))

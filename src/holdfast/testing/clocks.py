@@ -10,6 +10,7 @@ class ManualClock:
         self.now = now
 
     def __call__(self) -> float:
+        """Return the time."""
         return self.now
 
     def advance(self, seconds: float) -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks: each compares two sides in one run and prints their ratio against a goal."""

@@ -1,0 +1,163 @@
+"""Set-up on machines that lack something: it finds Java, installs it where it may, or says what to type."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine with a shell and nothing else."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "sed", "head", "cat", "mkdir", "chmod", "dirname", "touch", "rm"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    program(tools / "id", "echo 1000")
+    return {"PATH": str(tools), "HOLDFAST_JVM_DIRS": str(tmp_path / "jvm")}
+
+
+def program(path: Path, script: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def java(home: Path, version: str) -> Path:
+    script = f"""case "$1" in -XshowSettings*) echo "    java.home = {home}" >&2 ;; esac
+echo 'openjdk version "{version}" 2025-01-01' >&2"""
+    program(home / "bin" / "java", script)
+    return home
+
+
+def find_java(machine: dict[str, str], **more: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(shutil.which("sh")), str(ROOT / "tools/find-java.sh")],
+        env={**machine, **more},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_java_home_is_taken_first(machine: dict[str, str], tmp_path: Path) -> None:
+    java(tmp_path / "jvm/java-17", "17.0.15")
+    mine = java(tmp_path / "mine", "21.0.1")
+    found = find_java(machine, JAVA_HOME=str(mine))
+    assert (found.returncode, found.stdout.strip()) == (0, str(mine))
+
+
+def test_an_old_java_is_passed_over(machine: dict[str, str], tmp_path: Path) -> None:
+    old = java(tmp_path / "old", "11.0.2")
+    java(tmp_path / "jvm/java-1.8", "1.8.0_402")
+    good = java(tmp_path / "jvm/java-17", "17.0.15")
+    (tmp_path / "bin/java").symlink_to(old / "bin/java")
+    found = find_java(machine, JAVA_HOME=str(old))
+    assert (found.returncode, found.stdout.strip()) == (0, str(good))
+
+
+def test_the_command_on_the_path_tells_its_home(machine: dict[str, str], tmp_path: Path) -> None:
+    good = java(tmp_path / "elsewhere", "25")
+    (tmp_path / "bin/java").symlink_to(good / "bin/java")
+    found = find_java(machine)
+    assert (found.returncode, found.stdout.strip()) == (0, str(good))
+
+
+@pytest.mark.parametrize(
+    ("manager", "line"),
+    [
+        ("apt-get", "Next: sudo apt-get install -y openjdk-17-jre-headless"),
+        ("dnf", "Next: sudo dnf install -y java-17-openjdk-headless"),
+        ("apk", "Next: sudo apk add openjdk17-jre-headless"),
+        (None, "Next: install a Java 17 runtime."),
+    ],
+)
+def test_without_rights_it_says_exactly_what_to_type(
+    machine: dict[str, str], tmp_path: Path, manager: str | None, line: str
+) -> None:
+    if manager:
+        program(tmp_path / "bin" / manager, "echo should not run >&2; exit 9")
+    found = find_java(machine)
+    assert found.returncode == 1
+    assert line in found.stderr
+    assert "should not run" not in found.stderr
+    assert found.stdout == ""
+
+
+def installing(tmp_path: Path) -> str:
+    home = tmp_path / "jvm/java-17-openjdk"
+    return f"""echo "$@" >> {tmp_path}/called
+case "$1" in install)
+mkdir -p {home}/bin
+echo '#!/bin/sh' > {home}/bin/java
+echo "echo 'openjdk version \\"17.0.15\\"' >&2" >> {home}/bin/java
+chmod +x {home}/bin/java ;; esac"""
+
+
+def test_as_root_it_installs_java(machine: dict[str, str], tmp_path: Path) -> None:
+    program(tmp_path / "bin/id", "echo 0")
+    program(tmp_path / "bin/apt-get", installing(tmp_path))
+    found = find_java(machine)
+    assert (found.returncode, found.stdout.strip()) == (0, str(tmp_path / "jvm/java-17-openjdk")), found.stderr
+    assert (tmp_path / "called").read_text() == "update -qq\ninstall -y openjdk-17-jre-headless\n"
+    assert "running:  apt-get install" in found.stderr
+
+
+def test_with_sudo_that_asks_for_no_password_it_installs_java(machine: dict[str, str], tmp_path: Path) -> None:
+    program(tmp_path / "bin/true", "exit 0")
+    program(tmp_path / "bin/sudo", 'shift; "$@"')
+    program(tmp_path / "bin/apt-get", installing(tmp_path))
+    assert find_java(machine).returncode == 0
+
+
+def test_an_installation_that_fails_or_is_forbidden_ends_in_what_to_type(
+    machine: dict[str, str], tmp_path: Path
+) -> None:
+    program(tmp_path / "bin/id", "echo 0")
+    program(tmp_path / "bin/apt-get", f"echo called >> {tmp_path}/called; exit 100")
+    failed = find_java(machine)
+    assert failed.returncode == 1
+    assert "did not give a usable Java" in failed.stderr
+    (tmp_path / "called").unlink()
+    forbidden = find_java(machine, HOLDFAST_NO_INSTALL="1")
+    assert forbidden.returncode == 1
+    assert not (tmp_path / "called").exists()
+    for result in (failed, forbidden):
+        assert "Next: sudo apt-get install -y openjdk-17-jre-headless" in result.stderr
+        assert "JAVA_HOME" in result.stderr
+
+
+def test_without_a_new_python_set_up_says_what_to_type(machine: dict[str, str], tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    (copy / "tools").mkdir(parents=True)
+    shutil.copy(ROOT / "tools/setup.sh", copy / "tools")
+    program(tmp_path / "bin/python3", "exit 1")
+    done = subprocess.run(
+        [str(shutil.which("sh")), str(copy / "tools/setup.sh")],
+        env=machine,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Python 3.11 or newer is needed" in done.stderr
+    assert "make test PYTHON=" in done.stderr
+    assert not (copy / ".venv").exists()
+
+
+def test_the_lock_file_pins_every_package_by_digest_and_names_no_host() -> None:
+    text = (ROOT / "requirements.lock").read_text()
+    pins = [line for line in text.splitlines() if "==" in line]
+    assert any(line.startswith("pyspark==4.3") for line in pins)
+    assert len(pins) > 15
+    assert text.count("--hash=sha256:") >= len(pins)
+    assert "://" not in text
+
+
+def test_the_scripts_may_be_run() -> None:
+    for name in (".ci/run", "tools/setup.sh", "tools/find-java.sh"):
+        assert os.access(ROOT / name, os.X_OK)

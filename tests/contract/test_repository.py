@@ -1,0 +1,348 @@
+"""One suite for every backend of a repository."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast import LocalRepository, MemoryRepository, Repository, open_repository
+from holdfast.epoch import Attempt, Decision, Verdict
+from holdfast.errors import (
+    AlreadyExists,
+    BadValue,
+    Fenced,
+    LeaseTaken,
+    Locked,
+    NotFound,
+    RecordCorrupt,
+    StorageFailed,
+)
+from holdfast.repository import Decisions, History, Identity, Lease, files, newest_lease
+from holdfast.testing import FaultyRepository, ManualClock
+
+
+@pytest.fixture(params=["local", "memory"])
+def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Repository:
+    return LocalRepository(tmp_path / "root") if request.param == "local" else MemoryRepository()
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> LocalRepository:
+    return LocalRepository(tmp_path / "root")
+
+
+def test_what_is_put_is_read_and_replaced(repository: Repository) -> None:
+    with pytest.raises(NotFound, match="a/b"):
+        repository.read("a/b")
+    repository.put("a/b", b"one")
+    assert repository.read("a/b") == b"one"
+    repository.put("a/b", [memoryview(b"t"), memoryview(b"wo")])
+    assert repository.read("a/b") == b"two"
+    repository.put("a/empty", b"")
+    assert repository.read("a/empty") == b""
+
+
+@pytest.mark.parametrize("first", [b"", b"1", b"first"])
+def test_put_if_absent_has_one_winner_and_the_loser_reads_it(repository: Repository, first: bytes) -> None:
+    won = repository.put_if_absent("slot", first)
+    assert (won.won, won.data) == (True, first)
+    for data in (first, b"second"):
+        lost = repository.put_if_absent("slot", data)
+        assert (lost.won, lost.data) == (False, first)
+    repository.delete("slot")
+    assert repository.put_if_absent("slot", [memoryview(b"thi"), memoryview(b"rd")]).data == b"third"
+
+
+def test_lists_are_direct_children_sorted_folders_marked(repository: Repository) -> None:
+    assert repository.list() == []
+    assert repository.list("nothing/here") == []
+    for key in ("b", "a/y", "a/x/1", "a/x/2", "ab"):
+        repository.put(key, b"")
+    assert repository.list() == ["a/", "ab", "b"]
+    assert repository.list("a") == ["x/", "y"]
+    assert repository.list("a/x") == ["1", "2"]
+
+
+def test_delete_is_idempotent(repository: Repository) -> None:
+    repository.put("a/b", b"")
+    repository.delete("a/b")
+    repository.delete("a/b")
+    repository.delete("never/there")
+    with pytest.raises(NotFound):
+        repository.read("a/b")
+
+
+def test_a_held_file_outlives_its_source_and_comes_back(repository: Repository, tmp_path: Path) -> None:
+    source, target = tmp_path / "spark" / "1.delta", tmp_path / "new" / "state" / "1.delta"
+    source.parent.mkdir()
+    source.write_bytes(b"state")
+    repository.hold(source, "objects/ab/abcd")
+    repository.hold(source, "objects/ab/abcd")
+    source.unlink()
+    assert repository.read("objects/ab/abcd") == b"state"
+    repository.restore("objects/ab/abcd", target)
+    assert target.read_bytes() == b"state"
+    with pytest.raises(AlreadyExists, match=r"1\.delta"):
+        repository.restore("objects/ab/abcd", target)
+    with pytest.raises(NotFound):
+        repository.restore("objects/ab/other", tmp_path / "x")
+
+
+def test_only_plain_files_are_held(repository: Repository, tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for path in (tmp_path, tmp_path / "link", tmp_path / "nothing"):
+        with pytest.raises(BadValue, match="plain file"):
+            repository.hold(path, "objects/x")
+
+
+def test_a_lock_is_held_by_one_and_released(repository: Repository) -> None:
+    lock = repository.lock("a.lock")
+    with pytest.raises(Locked) as caught:
+        repository.lock("a.lock")
+    assert caught.value.pid == os.getpid()
+    lock.release()
+    lock.release()
+    with repository.lock("a.lock"), repository.lock("b.lock"):
+        pass
+
+
+# --- the lease -------------------------------------------------------------------------------------------------------
+
+
+def test_leases_count_up_and_the_older_holder_is_fenced(repository: Repository) -> None:
+    assert newest_lease(repository) is None
+    first = Lease.take(repository)
+    assert first.number == 1
+    first.check()
+    with pytest.raises(Locked):
+        Lease.take(repository)
+    second = Lease.take(repository, locker=lambda: None)  # as from another machine, where no lock of ours reaches
+    assert second.number == 2
+    assert newest_lease(repository) == second.record
+    with pytest.raises(Fenced) as caught:
+        first.check()
+    assert (caught.value.number, caught.value.newer, caught.value.holder) == (1, 2, second.record.holder)
+    second.check()
+    first.release()
+    with Lease.take(repository) as third:
+        assert third.number == 3
+
+
+def test_a_holder_is_fenced_even_when_the_numbers_after_it_are_pruned(repository: Repository) -> None:
+    old = Lease.take(repository, locker=lambda: None)
+    for _ in range(40):
+        Lease.take(repository, locker=lambda: None)
+    names = [name for name in repository.list("lease") if name.endswith(".json")]
+    assert len(names) <= 17
+    with pytest.raises(Fenced) as caught:
+        old.check()
+    assert caught.value.newer == 41
+
+
+def test_losing_the_race_for_a_number_names_the_winner_and_lets_go_of_the_lock(repository: Repository) -> None:
+    def overtake(action: str, key: str) -> None:
+        if action == "put_if_absent" and key.startswith("lease/"):
+            Lease.take(repository, locker=lambda: None)
+
+    with pytest.raises(LeaseTaken) as caught:
+        Lease.take(FaultyRepository(repository, overtake))
+    winner = newest_lease(repository)
+    assert winner is not None
+    assert caught.value.holder == winner.holder
+    Lease.take(repository).release()
+
+
+def test_a_damaged_lease_record_still_counts(repository: Repository) -> None:
+    lease = Lease.take(repository)
+    repository.put("lease/00000009.json", b"damaged")
+    with pytest.raises(Fenced, match="damaged"):
+        lease.check()
+    lease.release()
+    assert Lease.take(repository).number == 10
+
+
+# --- decisions -------------------------------------------------------------------------------------------------------
+
+
+def decision(attempt: int, verdict: Verdict = Verdict.COMMIT, rows: int = 1) -> Decision:
+    address = Attempt(stream="orders", timeline=1, epoch=41, attempt=attempt)
+    return Decision(attempt=address, verdict=verdict, lease=1, facts={"rows": rows})
+
+
+def test_a_slot_is_closed_once_and_what_stands_is_told_to_the_loser(repository: Repository) -> None:
+    decisions = Decisions(repository)
+    assert decisions.close(decision(1)) == decision(1)
+    assert decisions.close(decision(1, Verdict.ABORT)) == decision(1)
+    assert decisions.close(decision(1, rows=2)) == decision(1)
+    assert repository.list("timelines/1/streams/orders/epochs") == ["41.1.json"]
+
+
+def test_looking_at_an_epoch_gives_its_decisions_and_the_first_open_slot(repository: Repository) -> None:
+    decisions = Decisions(repository)
+    nothing = decisions.look("orders", 1, 41)
+    assert (nothing.closed, nothing.open) == ((), decision(1).attempt)
+    decisions.close(decision(1, Verdict.ABORT))
+    decisions.close(decision(2))
+    found = decisions.look("orders", 1, 41)
+    assert found.closed == (decision(1, Verdict.ABORT), decision(2))
+    assert found.open == decision(3).attempt
+
+
+def test_a_decision_in_another_slot_or_damaged_is_refused(repository: Repository) -> None:
+    decisions = Decisions(repository)
+    decisions.close(decision(1))
+    data = repository.read("timelines/1/streams/orders/epochs/41.1.json")
+    repository.put("timelines/1/streams/orders/epochs/41.2.json", data)
+    with pytest.raises(RecordCorrupt, match=r"41\.2\.json.*attempt 1"):
+        decisions.look("orders", 1, 41)
+    repository.put("timelines/1/streams/orders/epochs/41.1.json", data[:-1])
+    with pytest.raises(RecordCorrupt, match=r"41\.1\.json"):
+        decisions.close(decision(1))
+
+
+@pytest.mark.parametrize("bad", [{"epoch": 0}, {"attempt": 0}, {"timeline": 0}, {"epoch": -1}, {"stream": "a/b"}])
+def test_slots_that_cannot_be_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="refused"):
+        Attempt(**{"stream": "s", "timeline": 1, "epoch": 1, "attempt": 1, **bad})  # type: ignore[arg-type]
+
+
+# --- identity and history --------------------------------------------------------------------------------------------
+
+
+def test_a_repository_belongs_to_one_pipeline(repository: Repository) -> None:
+    with pytest.raises(NotFound):
+        Identity.load(repository)
+    made = Identity.create(repository, "orders")
+    assert Identity.load(repository) == made
+    assert made.timeline == 1
+    with pytest.raises(AlreadyExists):
+        Identity.create(repository, "orders")
+    later = made.begin_timeline(repository, 2)
+    assert Identity.load(repository) == later
+    assert later.uid == made.uid
+    with pytest.raises(BadValue):
+        later.begin_timeline(repository, 2)
+
+
+def test_history_keeps_who_did_what_when_and_why(repository: Repository) -> None:
+    clock = ManualClock(1_700_000_000.5)
+    history = History(repository, clock)
+    assert history.entries() == []
+    history.add("rewind", "a bad deploy", {"to": 42}, who="ada@home")
+    clock.advance(1)
+    history.add("fork")
+    first, second = history.entries()
+    assert (first.who, first.what, first.why, first.facts) == ("ada@home", "rewind", "a bad deploy", {"to": 42})
+    assert first.at == "2023-11-14T22:13:20.500+00:00"
+    assert (first.previous, len(second.previous or ""), second.why) == (None, 64, "")
+    assert "@" in second.who
+
+
+def test_history_finds_a_line_changed_removed_or_moved(repository: Repository) -> None:
+    history = History(repository)
+    for what in ("one", "two", "three"):
+        history.add(what)
+    good = repository.read("history.jsonl")
+    lines = good.splitlines(keepends=True)
+    for number, damaged in {
+        2: good.replace(b'"two"', b'"TWO"'),
+        3: lines[0] + lines[1] + lines[0],
+        1: lines[1] + lines[2],
+        4: good + b"{",
+    }.items():
+        repository.put("history.jsonl", damaged)
+        with pytest.raises(RecordCorrupt, match=f"history.jsonl:{number}"):
+            history.entries()
+        with pytest.raises(RecordCorrupt):
+            history.add("four")
+        assert repository.read("history.jsonl") == damaged
+
+
+# --- the local disk alone --------------------------------------------------------------------------------------------
+
+
+def test_addresses_open_what_they_name(tmp_path: Path) -> None:
+    for address in (
+        str(tmp_path / "a b"),
+        tmp_path / "a b",
+        f"file://{tmp_path}/a%20b",
+        f"file://localhost{tmp_path}/a b",
+    ):
+        opened = open_repository(address)
+        assert isinstance(opened, LocalRepository)
+        assert opened.root == tmp_path / "a b"
+    assert isinstance(open_repository("memory:"), MemoryRepository)
+    assert not (tmp_path / "a b").exists()
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://k:hunter2@bucket/x", "ftp://x", "file://otherhost/x", "file:///x?y", "", "a\0b"]
+)
+def test_addresses_that_name_nothing_we_know_are_refused_without_their_secrets(address: str) -> None:
+    with pytest.raises(BadValue) as caught:
+        open_repository(address)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"")
+    with pytest.raises(BadValue, match="file, not a folder"):
+        LocalRepository(tmp_path / "f")
+
+
+def test_a_folder_in_a_keys_place_and_a_file_in_a_folders_place_are_typed_errors(local: LocalRepository) -> None:
+    local.put("a/b", b"")
+    with pytest.raises(StorageFailed, match="directory"):
+        local.read("a")
+    with pytest.raises(NotFound):
+        local.read("a/b/c")
+    with pytest.raises(StorageFailed):
+        local.put("a/b/c", b"")
+    with pytest.raises(StorageFailed):
+        local.put("a", b"")
+    with pytest.raises(StorageFailed):
+        local.list("a/b")
+
+
+def test_held_files_are_links_and_copies_where_links_are_not_allowed(
+    local: LocalRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "1.sst"
+    source.write_bytes(b"x" * 3_000_000)
+    local.hold(source, "objects/linked")
+    assert (local.root / "objects/linked").stat().st_ino == source.stat().st_ino
+    link = os.link
+
+    def full(src: Path, dst: Path, **options: bool) -> None:
+        if Path(src).name == "1.sst" or Path(src).name == "copied":
+            raise OSError(31, "Too many links")
+        link(src, dst, **options)
+
+    monkeypatch.setattr(files.os, "link", full)
+    local.hold(source, "objects/copied")
+    assert (local.root / "objects/copied").stat().st_ino != source.stat().st_ino
+    assert local.read("objects/copied") == source.read_bytes()
+    local.restore("objects/copied", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == source.read_bytes()
+
+
+def test_what_killed_writers_leave_is_hidden_and_swept_after_a_day(local: LocalRepository) -> None:
+    local.put("a/b", b"")
+    old, young = local.root / "a/.tmp-1-old", local.root / "a/.tmp-1-young"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    assert local.list("a") == ["b"]
+    assert local.sweep() == 1
+    assert young.exists()
+    assert not old.exists()
+
+
+def test_nothing_temporary_is_left_by_any_write(local: LocalRepository, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"")
+    local.put("x", b"1")
+    local.put_if_absent("y", b"1")
+    local.put_if_absent("y", b"2")
+    local.hold(tmp_path / "f", "objects/f")
+    assert [path.name for path in local.root.rglob(".*")] == []

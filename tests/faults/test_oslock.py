@@ -1,0 +1,99 @@
+"""The lock between processes: refused at once with the holder's pid, free the moment the holder is gone."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import Locked, StorageFailed
+from holdfast.repository import LocalRepository, OsLock
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from holdfast.repository import OsLock
+OsLock.acquire(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "lock")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_another_process_is_named_by_its_pid_and_its_death_frees_the_lock(
+    holder: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    for _ in range(3):
+        with pytest.raises(Locked) as caught:
+            OsLock.acquire(tmp_path / "lock", "the pipeline")
+        assert caught.value.pid == holder.pid
+        assert str(holder.pid) in str(caught.value)
+        assert "the pipeline" in str(caught.value)
+    os.kill(holder.pid, signal.SIGSTOP)  # a paused holder is a holder
+    with pytest.raises(Locked):
+        OsLock.acquire(tmp_path / "lock")
+    holder.kill()
+    holder.wait()
+    OsLock.acquire(tmp_path / "lock").release()
+
+
+def test_asking_twice_in_one_process_is_refused_and_does_not_drop_the_lock(tmp_path: Path) -> None:
+    """POSIX would grant the second one, and closing it would drop the first."""
+    path = tmp_path / "lock"
+    lock = OsLock.acquire(path)
+    (tmp_path / "alias").symlink_to(path)
+    for name in (path, tmp_path / "alias"):
+        with pytest.raises(Locked) as caught:
+            OsLock.acquire(name)
+        assert caught.value.pid == os.getpid()
+    probe = "import sys, pathlib; from holdfast.repository import OsLock; OsLock.acquire(pathlib.Path(sys.argv[1]))"
+    refused = subprocess.run([sys.executable, "-c", probe, str(path)], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert f"held by process {os.getpid()}" in refused.stderr
+    lock.release()
+    subprocess.run([sys.executable, "-c", probe, str(path)], check=True)
+
+
+def test_a_forked_child_does_not_hold_what_its_parent_holds(tmp_path: Path) -> None:
+    lock = OsLock.acquire(tmp_path / "lock")
+    child = os.fork()
+    if child == 0:
+        try:
+            OsLock.acquire(tmp_path / "lock")
+        except Locked as locked:
+            os._exit(0 if locked.pid == os.getppid() else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    lock.release()
+
+
+def test_a_lock_file_that_was_replaced_is_another_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = OsLock.acquire(path)
+    path.unlink()
+    other = OsLock.acquire(path)
+    lock.release()
+    with pytest.raises(Locked):
+        OsLock.acquire(path)
+    other.release()
+
+
+def test_a_lock_where_no_file_can_be_is_a_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailed):
+        OsLock.acquire(tmp_path / "missing" / "lock")
+    LocalRepository(tmp_path).lock("deep/er/lock").release()

@@ -1,0 +1,163 @@
+"""Files of the system that Holdfast grew out of load as they are. (States and manifests: see their unit tests.)"""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from holdfast import CheckpointedStage, EdgeCheckpoint, LocalRepository, MemoryBlocks, MsgpackCodec, Region
+from holdfast.cursor import CursorRecord, DurableCursor, read_cursor
+from holdfast.errors import CursorCorrupt, CursorRegionMismatch, StageCorrupt, StageTooLarge, UnsupportedVersion
+from support import events, new_log
+
+IDENTITY = b"entity=entity:roundtrip|scope=*|fact=none|clock=*"
+V1_CURSOR = (
+    b"\x84"
+    b"\xa8position\x2a"
+    b"\xa7started\xc3"
+    b"\xafprocess_boot_ns\xc0"
+    b"\xafregion_identity\xd9" + bytes([len(IDENTITY)]) + IDENTITY
+)
+
+
+def test_a_version_1_cursor_loads() -> None:
+    record = CursorRecord.from_bytes(V1_CURSOR, "c")
+    assert (record.position, record.started, record.process_boot_ns) == (42, True, None)
+    assert record.region_identity == IDENTITY.decode()
+    assert (record.version, record.log_identity) == (1, None)
+    booted = V1_CURSOR.replace(b"boot_ns\xc0", b"boot_ns\xcf" + (2**64 - 1).to_bytes(8, "big"))
+    assert CursorRecord.from_bytes(booted, "c").process_boot_ns == 2**64 - 1
+
+
+def test_a_version_1_cursor_is_rewritten_as_version_2_at_the_next_commit(tmp_path: Path) -> None:
+    log = new_log(tmp_path / "log", events(*["entity:roundtrip"] * 50))
+    repository = LocalRepository(tmp_path / "r")
+    repository.put("cursors/c.ckpt", V1_CURSOR)
+    with DurableCursor(repository, "c", log, Region(entity="entity:roundtrip")) as cursor:
+        event = cursor.poll()
+        assert event is not None
+        assert event.sequence == 43
+        assert repository.read("cursors/c.ckpt") == V1_CURSOR  # looking changes nothing
+        cursor.commit()
+    record = read_cursor(repository, "c")
+    assert record is not None
+    assert (record.version, record.position, record.log_identity) == (2, 43, log.identity)
+
+
+def test_a_version_1_cursor_without_a_region_is_a_mismatch(tmp_path: Path) -> None:
+    log = new_log(tmp_path / "log", events("a"))
+    repository = LocalRepository(tmp_path / "r")
+    absent = b"\x83" + V1_CURSOR[1:].split(b"\xafregion_identity")[0]
+    for data in (absent, b"\x84" + absent[1:] + b"\xafregion_identity\xc0"):
+        repository.put("cursors/c.ckpt", data)
+        with pytest.raises(CursorRegionMismatch) as caught:
+            DurableCursor(repository, "c", log, Region())
+        assert (caught.value.saved, caught.value.asked) == (None, Region().identity)
+
+
+def test_a_position_that_was_not_started_is_not_used(tmp_path: Path) -> None:
+    log = new_log(tmp_path / "log", events("a"))
+    repository = LocalRepository(tmp_path / "r")
+    identity = Region().identity.encode()
+    data = (
+        V1_CURSOR.split(b"\xd9")[0].replace(b"started\xc3", b"started\xc2")
+        + b"\xd9"
+        + bytes([len(identity)])
+        + identity
+    )
+    repository.put("cursors/c.ckpt", data)
+    with DurableCursor(repository, "c", log, Region()) as cursor:
+        assert not cursor.started
+        event = cursor.poll()
+        assert event is not None
+        assert event.sequence == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        V1_CURSOR[:-1],
+        V1_CURSOR + b"\0",
+        b"\x80",
+        b"\xc0",
+        V1_CURSOR.replace(b"position\x2a", b"position\xff"),
+        V1_CURSOR.replace(b"started\xc3", b"started\x01"),
+        b"\x81" * 5000,
+    ],
+    ids=lambda data: repr(data[:12]),
+)
+def test_an_undecodable_cursor_is_corrupt(data: bytes) -> None:
+    with pytest.raises(CursorCorrupt):
+        CursorRecord.from_bytes(data, "c")
+
+
+# --- stage images ----------------------------------------------------------------------------------------------------
+
+CODEC = MsgpackCodec(EdgeCheckpoint)
+OLD, NEW = EdgeCheckpoint(1, 2), EdgeCheckpoint(3, 4)
+
+
+def v1_image(payload: bytes, blocks: int = 16, length: int | None = None, version: int = 1) -> MemoryBlocks:
+    device = MemoryBlocks(blocks)
+    header = struct.pack("<4sIQ", b"PCHK", version, len(payload) if length is None else length).ljust(512, b"\0")
+    device.data[: 512 + len(payload)] = header + payload
+    return device
+
+
+def test_a_version_1_image_loads_as_generation_0() -> None:
+    found = CheckpointedStage.restore(v1_image(CODEC.encode(OLD)), CODEC)
+    assert (found.stage.state, found.generation, found.fell_back) == (OLD, 0, False)
+
+
+def test_a_version_1_image_survives_until_version_2_stands_beside_it() -> None:
+    device = v1_image(CODEC.encode(OLD))
+    before = bytes(device.data[: 8 * 512])
+    stage = CheckpointedStage.restore(device, CODEC).stage
+    stage.state = NEW
+    assert stage.checkpoint() == 1
+    assert bytes(device.data[: 8 * 512]) == before
+    found = CheckpointedStage.restore(device, CODEC)
+    assert (found.stage.state, found.generation, found.fell_back) == (NEW, 1, False)
+    device.data[8 * 512 + 200] ^= 1
+    found = CheckpointedStage.restore(device, CODEC)
+    assert (found.stage.state, found.generation, found.fell_back) == (OLD, 0, True)
+
+
+def test_what_version_1_left_behind_its_image_is_no_damage() -> None:
+    device = v1_image(CODEC.encode(OLD))
+    device.data[8 * 512 :] = b"stale" * 819 + b"."
+    found = CheckpointedStage.restore(device, CODEC)
+    assert (found.stage.state, found.fell_back) == (OLD, False)
+    found.stage.state = NEW
+    found.stage.checkpoint()
+    assert CheckpointedStage.restore(device, CODEC).stage.state == NEW
+
+
+def test_a_version_1_image_larger_than_a_slot_loads_and_is_not_overwritten() -> None:
+    codec = MsgpackCodec(bytes)
+    state = b"x" * 5000
+    device = v1_image(codec.encode(state))
+    before = bytes(device.data)
+    found = CheckpointedStage.restore(device, codec)
+    assert (found.stage.state, found.fell_back) == (state, False)
+    found.stage.state = b"small"
+    with pytest.raises(StageTooLarge):
+        found.stage.checkpoint()
+    assert bytes(device.data) == before
+    moved = CheckpointedStage(found.stage.state, MemoryBlocks(64), codec)
+    assert moved.checkpoint() == 1
+
+
+def test_a_version_1_length_past_the_device_and_an_unknown_version_are_refused() -> None:
+    with pytest.raises(StageCorrupt, match="more than") as caught:
+        CheckpointedStage.restore(v1_image(b"", length=2**63), CODEC)
+    assert caught.value.step == "too large"
+    with pytest.raises(UnsupportedVersion, match="version 9"):
+        CheckpointedStage.restore(v1_image(b"x", version=9), CODEC)
+    device = v1_image(b"x")
+    device.data[0] = 0x51
+    with pytest.raises(StageCorrupt, match="bad magic"):
+        CheckpointedStage.restore(device, CODEC)
+    with pytest.raises(StageCorrupt, match="decode"):
+        CheckpointedStage.restore(v1_image(b"\xc1"), CODEC)

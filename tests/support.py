@@ -1,0 +1,36 @@
+"""What several tests share: damage to bytes, and events by the dozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast import EventLog, NewEvent
+
+
+def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Every copy of `data` with one bit turned over, and which."""
+    for bit in range(len(data) * 8):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        yield bit, bytes(changed)
+
+
+def cuts(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Every copy of `data` that ends early, down to nothing, and its length."""
+    for length in range(len(data)):
+        yield length, data[:length]
+
+
+def events(*names: str, scope: str = "default") -> list[NewEvent]:
+    return [NewEvent(name, name.encode(), scope=scope) for name in names]
+
+
+def new_log(folder: Path, *batches: list[NewEvent], **options: bool) -> EventLog:
+    """A log with one append a batch."""
+    log = EventLog.create(folder, **options)
+    with log.writer() as writer:
+        for batch in batches:
+            writer.append(batch)
+    log.refresh()
+    return log

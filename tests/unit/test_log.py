@@ -1,0 +1,401 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import EventLog, KindFilter, LogWriter, NewEvent, Region
+from holdfast.errors import (
+    AlreadyExists,
+    BadValue,
+    ClockNotKept,
+    Locked,
+    LogCorrupt,
+    LogHalted,
+    LogMissing,
+    OutcomeUnknown,
+    StorageFailed,
+)
+from holdfast.logwriter import repair
+from holdfast.ranges import Cancelled, Committed, Head, RangeDamaged, Ranges, Segment, decode, encode
+from support import events, new_log
+
+
+def names(log: EventLog, region: Region | None = None, start: int = 0) -> list[tuple[int, str]]:
+    return [(event.sequence, event.entity) for event in log.read(region, start)]
+
+
+def test_events_come_back_in_one_sequence_from_zero(tmp_path: Path) -> None:
+    log = new_log(tmp_path, events("a", "b"), events("c"))
+    assert names(log) == [(0, "a"), (1, "b"), (2, "c")]
+    assert names(log, start=1) == [(1, "b"), (2, "c")]
+    assert names(log, start=99) == []
+    assert log.tail == 3
+    event = next(log.read())
+    assert (event.scope, event.category, event.type, event.clock, event.payload) == ("default", 0, 0, None, b"a")
+
+
+def test_an_append_says_its_sequences_and_an_empty_one_leaves_nothing(tmp_path: Path) -> None:
+    log = EventLog.create(tmp_path)
+    with log.writer() as writer:
+        assert writer.append(events("a", "b")) == range(2)
+        assert writer.append([]) == range(2, 2)
+        assert writer.append(events("c")) == range(2, 3)
+        assert writer.tail == 3
+    assert log.refresh() == 3
+
+
+def test_many_steps_are_one_append_and_nobody_sees_half_of_it(tmp_path: Path) -> None:
+    log = EventLog.create(tmp_path)
+    with log.writer() as writer:
+        with writer.begin() as append:
+            append.add(events("a"))
+            append.add(events("b", "c"))
+            assert names(log) == []
+            with pytest.raises(AlreadyExists, match="open append"):
+                writer.begin()
+        assert append.sequences == range(3)
+    assert names(log) == [(0, "a"), (1, "b"), (2, "c")]
+    with pytest.raises(LogHalted):
+        append.add(events("d"))
+
+
+def test_an_aborted_append_leaves_a_cancelled_range(tmp_path: Path) -> None:
+    log = EventLog.create(tmp_path)
+    with log.writer() as writer:
+        writer.append(events("a"))
+        with pytest.raises(RuntimeError), writer.begin() as append:
+            append.add(events("b", "c"))
+            raise RuntimeError("not this one")
+        assert append.sequences == range(1, 3)
+        append = writer.begin()
+        assert append.abort() == range(3, 3)  # nothing was in it
+        writer.append(events("d"))
+        assert writer.cancel(4, "by hand") == range(4, 8)
+    assert names(log) == [(0, "a"), (3, "d")]
+    assert log.tail == 8
+    assert log.cancelled(0, log.tail) == [(1, 3), (4, 8)]
+    assert log.cancelled(2, 6) == [(2, 3), (4, 6)]
+    assert log.cancelled(3, 4) == []
+
+
+def test_regions_filter_by_scope_entity_kind_and_clock(tmp_path: Path) -> None:
+    log = new_log(
+        tmp_path,
+        [
+            NewEvent("user", b"", scope="s", category=1, type=1, clock=1),
+            NewEvent("user:7", b"", scope="s", category=1, type=2, clock=2),
+            NewEvent("users", b"", scope="t", category=2, type=1, clock=3),
+            NewEvent("user:7", b"", scope="t", category=1, type=2, clock=4),
+        ],
+        keep_clock=True,
+    )
+
+    def found(**region: Any) -> list[int]:
+        return [sequence for sequence, _ in names(log, Region(**region))]
+
+    assert found() == [0, 1, 2, 3]
+    assert found(entity="user") == [0, 1, 3]
+    assert found(entity="user:7", scope="t") == [3]
+    assert found(kind=KindFilter.any()) == [0, 1, 2, 3]
+    assert found(kind=KindFilter(1)) == [0, 1, 3]
+    assert found(kind=KindFilter(1, 2)) == [1, 3]
+    assert found(clock=(2, 3)) == [1, 2]
+    assert found(clock=(0, 2**64 - 1)) == [0, 1, 2, 3]
+
+
+@given(data=st.data())
+def test_reading_by_region_agrees_with_the_regions_own_word(data: st.DataObject, tmp_path_factory: Any) -> None:
+    entities = st.sampled_from(["a", "a:b", "a:b:c", "ab", "b", "*", "%"])
+    batches = data.draw(
+        st.lists(
+            st.lists(
+                st.builds(
+                    NewEvent,
+                    entities,
+                    st.binary(max_size=3),
+                    st.sampled_from("st"),
+                    st.integers(0, 2),
+                    st.integers(0, 2),
+                ),
+                max_size=6,
+            ),
+            max_size=4,
+        )
+    )
+    region = data.draw(
+        st.builds(
+            Region,
+            st.none() | entities,
+            st.none() | st.sampled_from("st"),
+            st.none() | st.builds(KindFilter, st.integers(0, 2), st.none() | st.integers(0, 2)),
+        )
+    )
+    start = data.draw(st.integers(0, 8))
+    log = new_log(tmp_path_factory.mktemp("log"), *batches)
+    flat = [event for batch in batches for event in batch]
+    expected = [
+        (sequence, event.entity, event.payload)
+        for sequence, event in enumerate(flat)
+        if sequence >= start and region.holds(event.scope, event.entity, event.category, event.type, None)
+    ]
+    assert [(event.sequence, event.entity, event.payload) for event in log.read(region, start)] == expected
+
+
+def test_a_large_segment_is_numbered_by_place_alone(tmp_path: Path) -> None:
+    count = 30_000
+    table = pa.table(
+        {
+            "scope": ["s"] * count,
+            "entity": [f"e:{number % 1000}" for number in range(count)],
+            "category": pa.array([0] * count, pa.int32()),
+            "type": pa.array([0] * count, pa.int32()),
+            "payload": [str(number).encode() for number in range(count)],
+        }
+    )
+    log = EventLog.create(tmp_path)
+    with log.writer() as writer:
+        writer.append(events("before"))
+        assert writer.append(table) == range(1, count + 1)
+    found = [(event.sequence, event.payload) for event in log.read(Region(entity="e:7"))]
+    assert found == [(number + 1, str(number).encode()) for number in range(7, count, 1000)]
+    assert [event.sequence for event in log.read(start=count - 1)] == [count - 1, count]
+
+
+def test_payloads_may_have_any_arrow_type(tmp_path: Path) -> None:
+    kind = pa.struct([("amount", pa.decimal128(10, 2)), ("tags", pa.list_(pa.string()))])
+    log = EventLog.create(tmp_path, payload=kind)
+    with log.writer() as writer:
+        writer.append([NewEvent("a", {"amount": None, "tags": ["x"]}), NewEvent("b", None)])
+    assert [event.payload for event in EventLog.open(tmp_path).read()] == [{"amount": None, "tags": ["x"]}, None]
+
+
+def arrow(**columns: Any) -> pa.Table:
+    base: dict[str, Any] = {"scope": ["s"], "entity": ["e"], "category": [0], "type": [0], "payload": [b""]}
+    return pa.table({**base, **columns})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [NewEvent("", b"")],
+        [NewEvent("a", b"", scope="")],
+        [NewEvent("a", b"", category=-1)],
+        [NewEvent("a", b"", type=70_000)],
+        [NewEvent("a", b"", clock=1)],
+        [NewEvent("a", 5)],
+        [NewEvent("\ud800", b"")],
+        arrow(scope=[""]),
+        arrow(entity=[None]),
+        arrow(category=[-1]),
+        arrow(type=[1 << 20]),
+        arrow(payload=[5]),
+        arrow().drop_columns(["type"]),
+    ],
+    ids=lambda bad: str(bad)[:40],
+)
+def test_bad_events_are_refused_and_nothing_is_appended(tmp_path: Path, bad: Any) -> None:
+    log = EventLog.create(tmp_path)
+    with log.writer() as writer:
+        with pytest.raises(BadValue):
+            writer.append(bad)
+        assert writer.append(events("good")) == range(1)
+    assert names(log) == [(0, "good")]
+
+
+def test_a_clock_is_refused_where_the_log_keeps_none_and_needed_where_it_does(tmp_path: Path) -> None:
+    log = new_log(tmp_path / "without", events("a"))
+    with pytest.raises(ClockNotKept, match="keeps no entity clock"):
+        log.read(Region(clock=(0, 1)))
+    with EventLog.create(tmp_path / "with", keep_clock=True).writer() as writer, pytest.raises(BadValue, match="clock"):
+        writer.append(events("a"))
+
+
+def test_one_process_writes_at_a_time_and_readers_need_no_lock(tmp_path: Path) -> None:
+    log = EventLog.create(tmp_path)
+    with log.writer() as writer:
+        with pytest.raises(Locked) as caught:
+            log.writer()
+        assert caught.value.pid == os.getpid()
+        writer.append(events("a"))
+        assert names(EventLog.open(tmp_path)) == [(0, "a")]
+    with pytest.raises(LogHalted):
+        writer.append(events("b"))
+    LogWriter(log.path).close()
+
+
+def test_a_log_is_made_once_and_opened_where_it_is(tmp_path: Path) -> None:
+    with pytest.raises(LogMissing):
+        EventLog.open(tmp_path)
+    made = EventLog.create(tmp_path)
+    with pytest.raises(AlreadyExists):
+        EventLog.create(tmp_path)
+    assert EventLog.open(tmp_path).identity == made.identity
+    (tmp_path / "log.json").unlink()  # as a creation that was cut off leaves it
+    again = EventLog.create(tmp_path)
+    assert again.identity != made.identity
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageFailed):
+        EventLog.create(tmp_path / "file")
+    with pytest.raises(LogMissing):
+        EventLog.open(tmp_path / "file")
+
+
+def test_what_a_crash_left_behind_the_head_has_never_been(tmp_path: Path) -> None:
+    """A whole record, a torn one, and plain rubbish behind the head: readers ignore it, the next writer drops it."""
+    log = new_log(tmp_path, events("a"))
+    index = tmp_path / "index"
+    good = index.read_bytes()
+    head = Head(1, len(good), good[-32:], 1)
+    whole, _ = encode(Cancelled(1, 5, "never happened"), head)
+    for rubbish in (whole, whole[:-1], b"\0", b"rubbish" * 100):
+        index.write_bytes(good + rubbish)
+        assert names(EventLog.open(tmp_path)) == [(0, "a")]
+    with log.writer() as writer:
+        assert writer.append(events("b")) == range(1, 2)
+    assert names(EventLog.open(tmp_path)) == [(0, "a"), (1, "b")]
+
+
+def test_a_writer_that_failed_at_the_index_halts_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast import logwriter
+
+    log = new_log(tmp_path, events("a"))
+    with log.writer() as writer:
+
+        def fail(descriptor: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(logwriter.os, "fdatasync", fail)
+            with pytest.raises(OutcomeUnknown, match="Input/output"):
+                writer.append(events("b"))
+        with pytest.raises(LogHalted):
+            writer.append(events("c"))
+    with log.writer() as writer:
+        assert writer.tail == 1
+        writer.append(events("c"))
+    assert names(log) == [(0, "a"), (1, "c")]
+
+
+def test_a_segment_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    log = new_log(tmp_path, events("a"))
+    with log.writer() as writer:
+        (tmp_path / "segments").rename(tmp_path / "aside")
+        (tmp_path / "segments").write_bytes(b"")
+        with pytest.raises(StorageFailed):
+            writer.append(events("b"))
+        (tmp_path / "segments").unlink()
+        (tmp_path / "aside").rename(tmp_path / "segments")
+        assert writer.append(events("c")) == range(1, 2)
+    assert names(log) == [(0, "a"), (1, "c")]
+
+
+def test_an_index_that_went_back_under_a_reader_is_found(tmp_path: Path) -> None:
+    log = new_log(tmp_path, events("a"))
+    saved = {name: (tmp_path / name).read_bytes() for name in ("head", "index")}
+    with log.writer() as writer:
+        writer.append(events("b"))
+    assert names(log) == [(0, "a"), (1, "b")]
+    for name, data in saved.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(LogCorrupt, match="counts 1 records where there were 2"):
+        log.refresh()
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_torn_head_is_refused_and_repaired_on_request_without_loss(tmp_path: Path, slot: int) -> None:
+    log = new_log(tmp_path, events("a"), events("b"), events("c"))
+    data = bytearray((tmp_path / "head").read_bytes())
+    data[slot * 1024 + 5] ^= 0xFF
+    (tmp_path / "head").write_bytes(data)
+    with pytest.raises(LogCorrupt, match="repair"):
+        EventLog.open(tmp_path)
+    with pytest.raises(LogCorrupt):
+        log.writer()
+    repaired = repair(tmp_path)
+    assert (repaired.records, repaired.dropped_bytes) == (3, 0)
+    assert names(EventLog.open(tmp_path)) == [(0, "a"), (1, "b"), (2, "c")]
+    with log.writer() as writer:
+        writer.append(events("d"))
+    assert repair(tmp_path).regained == 0
+
+
+def test_a_repair_regains_only_what_is_whole_and_refuses_to_guess(tmp_path: Path) -> None:
+    new_log(tmp_path, events("a"), events("b"), events("c"))
+    good = (tmp_path / "head").read_bytes()
+    newest = max((0, 1), key=lambda slot: int.from_bytes(good[slot * 1024 + 16 : slot * 1024 + 24], "little"))
+    torn = bytearray(good)
+    torn[newest * 1024] ^= 1
+    (tmp_path / "head").write_bytes(torn)
+    index = (tmp_path / "index").read_bytes()
+    (tmp_path / "index").write_bytes(index[:-1])
+    repaired = repair(tmp_path)
+    assert (repaired.records, repaired.regained) == (2, 0)
+    (tmp_path / "index").write_bytes(index[:40])
+    with pytest.raises(LogCorrupt, match="0 of 2 records are whole"):
+        repair(tmp_path)
+    both = bytearray(good)
+    both[0] ^= 1
+    both[1024] ^= 1
+    (tmp_path / "head").write_bytes(both)
+    with pytest.raises(LogCorrupt):
+        repair(tmp_path)
+
+
+# --- the index alone -------------------------------------------------------------------------------------------------
+
+segment = Segment("segments/x", 0, 1, 1, bytes(32))
+shapes = st.lists(st.tuples(st.booleans(), st.integers(1, 5)), max_size=12)
+
+
+def built(shape: list[tuple[bool, int]]) -> tuple[bytes, Head]:
+    data, head = b"", Head()
+    for cancelled, count in shape:
+        made = Cancelled(head.tail, count, "why") if cancelled else Committed(head.tail, count, (segment,))
+        record, head = encode(made, head)
+        data += record
+    return data, head
+
+
+@given(shapes, st.integers(0, 60), st.integers(0, 60))
+def test_ranges_know_what_holds_each_sequence_and_what_was_cancelled(
+    shape: list[tuple[bool, int]], start: int, end: int
+) -> None:
+    data, head = built(shape)
+    ranges = Ranges()
+    ranges.add(data, head)
+    holes = [cancelled for cancelled, count in shape for _ in range(count)]
+    for sequence, hole in enumerate(holes):
+        found = ranges.holding(sequence)
+        assert found is not None
+        assert found.first <= sequence < found.first + found.count
+        assert isinstance(found, Cancelled) is hole
+    assert ranges.holding(head.tail) is None
+    flat = [sequence for low, high in ranges.cancelled(start, end) for sequence in range(low, high)]
+    assert flat == [sequence for sequence, hole in enumerate(holes) if hole and start <= sequence < end]
+
+
+@given(shapes, st.data())
+def test_records_taken_out_doubled_or_swapped_break_the_chain(
+    shape: list[tuple[bool, int]], data: st.DataObject
+) -> None:
+    whole, head = built(shape)
+    records, behind, at = [], Head(), 0
+    for _, behind in decode(whole, Head()):
+        records.append(whole[at : behind.length])
+        at = behind.length
+    assert behind == head
+    if len(records) < 2:
+        return
+    one = data.draw(st.integers(0, len(records) - 1))
+    other = data.draw(st.integers(0, len(records) - 1).filter(lambda index: index != one))
+    swapped = list(records)
+    swapped[one], swapped[other] = swapped[other], swapped[one]
+    for changed in (records[:one] + records[one + 1 :], [*records, records[one]], swapped):
+        with pytest.raises(RangeDamaged):
+            Ranges().add(b"".join(changed), head)

@@ -1,0 +1,382 @@
+import gc
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    AtLeastOnce,
+    Batch,
+    Callbacks,
+    CursorWorker,
+    EventLog,
+    LocalRepository,
+    MemoryRepository,
+    Region,
+    RestartPolicy,
+    Verdict,
+)
+from holdfast.cursor import read_cursor
+from holdfast.errors import (
+    BadValue,
+    ClockNotKept,
+    CursorAhead,
+    CursorCorrupt,
+    CursorRegionMismatch,
+    Locked,
+    PersistFailed,
+    StorageFailed,
+    WorkerFailed,
+)
+from holdfast.testing import FaultyRepository, ManualClock
+from holdfast.worker import Quarantined
+from support import events, new_log
+
+ALL = Region.everything()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EventLog:
+    return new_log(tmp_path / "log", events(*"abcdefghij"))
+
+
+class Handler:
+    """Remembers what it was given; `plan` says what to do with each call."""
+
+    def __init__(self, *plan: Any, until: int | None = 9) -> None:
+        self.plan = list(plan)
+        self.until = until
+        self.batches: list[list[int]] = []
+        self.calls: list[tuple[Batch, EventLog, AtLeastOnce | None]] = []
+
+    def __call__(self, batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Verdict:
+        self.batches.append([event.sequence for event in batch])
+        self.calls.append((batch, log, witness))
+        step = self.plan.pop(0) if self.plan else None
+        if isinstance(step, Exception):
+            raise step
+        if step is not None:
+            return step  # type: ignore[no-any-return]
+        return Verdict.STOP if batch[-1].sequence == self.until else Verdict.CONTINUE
+
+
+def worker(log: EventLog, handler: Any, repository: Any = None, **options: Any) -> CursorWorker:
+    durable = {"repository": repository, "cursor": "mine"} if repository else {}
+    return CursorWorker(ALL, handler, log=log, **durable, **{"idle_sleep": 0.001, **options})
+
+
+def saved(repository: Any) -> int | None:
+    record = read_cursor(repository, "mine")
+    return record.position if record else None
+
+
+def test_defaults_are_the_contract() -> None:
+    made = CursorWorker(ALL, Handler(), log=None)  # type: ignore[arg-type]
+    assert (made.batch, made.idle_sleep, made.restart) == (64, 0.010, RestartPolicy.once())
+
+
+def test_continue_commits_and_goes_on_and_stop_commits_and_ends(log: EventLog) -> None:
+    handler, repository = Handler(), MemoryRepository()
+    handle = worker(log, handler, repository, batch=4).start()
+    assert handle.join(10)
+    assert handler.batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert saved(repository) == handle.position == 9
+    again = Handler(until=None)
+    with worker(log, again, repository).start():
+        time.sleep(0.05)
+    assert again.batches == []
+
+
+def test_stop_with_rollback_keeps_the_last_committed_position(log: EventLog) -> None:
+    handler, repository = Handler(Verdict.CONTINUE, Verdict.STOP_WITH_ROLLBACK), MemoryRepository()
+    handle = worker(log, handler, repository, batch=3).start()
+    handle.join(10)
+    assert saved(repository) == handle.position == 2
+    again = Handler()
+    worker(log, again, repository).start().join(10)
+    assert again.batches == [[3, 4, 5, 6, 7, 8, 9]]
+
+
+def test_the_handler_gets_the_log_and_a_witness_where_the_cursor_is_durable(log: EventLog) -> None:
+    handler = Handler()
+    worker(log, handler, MemoryRepository(), batch=5).start().join(10)
+    assert [witness for _, _, witness in handler.calls] == [AtLeastOnce("mine", None), AtLeastOnce("mine", 4)]
+    assert handler.calls[0][1].identity == log.identity
+    plain = Handler()
+    worker(log, plain).start().join(10)
+    assert [witness for _, _, witness in plain.calls] == [None]
+
+
+def test_an_exception_restarts_from_the_last_committed_position(log: EventLog) -> None:
+    told: list[Any] = []
+    handler, repository = Handler(Verdict.CONTINUE, RuntimeError("once")), MemoryRepository()
+    callbacks = Callbacks(on_restart=lambda error, count: told.append((str(error), count)))
+    handle = worker(log, handler, repository, batch=4, callbacks=callbacks).start()
+    handle.join(10)
+    assert handler.batches == [[0, 1, 2, 3], [4, 5, 6, 7], [4, 5, 6, 7], [8, 9]]
+    assert told == [("once", 1)]
+    assert handle.restarts == 1
+
+
+def test_an_exhausted_budget_raises_at_join_without_any_callback(log: EventLog) -> None:
+    repository = MemoryRepository()
+    handler = Handler(Verdict.CONTINUE, RuntimeError("one"), RuntimeError("two"))
+    handle = worker(log, handler, repository, batch=4).start()
+    for _ in range(2):
+        with pytest.raises(WorkerFailed, match="gave up after 1 restarts") as caught:
+            handle.join(10)
+    assert caught.value.position == saved(repository) == 3
+    assert str(caught.value.__cause__) == "two"
+    assert not handle.alive
+
+
+def test_once_means_once_in_a_workers_life_even_after_success(log: EventLog) -> None:
+    handler = Handler(RuntimeError("one"), Verdict.CONTINUE, RuntimeError("two"))
+    with pytest.raises(WorkerFailed):
+        worker(log, handler, batch=4).start().join(10)
+
+
+def test_a_bounded_budget_rolls_with_the_clock(log: EventLog) -> None:
+    clock = ManualClock()
+    told: list[str] = []
+
+    def handle(batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Verdict:
+        clock.advance(6)
+        raise RuntimeError(str(clock.now))
+
+    callbacks = Callbacks(on_exhausted=lambda error: told.append(str(error)))
+    policy = RestartPolicy.bounded(2, within=10)
+    handle_ = worker(log, handle, restart=policy, clock=clock, callbacks=callbacks).start()
+    time.sleep(0.1)
+    assert handle_.alive  # never more than two within ten seconds: it goes on
+    assert handle_.restarts > 10
+    handle_.stop_and_join(10)
+    tight = worker(log, handle, restart=RestartPolicy.bounded(2, within=13), clock=clock, callbacks=callbacks).start()
+    with pytest.raises(WorkerFailed, match="at most 2 in 13 s"):
+        tight.join(10)
+    assert len(told) == 1
+
+
+def test_a_handler_that_answers_nonsense_is_a_failure(log: EventLog) -> None:
+    with pytest.raises(WorkerFailed) as caught:
+        worker(log, lambda *_: None, restart=RestartPolicy.never()).start().join(10)
+    assert isinstance(caught.value.__cause__, BadValue)
+
+
+def test_an_exit_from_the_handler_reaches_join(log: EventLog) -> None:
+    def leave(*_: object) -> Verdict:
+        raise SystemExit(3)
+
+    handle = worker(log, leave, MemoryRepository()).start()
+    with pytest.raises(SystemExit):
+        handle.join(10)
+
+
+def test_a_failed_persist_is_told_rolled_back_and_raised_at_join(log: EventLog) -> None:
+    inner = MemoryRepository()
+    told: list[str] = []
+
+    def fault(action: str, key: str) -> None:
+        if action == "put" and inner.list("cursors"):
+            raise StorageFailed(action="write", key=key, why="disk full")
+
+    callbacks = Callbacks(on_persist_failed=lambda error: told.append(str(error)))
+    handler = Handler()
+    handle = worker(log, handler, FaultyRepository(inner, fault), batch=4, callbacks=callbacks).start()
+    with pytest.raises(PersistFailed) as caught:
+        handle.join(10)
+    assert handler.batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert caught.value.position == handle.position == saved(inner) == 3
+    assert isinstance(caught.value.__cause__, StorageFailed)
+    assert len(told) == 1
+
+
+def test_callbacks_that_fail_change_nothing(log: EventLog, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("callback broke")
+
+    handler = Handler(RuntimeError("one"))
+    with caplog.at_level(logging.ERROR):
+        worker(log, handler, callbacks=Callbacks(on_restart=fail)).start().join(10)
+    assert "callback broke" in caplog.text
+    assert handler.batches[-1][-1] == 9
+
+
+def test_stop_ends_after_the_batch_at_hand_and_commits_it(log: EventLog) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def handle(batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Verdict:
+        entered.set()
+        leave.wait(10)
+        return Verdict.CONTINUE
+
+    repository = MemoryRepository()
+    running = worker(log, handle, repository, batch=4).start()
+    entered.wait(10)
+    running.stop()
+    assert running.join(0.02) is False
+    assert running.alive
+    leave.set()
+    assert running.join(10)
+    assert saved(repository) == 3
+
+
+def test_leaving_the_handles_scope_stops_the_worker(log: EventLog) -> None:
+    with worker(log, Handler(until=None)).start() as handle:
+        assert handle.alive
+    assert not handle.alive
+    loose = worker(log, Handler(until=None)).start()
+    thread = loose._thread
+    del loose
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_leaving_the_scope_raises_what_ended_the_worker_but_hides_no_other_error(log: EventLog) -> None:
+    failing = worker(log, Handler(RuntimeError("1"), RuntimeError("2")))
+    with pytest.raises(WorkerFailed), failing.start() as handle:
+        while handle.alive:
+            time.sleep(0.001)
+    with pytest.raises(KeyError, match="mine"), worker(log, Handler(RuntimeError("1"), RuntimeError("2"))).start():
+        raise KeyError("mine")
+
+
+def test_new_events_are_picked_up(log: EventLog) -> None:
+    handler = Handler(until=11)
+    handle = worker(log, handler).start()
+    time.sleep(0.02)
+    with log.writer() as writer:
+        writer.append(events("k", "l"))
+    handle.join(10)
+    assert handler.batches == [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [10, 11]]
+
+
+def test_gaps_reach_the_handler_and_a_restart_keeps_them(tmp_path: Path) -> None:
+    log = EventLog.create(tmp_path / "gaps")
+    with log.writer() as writer:
+        writer.append(events("a"))
+        writer.cancel(2, "x")
+        writer.append(events("b"))
+        writer.cancel(1, "y")
+        writer.append(events("c"))
+    handler = Handler(None, RuntimeError("again"), until=5)
+    worker(log, handler, gap_buffer=10, batch=2).start().join(10)
+    assert handler.batches == [[0, 3], [5], [5]]
+    ranges = [[gap.cancelled for gap in batch.gaps] for batch, _, _ in handler.calls]
+    assert ranges == [[((1, 3),)], [((4, 5),)], [((4, 5),)]]
+
+
+# --- quarantine ------------------------------------------------------------------------------------------------------
+
+
+def test_a_poison_batch_is_quarantined_after_identical_failures_and_recorded(log: EventLog, tmp_path: Path) -> None:
+    repository = LocalRepository(tmp_path / "r")
+    told: list[Quarantined] = []
+
+    class Poisoned(Handler):
+        def __call__(self, batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Verdict:
+            verdict = super().__call__(batch, log, witness)
+            if any(event.entity == "e" for event in batch):
+                raise ValueError("cannot read e")
+            return verdict
+
+    handler = Poisoned()
+    handle = worker(
+        log,
+        handler,
+        repository,
+        batch=3,
+        quarantine_after=3,
+        restart=RestartPolicy.bounded(2, 60),
+        callbacks=Callbacks(on_quarantine=told.append),
+    ).start()
+    handle.join(10)
+    assert handler.batches == [[0, 1, 2], [3, 4, 5], [3, 4, 5], [3, 4, 5], [6, 7, 8], [9]]
+    (record,) = handle.quarantined
+    assert (record.first, record.last, record.events, record.failures) == (3, 5, 3, 3)
+    assert record.error == "ValueError: cannot read e"
+    assert told == [record]
+    assert repository.list("cursors/mine.quarantine") == ["3-5.json"]
+    key = "cursors/mine.quarantine/3-5.json"
+    assert Quarantined.unsealed(repository.read(key), key) == record
+    assert saved(repository) == 9
+
+
+def test_failures_that_differ_are_not_poison(log: EventLog) -> None:
+    handler = Handler(*[RuntimeError(str(number)) for number in range(4)])
+    running = worker(log, handler, quarantine_after=2, restart=RestartPolicy.bounded(3, 60)).start()
+    with pytest.raises(WorkerFailed):
+        running.join(10)
+    assert running.quarantined == ()
+
+
+def test_a_failed_batch_is_tried_again_as_it_was_however_much_has_come_since(log: EventLog) -> None:
+    handler = Handler()
+
+    def growing(batch: Batch, inner: EventLog, witness: AtLeastOnce | None) -> Verdict:
+        verdict = handler(batch, inner, witness)
+        if len(handler.batches) == 1:
+            with log.writer() as writer:
+                writer.append(events("k"))
+            raise RuntimeError("first")
+        return verdict
+
+    worker(log, growing).start().join(10)
+    assert handler.batches == [list(range(10)), list(range(10))]
+
+
+# --- refusals at start -----------------------------------------------------------------------------------------------
+
+
+def test_a_second_worker_on_the_same_cursor_is_refused(log: EventLog, tmp_path: Path) -> None:
+    repository = LocalRepository(tmp_path / "r")
+    with worker(log, Handler(until=None), repository).start():
+        with pytest.raises(Locked):
+            worker(log, Handler(), repository).start()
+    worker(log, Handler(until=None), repository).start().stop_and_join(10)
+
+
+def test_wrong_cursors_are_refused_before_anything_runs(log: EventLog, tmp_path: Path) -> None:
+    repository = MemoryRepository()
+    worker(log, Handler(), repository).start().join(10)
+    good = repository.read("cursors/mine.ckpt")
+    handler = Handler()
+    with pytest.raises(CursorRegionMismatch):
+        CursorWorker(Region(entity="x"), handler, log=log, repository=repository, cursor="mine").start()
+    repository.put("cursors/mine.ckpt", good[:40])
+    with pytest.raises(CursorCorrupt):
+        worker(log, handler, repository).start()
+    repository.put("cursors/mine.ckpt", good)
+    short = new_log(tmp_path / "short", events("a"))
+    short_about, log_about = short.path / "log.json", log.path / "log.json"
+    short_about.write_bytes(log_about.read_bytes())  # the same log, restored from an older copy
+    with pytest.raises(CursorAhead):
+        worker(EventLog.open(short.path), handler, repository).start()
+    assert handler.batches == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"batch": 0},
+        {"idle_sleep": 0},
+        {"quarantine_after": 0},
+        {"quarantine_after": 3},
+        {"restart": RestartPolicy.never(), "quarantine_after": 2},
+        {"cursor": "mine"},
+        {"repository": MemoryRepository()},
+    ],
+    ids=str,
+)
+def test_options_that_cannot_work_are_refused(log: EventLog, bad: dict[str, Any]) -> None:
+    with pytest.raises(BadValue):
+        CursorWorker(ALL, Handler(), log=log, **bad)
+
+
+def test_a_region_that_the_log_cannot_filter_is_refused_at_start(log: EventLog) -> None:
+    with pytest.raises(ClockNotKept):
+        CursorWorker(Region(clock=(0, 1)), Handler(), log=log).start()
