@@ -56,7 +56,7 @@ if look; then exit 0; fi
 
 command=$(install_command)
 if [ -n "$command" ] && [ -z "${HOLDFAST_NO_INSTALL:-}" ] && as=$(rights "$command"); then
-    say "no Java 17 or newer found; running: $as $command"
+    say "no Java 17 or newer found; running: ${as:+$as }$command"
     case "$command" in apt-get*) $as apt-get update -qq >&2 || true ;; esac
     # shellcheck disable=SC2086
     if $as $command >&2 && look; then exit 0; fi

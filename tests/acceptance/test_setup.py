@@ -104,7 +104,7 @@ def test_as_root_it_installs_java(machine: dict[str, str], tmp_path: Path) -> No
     found = find_java(machine)
     assert (found.returncode, found.stdout.strip()) == (0, str(tmp_path / "jvm/java-17-openjdk")), found.stderr
     assert (tmp_path / "called").read_text() == "update -qq\ninstall -y openjdk-17-jre-headless\n"
-    assert "running:  apt-get install" in found.stderr
+    assert "running: apt-get install" in found.stderr
 
 
 def test_with_sudo_that_asks_for_no_password_it_installs_java(machine: dict[str, str], tmp_path: Path) -> None:
