@@ -16,39 +16,45 @@ _HOMES = {
     "errors": ["HoldfastError"],
     "log": ["EventLog"],
     "logwriter": ["LogWriter"],
-    "manifest": ["Manifest", "pack_states", "pipeline_hash"],
+    "manifest": ["Manifest", "pipeline_hash"],
     "policy": ["IntervalPolicy", "RestartPolicy"],
     "region": ["KindFilter", "Region"],
     "repository": ["FileBlocks", "LocalRepository", "MemoryRepository", "Repository", "open_repository"],
     "segment": ["LogEvent", "NewEvent"],
+    "sidecar": ["pack_states"],
     "stage": ["CheckpointedStage", "EdgeCheckpoint", "FlushObserver", "MsgpackCodec"],
     "state": ["CheckpointId", "CheckpointState"],
     "stores": ["CheckpointStore", "Checkpointer", "DurableCheckpointStore", "MemoryCheckpointStore"],
-    "worker": ["AtLeastOnce", "Batch", "Callbacks", "CursorWorker", "Verdict", "WorkerHandle"],
+    "worker": ["Action", "AtLeastOnce", "Batch", "Callbacks", "CursorWorker", "WorkerHandle"],
 }
+_MODULES = ("errors", "testing")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __version__ = "0.1.0"
-__all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604 - all of them are str; a test proves that each resolves
+__all__ = ["__version__", *_MODULES, *sorted(_HOME_OF)]  # noqa: PLE0604 - all of them are str; a test proves that each resolves
 
 if TYPE_CHECKING:
+    from holdfast import errors, testing
     from holdfast.barrier import BarrierFlags, BarrierHandle, BarrierInjector, CheckpointBarrier, StreamMessage
     from holdfast.blocks import BlockDevice, MemoryBlocks
     from holdfast.cursor import Cursor, DurableCursor, Gap
     from holdfast.errors import HoldfastError
     from holdfast.log import EventLog
     from holdfast.logwriter import LogWriter
-    from holdfast.manifest import Manifest, pack_states, pipeline_hash
+    from holdfast.manifest import Manifest, pipeline_hash
     from holdfast.policy import IntervalPolicy, RestartPolicy
     from holdfast.region import KindFilter, Region
     from holdfast.repository import FileBlocks, LocalRepository, MemoryRepository, Repository, open_repository
     from holdfast.segment import LogEvent, NewEvent
+    from holdfast.sidecar import pack_states
     from holdfast.stage import CheckpointedStage, EdgeCheckpoint, FlushObserver, MsgpackCodec
     from holdfast.state import CheckpointId, CheckpointState
     from holdfast.stores import Checkpointer, CheckpointStore, DurableCheckpointStore, MemoryCheckpointStore
-    from holdfast.worker import AtLeastOnce, Batch, Callbacks, CursorWorker, Verdict, WorkerHandle
+    from holdfast.worker import Action, AtLeastOnce, Batch, Callbacks, CursorWorker, WorkerHandle
 
 
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f"holdfast.{name}")
     try:
         home = _HOME_OF[name]
     except KeyError:

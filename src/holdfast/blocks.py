@@ -120,7 +120,7 @@ _Slot: TypeAlias = _Blank | _Damaged | _V1 | Image
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An image that can be trusted; the highest generation seen; whether a newer one may have been lost."""
+    """An image that can be trusted; the highest generation in use; whether a newer one may have been lost."""
 
     image: Image
     slot: int
@@ -153,27 +153,29 @@ class Device:
 
         With `generation`, return that one where either slot holds it: the newest may be one that nobody decided on.
         """
-        first, second = self._read_slot(0), self._read_slot(1)
-        match first, second:
-            case Image(), Image():
+        slots = self._read_slot(0), self._read_slot(1)
+        match slots:
+            case Image() as first, Image() as second:
                 newest = int(second.generation > first.generation)
-                slot = 1 - newest if (first, second)[1 - newest].generation == generation else newest
-                return Found((first, second)[slot], slot, (first, second)[newest].generation, fell_back=False)
-            case Image(), other:
-                return Found(first, 0, first.generation, _lost(other, first.generation))
-            case other, Image():
-                return Found(second, 1, second.generation, _lost(other, second.generation))
+                named = 1 - newest if (first, second)[1 - newest].generation == generation else newest
+                return Found((first, second)[named], named, (first, second)[newest].generation, fell_back=False)
+            case Image() as image, other:
+                return _single(image, 0, _lost(other, image.generation))
+            case other, Image() as image:
+                return _single(image, 1, _lost(other, image.generation))
             case _V1(payload), other:
                 # What version 1 left behind its image is no slot of ours; a header of ours that is damaged is.
                 torn = isinstance(other, _Damaged) and other.step != "bad magic" and not self._spans_halves(payload)
-                return Found(Image(0, "", "", payload), 0, 0, fell_back=torn)
-            case _Blank(), _Blank():
-                raise StageBlank(stage=self.name)
-        damaged = first if isinstance(first, _Damaged) else second
-        assert isinstance(damaged, _Damaged)  # noqa: S101 - a version 1 image is only ever read in the first slot
+                return _single(Image(0, "", "", payload), 0, torn)
+            case (_Damaged() as damaged, _) | (_, _Damaged() as damaged):
+                raise self._refused(damaged)
+        raise StageBlank(stage=self.name)
+
+    def _refused(self, damaged: _Damaged) -> StageCorrupt | UnsupportedVersion:
         if damaged.version is not None:
-            raise UnsupportedVersion(what=f"stage image {self.name!r}", found=damaged.version, known="versions 1 and 2")
-        raise StageCorrupt(stage=self.name, step=damaged.step, why=damaged.why)
+            known = "versions 1 and 2"
+            return UnsupportedVersion(what=f"stage image {self.name!r}", found=damaged.version, known=known)
+        return StageCorrupt(stage=self.name, step=damaged.step, why=damaged.why)
 
     def write(self, image: Image, over: Found | None) -> Found:
         """Write `image` into the slot that `over` does not occupy; durable on return."""
@@ -246,6 +248,11 @@ class Device:
             # A call for many blocks may say which of them failed.
             failed = getattr(error, "block", block)
             raise BlockFailed(stage=self.name, action=action, block=failed, why=str(error)) from error
+
+
+def _single(image: Image, slot: int, fell_back: bool) -> Found:
+    """An image that stands alone. The number of one that was lost counts as used: no other shall go by it."""
+    return Found(image, slot, image.generation + fell_back, fell_back)
 
 
 def _lost(other: _Slot, generation: int) -> bool:

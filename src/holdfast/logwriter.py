@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -93,6 +94,7 @@ class LogWriter:
     def cancel(self, count: int, why: str) -> range:
         """Record a range of sequences as cancelled, as an aborted append does."""
         self._check()
+        self._clear(self.tail)
         return self._record(Cancelled(self.tail, checked_positive("count", count), why))
 
     def close(self) -> None:
@@ -118,7 +120,8 @@ class LogWriter:
         """Make a table visible: segment, then its range. A failure before the index leaves the log as it was."""
         data = to_parquet(table)
         first = self.tail
-        name = f"{SEGMENTS}/first={first:020}/{uuid.uuid4().hex}.parquet"
+        self._clear(first)
+        name = f"{_folder(first)}/{uuid.uuid4().hex}.parquet"
         path = self.path / name
         with files.failing_as("append to", str(self.path)):
             files.make_folder(path.parent)
@@ -145,11 +148,23 @@ class LogWriter:
         self._halted = False
         return range(range_.first, range_.first + range_.count)
 
+    def _clear(self, first: int) -> None:
+        """Remove what an append that failed or crashed has left in the folder of these sequences.
+
+        Nobody has seen it; but those who read a log's folders with Parquet alone must not find it beside what counts.
+        """
+        with files.failing_as("append to", str(self.path)), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.path / _folder(first))
+
     def _drop_undecided(self) -> None:
         """Cut off what an append that crashed has left behind the head: nobody has seen it."""
         if os.fstat(self._index).st_size > self._head.length:
             os.ftruncate(self._index, self._head.length)
             os.fsync(self._index)
+
+
+def _folder(first: int) -> str:
+    return f"{SEGMENTS}/first={first:020}"
 
 
 class Append:

@@ -6,16 +6,13 @@ Rules:
 - Only `version`, `checkpoint_id`, `epoch` and `timestamp_ms` are required; the rest defaults when absent. `null` where
   a map or a number is due is an error; the four optional fields may be null.
 - Unknown fields survive a rewrite, verbatim but for white space.
-- A small operator state stands inline as base64; a larger one lies in the sidecar `state.bin`, named by range.
-- Damaged state is never replaced by empty state: reading it raises, naming the operator.
+- Operator states stand inline or in the sidecar `state.bin` (see `sidecar`).
 
 Not promised: that a valid manifest can be restored. Whether every file that it needs is there is for recovery to find.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -25,16 +22,14 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.errors import BadValue, ManifestCorrupt, ManifestRefused, OperatorStateCorrupt, UnsupportedVersion
+from holdfast.errors import BadValue, ManifestCorrupt, ManifestRefused, UnsupportedVersion
 from holdfast.seal import SealBroken, digest_of, is_sealed, seal
+from holdfast.sidecar import Buffer, OperatorState, read_state
 
 VERSION = 2
 DEFAULT_VNODE_COUNT = 256
-DEFAULT_THRESHOLD = 64 * 1024
 _DIGEST = "digest"
 _RANGES = {"u64": (0, (1 << 64) - 1), "i64": (-(1 << 63), (1 << 63) - 1), "u16": (0, (1 << 16) - 1)}
-
-Buffer = bytes | bytearray | memoryview
 
 
 # --- the parts of a manifest -----------------------------------------------------------------------------------------
@@ -71,18 +66,6 @@ class SinkStatus:
     def failed(cls, why: str) -> SinkStatus:
         """The commit failed."""
         return cls("Failed", why)
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorState:
-    """One operator's state: inline as base64, or a range of the sidecar. `sha256` is of the state's own bytes."""
-
-    state_b64: str | None = None
-    external: bool = False
-    external_offset: int = 0
-    external_length: int = 0
-    sha256: str | None = None
-    extra: Mapping[str, str] = field(default_factory=dict)
 
 
 class Severity(StrEnum):
@@ -218,7 +201,7 @@ class Manifest:
                 raise ManifestCorrupt(why="its sidecar state.bin is missing")
             if hashlib.sha256(view).hexdigest() != self.state_checksum:
                 raise ManifestCorrupt(why="its sidecar state.bin does not match the recorded checksum")
-        return {name: _read_state(name, state, view) for name, state in self.operator_states.items()}
+        return {name: read_state(name, state, view) for name, state in self.operator_states.items()}
 
     def _zero_issues(self) -> Iterable[Issue]:
         zeros = {
@@ -290,69 +273,6 @@ def _range_issues(ranges: list[tuple[int, int, str]], length: int | None) -> Ite
             yield Issue(IssueCode.RANGE_OVERLAP, Severity.ERROR, f"states of {before!r} and {name!r} overlap")
         if end > reached:
             reached, before = end, name
-
-
-# --- operator states and the sidecar ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PackedStates:
-    """States ready to be recorded: entries for the manifest, and the sidecar as the callers' own buffers in order."""
-
-    entries: dict[str, OperatorState]
-    sidecar: tuple[memoryview, ...]
-    checksum: str | None
-
-
-def pack_states(states: Mapping[str, Buffer], threshold: int = DEFAULT_THRESHOLD) -> PackedStates:
-    """Put states of at most `threshold` bytes inline and the others, uncopied, behind one another into the sidecar."""
-    entries: dict[str, OperatorState] = {}
-    sidecar: list[memoryview] = []
-    whole = hashlib.sha256()
-    offset = 0
-    for name in sorted(states):
-        view = memoryview(states[name]).cast("B")
-        digest = hashlib.sha256(view).hexdigest()
-        if len(view) <= threshold:
-            entries[name] = OperatorState(state_b64=base64.b64encode(view).decode(), sha256=digest)
-            continue
-        entries[name] = OperatorState(external=True, external_offset=offset, external_length=len(view), sha256=digest)
-        sidecar.append(view)
-        whole.update(view)
-        offset += len(view)
-    return PackedStates(entries, tuple(sidecar), whole.hexdigest() if sidecar else None)
-
-
-def _read_state(name: str, state: OperatorState, sidecar: memoryview | None) -> memoryview:
-    def refuse(why: str) -> NoReturn:
-        raise OperatorStateCorrupt(operator=name, why=why)
-
-    if state.external:
-        end = state.external_offset + state.external_length
-        if state.state_b64 is not None:
-            refuse("it is inline and external")
-        if sidecar is None:
-            refuse("it lies in the sidecar state.bin, which is missing")
-        if end > len(sidecar):
-            refuse(f"it ends at byte {end} of a sidecar of {len(sidecar)} bytes")
-        found = sidecar[state.external_offset : end]
-    elif state.state_b64 is None:
-        refuse("it is neither inline nor external")
-    else:
-        found = memoryview(_strict_base64(name, state.state_b64))
-    if state.sha256 is not None and hashlib.sha256(found).hexdigest() != state.sha256:
-        refuse("its digest does not match")
-    return found
-
-
-def _strict_base64(name: str, text: str) -> bytes:
-    try:
-        found = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise OperatorStateCorrupt(operator=name, why=f"base64: {error}") from error
-    if base64.b64encode(found).decode() != text:  # stray bits behind the last byte
-        raise OperatorStateCorrupt(operator=name, why="base64: bits after its end")
-    return found
 
 
 # --- identity of the program -----------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from holdfast.segment import LogEvent
 _log = logging.getLogger(__name__)
 
 
-class Verdict(Enum):
+class Action(Enum):
     """What a handler wants next."""
 
     CONTINUE = "continue"  # commit the position, go on
@@ -83,7 +83,7 @@ class Quarantined(Record, frozen=True, kw_only=True):
     at_ms: int
 
 
-Handler: TypeAlias = Callable[[Batch, EventLog, AtLeastOnce | None], Verdict]
+Handler: TypeAlias = Callable[[Batch, EventLog, AtLeastOnce | None], Action]
 
 
 def _nothing(*_: object) -> None:
@@ -270,18 +270,18 @@ class _Run:
             if not batch:
                 self.stopping.wait(self._worker.idle_sleep)
                 return True
-            verdict = self._worker.handler(batch, self.cursor.log, self._witness())
-            if not isinstance(verdict, Verdict):
-                raise BadValue(what="handler's answer", value=verdict, why="a Verdict is due")
+            action = self._worker.handler(batch, self.cursor.log, self._witness())
+            if not isinstance(action, Action):
+                raise BadValue(what="handler's answer", value=action, why="an Action is due")
         except Exception as error:
             self._failed(batch, error)
             return True
         self._repeated.clear()
-        if verdict is Verdict.STOP_WITH_ROLLBACK:
+        if action is Action.STOP_WITH_ROLLBACK:
             self.cursor.rollback()
             return False
         self._commit()
-        return verdict is Verdict.CONTINUE
+        return action is Action.CONTINUE
 
     def _next(self) -> Batch:
         """Poll a batch. After a failure it is the same one again, however many events have come since."""

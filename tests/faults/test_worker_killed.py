@@ -24,7 +24,7 @@ def handle(batch, log, witness):
     for event in batch:
         time.sleep(0.0005)
         os.write(out, f"{event.sequence} {event.payload.decode()}\\n".encode())
-    return hf.Verdict.STOP if batch[-1].sequence >= last else hf.Verdict.CONTINUE
+    return hf.Action.STOP if batch[-1].sequence >= last else hf.Action.CONTINUE
 
 os.write(out, b"start\\n")
 region = hf.Region(entity="order")

@@ -21,6 +21,7 @@ LINES = [
     {
         "epoch",
         "manifest",
+        "sidecar",
         "state",
         "barrier",
         "blocks",
@@ -165,5 +166,6 @@ def test_public_names_resolve_and_type_checkers_see_the_same_ones() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert typed == {(home, name) for home, names in holdfast._HOMES.items() for name in names}
+    modules_ = {("holdfast", name) for name in holdfast._MODULES}
+    assert typed == modules_ | {(home, name) for home, names in holdfast._HOMES.items() for name in names}
     assert set(dir(holdfast)) == set(holdfast.__all__)

@@ -282,6 +282,22 @@ def test_a_writer_that_failed_at_the_index_halts_and_the_next_one_goes_on(
     assert names(log) == [(0, "a"), (1, "c")]
 
 
+def test_a_folder_of_sequences_never_holds_what_an_earlier_append_left(tmp_path: Path) -> None:
+    """Parquet readers that take a log's folders as they are must find each sequence once."""
+    log = new_log(tmp_path, events("a"))
+    for first in (1, 2):
+        left = tmp_path / f"segments/first={first:020}"
+        left.mkdir()
+        (left / "left-by-a-crash.parquet").write_bytes(b"")
+    with log.writer() as writer:
+        writer.append(events("b"))
+        writer.cancel(1, "x")
+    assert not (tmp_path / f"segments/first={2:020}").exists()
+    (only,) = (tmp_path / f"segments/first={1:020}").iterdir()
+    assert names(log) == [(0, "a"), (1, "b")]
+    assert only.suffix == ".parquet"
+
+
 def test_a_segment_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
     log = new_log(tmp_path, events("a"))
     with log.writer() as writer:

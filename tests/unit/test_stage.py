@@ -92,6 +92,18 @@ def test_the_generation_asked_for_is_given_from_either_slot_or_the_device_is_sta
     assert CheckpointedStage.restore(blocks, CODEC, generation=2).stage.state == {"n": 2}
 
 
+def test_the_number_of_a_lost_generation_is_not_used_again() -> None:
+    blocks = MemoryBlocks(8)
+    one = stage(blocks)
+    for _ in range(5):
+        one.checkpoint()
+    slot = 0 if int.from_bytes(blocks.data[16:24], "little") == 5 else 4
+    blocks.data[slot * 512 + 100] ^= 1
+    found = CheckpointedStage.restore(blocks, CODEC)
+    assert (found.generation, found.fell_back) == (4, True)
+    assert found.stage.checkpoint() == 6
+
+
 def test_an_image_of_another_stage_or_type_is_refused_and_not_overwritten() -> None:
     blocks = MemoryBlocks(8)
     stage(blocks, name="one").checkpoint()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    Action,
     AtLeastOnce,
     Batch,
     Callbacks,
@@ -17,7 +18,6 @@ from holdfast import (
     MemoryRepository,
     Region,
     RestartPolicy,
-    Verdict,
 )
 from holdfast.cursor import read_cursor
 from holdfast.errors import (
@@ -52,7 +52,7 @@ class Handler:
         self.batches: list[list[int]] = []
         self.calls: list[tuple[Batch, EventLog, AtLeastOnce | None]] = []
 
-    def __call__(self, batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Verdict:
+    def __call__(self, batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Action:
         self.batches.append([event.sequence for event in batch])
         self.calls.append((batch, log, witness))
         step = self.plan.pop(0) if self.plan else None
@@ -60,7 +60,7 @@ class Handler:
             raise step
         if step is not None:
             return step  # type: ignore[no-any-return]
-        return Verdict.STOP if batch[-1].sequence == self.until else Verdict.CONTINUE
+        return Action.STOP if batch[-1].sequence == self.until else Action.CONTINUE
 
 
 def worker(log: EventLog, handler: Any, repository: Any = None, **options: Any) -> CursorWorker:
@@ -91,7 +91,7 @@ def test_continue_commits_and_goes_on_and_stop_commits_and_ends(log: EventLog) -
 
 
 def test_stop_with_rollback_keeps_the_last_committed_position(log: EventLog) -> None:
-    handler, repository = Handler(Verdict.CONTINUE, Verdict.STOP_WITH_ROLLBACK), MemoryRepository()
+    handler, repository = Handler(Action.CONTINUE, Action.STOP_WITH_ROLLBACK), MemoryRepository()
     handle = worker(log, handler, repository, batch=3).start()
     handle.join(10)
     assert saved(repository) == handle.position == 2
@@ -112,7 +112,7 @@ def test_the_handler_gets_the_log_and_a_witness_where_the_cursor_is_durable(log:
 
 def test_an_exception_restarts_from_the_last_committed_position(log: EventLog) -> None:
     told: list[Any] = []
-    handler, repository = Handler(Verdict.CONTINUE, RuntimeError("once")), MemoryRepository()
+    handler, repository = Handler(Action.CONTINUE, RuntimeError("once")), MemoryRepository()
     callbacks = Callbacks(on_restart=lambda error, count: told.append((str(error), count)))
     handle = worker(log, handler, repository, batch=4, callbacks=callbacks).start()
     handle.join(10)
@@ -123,7 +123,7 @@ def test_an_exception_restarts_from_the_last_committed_position(log: EventLog) -
 
 def test_an_exhausted_budget_raises_at_join_without_any_callback(log: EventLog) -> None:
     repository = MemoryRepository()
-    handler = Handler(Verdict.CONTINUE, RuntimeError("one"), RuntimeError("two"))
+    handler = Handler(Action.CONTINUE, RuntimeError("one"), RuntimeError("two"))
     handle = worker(log, handler, repository, batch=4).start()
     for _ in range(2):
         with pytest.raises(WorkerFailed, match="gave up after 1 restarts") as caught:
@@ -134,7 +134,7 @@ def test_an_exhausted_budget_raises_at_join_without_any_callback(log: EventLog) 
 
 
 def test_once_means_once_in_a_workers_life_even_after_success(log: EventLog) -> None:
-    handler = Handler(RuntimeError("one"), Verdict.CONTINUE, RuntimeError("two"))
+    handler = Handler(RuntimeError("one"), Action.CONTINUE, RuntimeError("two"))
     with pytest.raises(WorkerFailed):
         worker(log, handler, batch=4).start().join(10)
 
@@ -143,7 +143,7 @@ def test_a_bounded_budget_rolls_with_the_clock(log: EventLog) -> None:
     clock = ManualClock()
     told: list[str] = []
 
-    def handle(batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Verdict:
+    def handle(batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Action:
         clock.advance(6)
         raise RuntimeError(str(clock.now))
 
@@ -167,7 +167,7 @@ def test_a_handler_that_answers_nonsense_is_a_failure(log: EventLog) -> None:
 
 
 def test_an_exit_from_the_handler_reaches_join(log: EventLog) -> None:
-    def leave(*_: object) -> Verdict:
+    def leave(*_: object) -> Action:
         raise SystemExit(3)
 
     handle = worker(log, leave, MemoryRepository()).start()
@@ -208,10 +208,10 @@ def test_callbacks_that_fail_change_nothing(log: EventLog, caplog: pytest.LogCap
 def test_stop_ends_after_the_batch_at_hand_and_commits_it(log: EventLog) -> None:
     entered, leave = threading.Event(), threading.Event()
 
-    def handle(batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Verdict:
+    def handle(batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Action:
         entered.set()
         leave.wait(10)
-        return Verdict.CONTINUE
+        return Action.CONTINUE
 
     repository = MemoryRepository()
     running = worker(log, handle, repository, batch=4).start()
@@ -278,11 +278,11 @@ def test_a_poison_batch_is_quarantined_after_identical_failures_and_recorded(log
     told: list[Quarantined] = []
 
     class Poisoned(Handler):
-        def __call__(self, batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Verdict:
-            verdict = super().__call__(batch, log, witness)
+        def __call__(self, batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Action:
+            action = super().__call__(batch, log, witness)
             if any(event.entity == "e" for event in batch):
                 raise ValueError("cannot read e")
-            return verdict
+            return action
 
     handler = Poisoned()
     handle = worker(
@@ -317,13 +317,13 @@ def test_failures_that_differ_are_not_poison(log: EventLog) -> None:
 def test_a_failed_batch_is_tried_again_as_it_was_however_much_has_come_since(log: EventLog) -> None:
     handler = Handler()
 
-    def growing(batch: Batch, inner: EventLog, witness: AtLeastOnce | None) -> Verdict:
-        verdict = handler(batch, inner, witness)
+    def growing(batch: Batch, inner: EventLog, witness: AtLeastOnce | None) -> Action:
+        action = handler(batch, inner, witness)
         if len(handler.batches) == 1:
             with log.writer() as writer:
                 writer.append(events("k"))
             raise RuntimeError("first")
-        return verdict
+        return action
 
     worker(log, growing).start().join(10)
     assert handler.batches == [list(range(10)), list(range(10))]

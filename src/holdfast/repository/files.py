@@ -1,7 +1,7 @@
 """Durable writes on a local disk: what is written here survives the loss of power.
 
-The order is always the same: a temporary file beside the target, its bytes, fsync, a link or rename into place, fsync
-of the folder. A folder that is new is itself made durable first, up to one that stood before.
+The order is always the same: a temporary file of the same file system, its bytes, fsync, a link or rename into place,
+fsync of the folder. A folder that is new is itself made durable first, up to one that stood before.
 """
 
 from __future__ import annotations
@@ -81,9 +81,12 @@ def failing_as(action: str, key: str, *, unknown: bool = False) -> Iterator[None
         raise StorageFailed(action=action, key=key, why=why) from error
 
 
-def replace_durably(path: Path, data: Data, key: str) -> None:
-    """Write a file, replacing what was there; a reader sees the old bytes or the new ones."""
-    with failing_as("write", key), temporary(path.parent, data) as temp:
+def replace_durably(path: Path, data: Data, key: str, via: Path | None = None) -> None:
+    """Write a file, replacing what was there; a reader sees the old bytes or the new ones.
+
+    The temporary file is made in the folder `via`, of the same file system, or else beside the target.
+    """
+    with failing_as("write", key), temporary(via or path.parent, data) as temp:
         temp.replace(path)
         with failing_as("write", key, unknown=True):
             sync_folder(path.parent)
@@ -111,7 +114,7 @@ def _copy_durably(source: Path, target: Path) -> None:
 def sweep_temporaries(folder: Path) -> int:
     """Remove temporary files that writers left behind when they were killed, a day after. Returns how many."""
     swept = 0
-    for path in folder.rglob(f"{TEMP_PREFIX}*"):
+    for path in folder.glob(f"{TEMP_PREFIX}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > TEMP_MAX_AGE_S:
                 path.unlink()

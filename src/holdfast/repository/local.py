@@ -12,6 +12,7 @@ from holdfast.repository import files
 from holdfast.repository.base import Data, Put, joined
 from holdfast.repository.oslock import OsLock
 
+TEMPORARIES = ".tmp"
 _TRIES = 100
 
 
@@ -26,6 +27,7 @@ class LocalRepository:
         if self.root.exists() and not self.root.is_dir():
             raise BadValue(what="repository root", value=str(root), why="there is a file, not a folder")
         self._folders: set[Path] = set()
+        self._temporaries = self.root / TEMPORARIES
 
     @property
     def where(self) -> str:
@@ -43,7 +45,7 @@ class LocalRepository:
 
     def put(self, key: str, data: Data) -> None:
         """Write the value durably, replacing what was there."""
-        files.replace_durably(self._path_to_write(key), data, key)
+        files.replace_durably(self._path_to_write(key), data, key, via=self._temporaries)
 
     def put_if_absent(self, key: str, data: Data) -> Put:
         """Write the value durably if there is none: the link into place has one winner.
@@ -52,7 +54,7 @@ class LocalRepository:
         alike: the loser acts on what it reads, so that must be durable before it returns.
         """
         path = self._path_to_write(key)
-        with files.failing_as("write", key), files.temporary(path.parent, data) as temp:  # 1
+        with files.failing_as("write", key), files.temporary(self._temporaries, data) as temp:  # 1
             for _ in range(_TRIES):
                 try:
                     os.link(temp, path)  # 2
@@ -121,10 +123,6 @@ class LocalRepository:
         """Take the lock file of this name for this process, or raise `Locked` at once."""
         return OsLock.acquire(self._path_to_write(key), f"{self.where}/{key}")
 
-    def sweep(self) -> int:
-        """Remove what killed writers left behind more than a day ago. For the holder of the lease."""
-        return files.sweep_temporaries(self.root)
-
     def _path(self, key: str) -> Path:
         return self.root / checked_key(key)
 
@@ -132,6 +130,9 @@ class LocalRepository:
         path = self._path(key)
         if path.parent not in self._folders:
             with files.failing_as("make the folder of", key):
+                if not self._folders:
+                    files.make_folder(self._temporaries)
+                    files.sweep_temporaries(self._temporaries)
                 files.make_folder(path.parent)
             self._folders.add(path.parent)
         return path
