@@ -23,7 +23,7 @@ lint: .venv/ready
 	@$(RUN) -m mypy
 
 bench: .venv/ready
-	@$(RUN) -m bench
+	@$(RUN) -m bench $(ARGS)
 
 # No index address is written into the lock file: it is good behind any mirror.
 lock: .venv/ready

@@ -7,19 +7,33 @@ optional package says so when it is used.
 from __future__ import annotations
 
 import importlib
+import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+__version__ = "0.1.0"
 _HOMES = {
     "barrier": ["BarrierFlags", "BarrierHandle", "BarrierInjector", "CheckpointBarrier", "StreamMessage"],
     "blocks": ["BlockDevice", "MemoryBlocks"],
     "cursor": ["Cursor", "DurableCursor", "Gap"],
+    "epoch": ["Attempt", "Decision", "Verdict"],
     "errors": ["HoldfastError"],
     "log": ["EventLog"],
     "logwriter": ["LogWriter"],
     "manifest": ["Manifest", "pipeline_hash"],
     "policy": ["IntervalPolicy", "RestartPolicy"],
     "region": ["KindFilter", "Region"],
-    "repository": ["FileBlocks", "LocalRepository", "MemoryRepository", "Repository", "open_repository"],
+    "repository": [
+        "Decisions",
+        "FileBlocks",
+        "History",
+        "Identity",
+        "Lease",
+        "LocalRepository",
+        "MemoryRepository",
+        "Repository",
+        "open_repository",
+    ],
     "segment": ["LogEvent", "NewEvent"],
     "sidecar": ["pack_states"],
     "stage": ["CheckpointedStage", "EdgeCheckpoint", "FlushObserver", "MsgpackCodec"],
@@ -28,38 +42,74 @@ _HOMES = {
     "worker": ["Action", "AtLeastOnce", "Batch", "Callbacks", "CursorWorker", "WorkerHandle"],
 }
 _MODULES = ("errors", "testing")
+_NEED_ARROW = ("cursor", "log", "logwriter", "segment", "worker")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-__version__ = "0.1.0"
-__all__ = ["__version__", *_MODULES, *sorted(_HOME_OF)]  # noqa: PLE0604 - all of them are str; a test proves that each resolves
+
+# What cannot be loaded here is not offered, so that help(), tab completion and `import *` work without it.
+_missing = () if find_spec("pyarrow") else _NEED_ARROW
+__all__ = ["__version__", *_MODULES, *sorted(name for name, home in _HOME_OF.items() if home not in _missing)]  # noqa: PLE0604
 
 if TYPE_CHECKING:
-    from holdfast import errors, testing
-    from holdfast.barrier import BarrierFlags, BarrierHandle, BarrierInjector, CheckpointBarrier, StreamMessage
-    from holdfast.blocks import BlockDevice, MemoryBlocks
-    from holdfast.cursor import Cursor, DurableCursor, Gap
-    from holdfast.errors import HoldfastError
-    from holdfast.log import EventLog
-    from holdfast.logwriter import LogWriter
-    from holdfast.manifest import Manifest, pipeline_hash
-    from holdfast.policy import IntervalPolicy, RestartPolicy
-    from holdfast.region import KindFilter, Region
-    from holdfast.repository import FileBlocks, LocalRepository, MemoryRepository, Repository, open_repository
-    from holdfast.segment import LogEvent, NewEvent
-    from holdfast.sidecar import pack_states
-    from holdfast.stage import CheckpointedStage, EdgeCheckpoint, FlushObserver, MsgpackCodec
-    from holdfast.state import CheckpointId, CheckpointState
-    from holdfast.stores import Checkpointer, CheckpointStore, DurableCheckpointStore, MemoryCheckpointStore
-    from holdfast.worker import Action, AtLeastOnce, Batch, Callbacks, CursorWorker, WorkerHandle
+    from holdfast import errors as errors
+    from holdfast import testing as testing
+    from holdfast.barrier import BarrierFlags as BarrierFlags
+    from holdfast.barrier import BarrierHandle as BarrierHandle
+    from holdfast.barrier import BarrierInjector as BarrierInjector
+    from holdfast.barrier import CheckpointBarrier as CheckpointBarrier
+    from holdfast.barrier import StreamMessage as StreamMessage
+    from holdfast.blocks import BlockDevice as BlockDevice
+    from holdfast.blocks import MemoryBlocks as MemoryBlocks
+    from holdfast.cursor import Cursor as Cursor
+    from holdfast.cursor import DurableCursor as DurableCursor
+    from holdfast.cursor import Gap as Gap
+    from holdfast.epoch import Attempt as Attempt
+    from holdfast.epoch import Decision as Decision
+    from holdfast.epoch import Verdict as Verdict
+    from holdfast.errors import HoldfastError as HoldfastError
+    from holdfast.log import EventLog as EventLog
+    from holdfast.logwriter import LogWriter as LogWriter
+    from holdfast.manifest import Manifest as Manifest
+    from holdfast.manifest import pipeline_hash as pipeline_hash
+    from holdfast.policy import IntervalPolicy as IntervalPolicy
+    from holdfast.policy import RestartPolicy as RestartPolicy
+    from holdfast.region import KindFilter as KindFilter
+    from holdfast.region import Region as Region
+    from holdfast.repository import Decisions as Decisions
+    from holdfast.repository import FileBlocks as FileBlocks
+    from holdfast.repository import History as History
+    from holdfast.repository import Identity as Identity
+    from holdfast.repository import Lease as Lease
+    from holdfast.repository import LocalRepository as LocalRepository
+    from holdfast.repository import MemoryRepository as MemoryRepository
+    from holdfast.repository import Repository as Repository
+    from holdfast.repository import open_repository as open_repository
+    from holdfast.segment import LogEvent as LogEvent
+    from holdfast.segment import NewEvent as NewEvent
+    from holdfast.sidecar import pack_states as pack_states
+    from holdfast.stage import CheckpointedStage as CheckpointedStage
+    from holdfast.stage import EdgeCheckpoint as EdgeCheckpoint
+    from holdfast.stage import FlushObserver as FlushObserver
+    from holdfast.stage import MsgpackCodec as MsgpackCodec
+    from holdfast.state import CheckpointId as CheckpointId
+    from holdfast.state import CheckpointState as CheckpointState
+    from holdfast.stores import Checkpointer as Checkpointer
+    from holdfast.stores import CheckpointStore as CheckpointStore
+    from holdfast.stores import DurableCheckpointStore as DurableCheckpointStore
+    from holdfast.stores import MemoryCheckpointStore as MemoryCheckpointStore
+    from holdfast.worker import Action as Action
+    from holdfast.worker import AtLeastOnce as AtLeastOnce
+    from holdfast.worker import Batch as Batch
+    from holdfast.worker import Callbacks as Callbacks
+    from holdfast.worker import CursorWorker as CursorWorker
+    from holdfast.worker import WorkerHandle as WorkerHandle
 
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
         return importlib.import_module(f"holdfast.{name}")
-    try:
-        home = _HOME_OF[name]
-    except KeyError:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}") from None
-    return getattr(importlib.import_module(f"holdfast.{home}"), name)
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    return getattr(importlib.import_module(f"holdfast.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

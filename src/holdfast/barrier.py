@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any, TypeAlias
 
 from holdfast.errors import BadValue
-from holdfast.names import checked_u64
+from holdfast.names import checked_bytes, checked_u64
 
 _WIRE = struct.Struct("<QQQ")
 _WORD_BITS = 32
@@ -76,7 +76,7 @@ class CheckpointBarrier:
     @classmethod
     def from_bytes(cls, data: bytes) -> CheckpointBarrier:
         """Read the wire form; another length or an unknown flag is refused."""
-        if len(data) != _WIRE.size:
+        if len(checked_bytes("barrier", data)) != _WIRE.size:
             raise BadValue(what="barrier of length", value=len(data), why=f"it has {_WIRE.size} bytes")
         checkpoint_id, epoch, flags = _WIRE.unpack(data)
         return cls(checkpoint_id, epoch, _checked_flags(flags))

@@ -24,6 +24,7 @@ import msgspec
 from holdfast import frame
 from holdfast.errors import (
     BadValue,
+    Closed,
     CursorAhead,
     CursorCorrupt,
     CursorLogMismatch,
@@ -32,7 +33,7 @@ from holdfast.errors import (
     UnsupportedVersion,
 )
 from holdfast.log import EventLog
-from holdfast.names import checked_name, checked_positive
+from holdfast.names import checked_bytes, checked_name, checked_positive, checked_type
 from holdfast.region import Region
 from holdfast.repository import Repository
 from holdfast.segment import LogEvent
@@ -70,6 +71,7 @@ class CursorRecord(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> CursorRecord:
         """Decode either version; `name` is for errors."""
+        data = checked_bytes("cursor", data)
         try:
             record = cls._v2(data, name) if data.startswith(MAGIC) else cls._v1(data)
         except (frame.FrameDamaged, msgspec.MsgspecError, RecursionError) as damage:
@@ -110,7 +112,7 @@ class Cursor:
     """
 
     def __init__(self, log: EventLog, region: Region, *, gap_buffer: int = 0) -> None:
-        log.check_region(region)
+        checked_type("log", log, EventLog).check_region(checked_type("region", region, Region))
         if gap_buffer < 0:
             raise BadValue(what="gap buffer", value=gap_buffer, why="a number of gaps to keep is due")
         self.log = log
@@ -220,6 +222,7 @@ class DurableCursor(Cursor):
         self.name = checked_name("cursor", name)
         self._repository = repository
         self._lock = repository.lock(f"{FOLDER}/{self.name}.lock")
+        self._closed = False
         try:
             self._committed = self._saved_position()
             self._go_to(self._committed)
@@ -227,8 +230,14 @@ class DurableCursor(Cursor):
             self._lock.release()
             raise
 
+    def poll_batch(self, limit: int) -> list[LogEvent]:
+        """Return up to `limit` next events."""
+        self._require_open()
+        return super().poll_batch(limit)
+
     def commit(self) -> None:
         """Save the position durably, then make it the one to come back to."""
+        self._require_open()
         record = CursorRecord(
             position=self._position or 0,
             started=self.started,
@@ -240,7 +249,13 @@ class DurableCursor(Cursor):
 
     def close(self) -> None:
         """Let go of the cursor; what was not committed is not saved. Harmless when done twice."""
+        self._closed = True
         self._lock.release()
+
+    def _require_open(self) -> None:
+        """Refuse what was let go of: by now the cursor may be somebody else's, who has moved it on."""
+        if self._closed:
+            raise Closed(what=f"cursor {self.name!r}")
 
     def __enter__(self) -> DurableCursor:
         return self

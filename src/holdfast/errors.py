@@ -11,10 +11,12 @@
     │   └── MissingExtra             an optional dependency is not installed
     ├── Absent (LookupError)         create it, or correct the path
     │   ├── NotFound                 no such key in the repository
+    │   ├── BlocksMissing            no file of blocks at this path
     │   ├── LogMissing               no event log in this folder
     │   └── StageBlank               the device holds no image yet
     ├── Busy                         somebody else has it: wait, or stop the other
     │   ├── Locked                   another live process holds the lock
+    │   ├── AppendOpen               an append to this log is under way already
     │   ├── LeaseTaken               another writer took the lease at the same moment
     │   └── Fenced                   a newer lease was taken: this writer must stop
     ├── Mismatch                     sound, but not what was asked for: open the right thing
@@ -39,6 +41,7 @@
     │   ├── BlockFailed              one block of a device could not be read or written
     │   └── OutcomeUnknown           it may or may not have happened: look before trying again
     └── Halted                       work ended for a reason: look at the cause
+        ├── Closed                   it was closed or given back; somebody else may have it now
         ├── StageHalted              a checkpoint failed earlier; the stage must be restored first
         ├── LogHalted                an append failed earlier; the log must be opened again first
         ├── WorkerFailed             a worker's handler failed and its restart budget is used up
@@ -58,6 +61,11 @@ def _rebuild(cls: type[HoldfastError], facts: dict[str, object]) -> HoldfastErro
     error = cls.__new__(cls)
     error.__dict__.update(facts)
     return error
+
+
+def _shown(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -97,23 +105,29 @@ class BadName(BadInput):
     name: object
     why: str
     says = "{e.kind} name {e.shown} is refused: {e.why}"
-    next_step = "use 1 to 64 of the characters A-Z a-z 0-9 _ . - and begin with a letter or digit"
+    next_step = "{e.rule}"
+    rule: str = "use 1 to 64 of the characters A-Z a-z 0-9 _ . - and begin with a letter or digit"
 
     @property
     def shown(self) -> str:
         """The name, safe to print: escaped, and cut where it is long."""
-        text = ascii(self.name)
-        return text if len(text) <= 80 else f"{text[:77]}..."
+        return _shown(self.name)
 
 
 class BadValue(BadInput):
-    """An argument outside its range."""
+    """An argument of the wrong type or outside its range."""
 
     what: str
     value: object
     why: str
-    says = "{e.what} {e.value!r} is refused: {e.why}"
-    next_step = "pass a value within the range"
+    do: str = "correct the argument"
+    says = "{e.what} {e.shown} is refused: {e.why}"
+    next_step = "{e.do}"
+
+    @property
+    def shown(self) -> str:
+        """The value, safe to print: escaped, and cut where it is long."""
+        return _shown(self.value)
 
 
 class ClockNotKept(BadInput):
@@ -184,6 +198,14 @@ class NotFound(Absent):
     next_step = "check the name and the repository's root"
 
 
+class BlocksMissing(Absent):
+    """No file of blocks at this path."""
+
+    path: str
+    says = "there is no file of blocks at {e.path}"
+    next_step = "check the path, or make one with FileBlocks.create"
+
+
 class LogMissing(Absent):
     """No event log in this folder."""
 
@@ -212,8 +234,31 @@ class Locked(Busy):
 
     what: str
     pid: int
-    says = "{e.what} is held by process {e.pid}"
-    next_step = "stop that process, or wait until it ends"
+    own: bool = False  # this process has it already
+    says = "{e.what} is held by {e.holder}"
+    next_step = "{e.advice}"
+
+    @property
+    def holder(self) -> str:
+        """Who has it, for people."""
+        if self.own:
+            return f"process {self.pid}, which is this one"
+        return f"process {self.pid}" if self.pid else "another process"
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        if self.own:
+            return "close or release the one that you have, or go on with that"
+        return "stop that process, or wait until it ends"
+
+
+class AppendOpen(Busy):
+    """An append to this log is under way already; there is one at a time."""
+
+    path: str
+    says = "an append to event log {e.path} is open already"
+    next_step = "commit or abort that one first"
 
 
 class LeaseTaken(Busy):
@@ -246,8 +291,9 @@ class AlreadyExists(Mismatch):
     """Something stands where a new thing was to be made."""
 
     what: str
+    do: str = "open it instead, or choose another path"
     says = "{e.what} exists already"
-    next_step = "open it instead, or choose another path"
+    next_step = "{e.do}"
 
 
 class UnsupportedVersion(Mismatch):
@@ -384,7 +430,7 @@ class LogCorrupt(Corrupt):
     part: str
     why: str
     says = "event log {e.path}: {e.part} is damaged: {e.why}"
-    next_step = "restore the log from a copy; for a torn head alone, EventLog.repair() rebuilds it from the index"
+    next_step = "restore the log from a copy; for a torn head alone, holdfast.logwriter.repair(path) rebuilds it"
 
 
 class RecordCorrupt(Corrupt):
@@ -446,6 +492,14 @@ class Halted(HoldfastError):
     """Work ended for a reason; the cause is chained."""
 
 
+class Closed(Halted):
+    """It was closed or given back, so that somebody else may have it now."""
+
+    what: str
+    says = "{e.what} was closed"
+    next_step = "open it again"
+
+
 class StageHalted(Halted):
     """A checkpoint failed earlier, so what the device holds is in doubt until it is read back."""
 
@@ -469,8 +523,12 @@ class WorkerFailed(Halted):
     restarts: int
     policy: str
     position: int | None
-    says = "worker {e.worker!r} gave up after {e.restarts} restarts ({e.policy}); last position {e.position}"
-    next_step = "mend the cause (chained above), then start the worker again: it goes on after that position"
+    why: str
+    says = (
+        "worker {e.worker!r} gave up after {e.restarts} restarts (its policy: {e.policy}): {e.why}; "
+        "its last position is {e.position}"
+    )
+    next_step = "mend the cause, then start the worker again: it goes on after that position"
 
 
 class PersistFailed(Halted):
@@ -478,5 +536,6 @@ class PersistFailed(Halted):
 
     worker: str
     position: int | None
-    says = "worker {e.worker!r} could not save its position; the last saved one is {e.position}"
-    next_step = "mend the storage (the cause is chained), then start the worker again: it repeats the last batch"
+    why: str
+    says = "worker {e.worker!r} could not save its position: {e.why}; the last saved one is {e.position}"
+    next_step = "mend the storage, then start the worker again: it repeats the last batch"

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import AlreadyExists, ClockNotKept, LogCorrupt
+from holdfast.errors import AlreadyExists, ClockNotKept, LogCorrupt, LogMissing
 from holdfast.loghead import (
     ABOUT,
     HEAD,
@@ -35,9 +35,11 @@ from holdfast.loghead import (
     write_head,
 )
 from holdfast.logwriter import LogWriter
+from holdfast.names import checked_type, checked_u64
 from holdfast.ranges import Committed, Head, RangeDamaged, Ranges, Segment
 from holdfast.region import Region
 from holdfast.repository import FileBlocks, OsLock, files
+from holdfast.repository.files import local_path
 from holdfast.segment import LogEvent, matching, schema_of, schema_to_text
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class EventLog:
 
         `log.json` is written last: without it there is no log, and a creation that was cut off can be repeated.
         """
-        folder = Path(path).absolute()
+        folder = local_path("event log", path)
         schema = schema_of(payload, keep_clock=keep_clock)
         with files.failing_as("create", str(folder)):
             files.make_folder(folder / SEGMENTS)
@@ -88,10 +90,26 @@ class EventLog:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> EventLog:
         """Open a log and check its whole index."""
-        folder = Path(path).absolute()
+        folder = local_path("event log", path)
         log = cls(folder, read_about(folder))
         log.refresh()
         return log
+
+    @classmethod
+    def open_or_create(
+        cls, path: str | os.PathLike[str], *, keep_clock: bool = False, payload: pa.DataType | None = None
+    ) -> EventLog:
+        """Open a log, or make it where there is none. One that keeps other columns is refused."""
+        try:
+            log = cls.open(path)
+        except LogMissing:
+            return cls.create(path, keep_clock=keep_clock, payload=payload)
+        if log.schema != schema_of(payload, keep_clock=keep_clock):
+            raise AlreadyExists(what=f"an event log with other columns at {log.path}")
+        return log
+
+    def __repr__(self) -> str:
+        return f"EventLog({str(self.path)!r}, tail={self.tail})"
 
     @property
     def tail(self) -> int:
@@ -118,7 +136,8 @@ class EventLog:
 
     def read(self, region: Region | None = None, start: int = 0) -> Iterator[LogEvent]:
         """Return the events of a region from sequence `start` on, in order, up to the tail as it is now."""
-        region = region or Region.everything()
+        region = checked_type("region", region or Region.everything(), Region)
+        checked_u64("start", start)
         self.check_region(region)
         self.refresh()
         return self._read(region, start, self.tail)

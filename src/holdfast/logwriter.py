@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from holdfast.errors import AlreadyExists, LogCorrupt, LogHalted, OutcomeUnknown
+from holdfast.errors import AppendOpen, Closed, LogCorrupt, LogHalted, OutcomeUnknown
 from holdfast.loghead import (
     HEAD,
     INDEX,
@@ -37,6 +37,7 @@ from holdfast.loghead import (
 from holdfast.names import checked_positive
 from holdfast.ranges import Cancelled, Committed, Head, Range, RangeDamaged, Segment, decode, encode
 from holdfast.repository import FileBlocks, files
+from holdfast.repository.files import local_path
 from holdfast.segment import NewEvent, joined, to_parquet, to_table
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class LogWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._schema = read_schema(read_about(path), path)
-        self._blocks = FileBlocks.open(path / HEAD)  # its lock is the writer's
+        self._blocks = FileBlocks.open(path / HEAD, f"the writer's place at event log {path}")
         self._halted = False
         self._open: Append | None = None
         self._index = -1
@@ -87,7 +88,7 @@ class LogWriter:
         """Begin an append of several steps: `add`, then `commit` or `abort`. One at a time."""
         self._check()
         if self._open is not None:
-            raise AlreadyExists(what=f"an open append to {self.path}")
+            raise AppendOpen(path=str(self.path))
         self._open = Append(self)
         return self._open
 
@@ -99,6 +100,7 @@ class LogWriter:
 
     def close(self) -> None:
         """Let go of the log; an append that is open has never been. Harmless when done twice."""
+        self._open = None
         if self._index >= 0:
             os.close(self._index)
             self._index = -1
@@ -113,7 +115,9 @@ class LogWriter:
         self.close()
 
     def _check(self) -> None:
-        if self._halted or self._index < 0:
+        if self._index < 0:
+            raise Closed(what=f"the writer of event log {self.path}")
+        if self._halted:
             raise LogHalted(path=str(self.path))
 
     def _commit(self, table: pa.Table) -> range:
@@ -201,7 +205,7 @@ class Append:
 
     def _require_open(self) -> None:
         if self._writer._open is not self:
-            raise LogHalted(path=str(self._writer.path))
+            raise Closed(what=f"this append to event log {self._writer.path}")
 
     def __enter__(self) -> Append:
         return self
@@ -223,7 +227,7 @@ def repair(path: str | os.PathLike[str]) -> Repaired:
     Records that the sound slot does not count are regained where they and their segments are whole: the damaged slot
     may have counted them. With both slots damaged nothing tells how many records there were, and the log stays refused.
     """
-    folder = Path(path).absolute()
+    folder = local_path("event log", path)
     schema = read_schema(read_about(folder), folder)
     with FileBlocks.open(folder / HEAD) as blocks:
         found = find_head(blocks, folder)

@@ -16,13 +16,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, NoReturn
 
 import msgspec
 
 from holdfast.errors import BadValue, ManifestCorrupt, ManifestRefused, UnsupportedVersion
+from holdfast.names import checked_bytes
 from holdfast.seal import SealBroken, digest_of, is_sealed, seal
 from holdfast.sidecar import Buffer, OperatorState, read_state
 
@@ -112,7 +113,10 @@ class Issue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The record of one checkpoint. `epoch` is the injector's: how many triggers there had been."""
+    """The record of one checkpoint. `epoch` is the injector's: how many triggers there had been.
+
+    `extra` holds fields that we do not know, each as its JSON text.
+    """
 
     version: int = VERSION
     checkpoint_id: int
@@ -138,7 +142,7 @@ class Manifest:
         object.__setattr__(self, "sink_names", tuple(sorted(self.sink_names)))
 
     def to_bytes(self) -> bytes:
-        """Encode as version 2, whatever version was read."""
+        """Encode as version 2, whatever version was read. What could not be read back is never written: `BadValue`."""
         known: dict[str, Any] = {}
         for each in fields(self):
             if each.name != "extra":
@@ -147,11 +151,19 @@ class Manifest:
         clash = sorted(known.keys() & self.extra.keys())
         if clash:
             raise BadValue(what="extra fields", value=clash, why="they are fields of a manifest's own")
-        return seal({**known, **_raw(self.extra)})
+        try:
+            data = seal({**known, **_raw(self.extra)})
+            same = Manifest.from_bytes(data) == replace(self, version=VERSION)
+        except (ManifestCorrupt, TypeError, AttributeError, UnicodeError, msgspec.MsgspecError) as error:
+            raise BadValue(what="manifest", value=self.checkpoint_id, why=str(error)) from error
+        if not same:
+            raise BadValue(what="manifest", value=self.checkpoint_id, why="a field has another type than is due")
+        return data
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
         """Decode and check; damage is `ManifestCorrupt`, a newer version `UnsupportedVersion`."""
+        data = checked_bytes("manifest", data)
         sealed = is_sealed(data)
         try:
             if sealed:
@@ -195,6 +207,8 @@ class Manifest:
 
         Raises `ManifestCorrupt` where the sidecar as a whole is wrong, `OperatorStateCorrupt` naming the operator.
         """
+        if sidecar is not None and not isinstance(sidecar, bytes | bytearray | memoryview):
+            raise BadValue(what="sidecar", value=sidecar, why="the bytes of state.bin are due, in one piece")
         view = None if sidecar is None else memoryview(sidecar)
         if self.state_checksum is not None:
             if view is None:

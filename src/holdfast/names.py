@@ -8,13 +8,16 @@ invisible character.
 from __future__ import annotations
 
 import re
+from typing import TypeVar
 
 from holdfast.errors import BadName, BadValue
 
+T = TypeVar("T")
 MAX_LENGTH = 64
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z", re.ASCII)
 _KEY_PART = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]*\Z", re.ASCII)
 _KEY_PART_LENGTH = 200
+_KEY_RULE = "join parts of the characters A-Z a-z 0-9 _ . = - by /, none of them beginning with a dot"
 
 
 def checked_name(kind: str, name: object) -> str:
@@ -37,10 +40,10 @@ def checked_key(key: object) -> str:
     edge. No part may begin with a dot: temporary files do.
     """
     if not isinstance(key, str) or not key:
-        raise BadName(kind="key", name=key, why="it is not a non-empty str")
+        raise BadName(kind="key", name=key, why="it is not a non-empty str", rule=_KEY_RULE)
     for part in key.split("/"):
         if len(part) > _KEY_PART_LENGTH or not _KEY_PART.match(part):
-            raise BadName(kind="key", name=key, why=f"its part {part[:80]!a} is not allowed in a repository")
+            raise BadName(kind="key", name=key, why=f"its part {part[:80]!a} is not allowed", rule=_KEY_RULE)
     return key
 
 
@@ -48,6 +51,29 @@ def checked_u64(what: str, value: object) -> int:
     """Return `value` if it is a whole number that fits 64 bits without a sign."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
         raise BadValue(what=what, value=value, why="a whole number from 0 to 2**64 - 1 is due")
+    return value
+
+
+def checked_seconds(what: str, value: object) -> float:
+    """Return a span of time above nothing, given as a number of seconds or a `timedelta`."""
+    if hasattr(value, "total_seconds"):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise BadValue(what=what, value=value, why="a number of seconds above 0 is due")
+    return float(value)
+
+
+def checked_bytes(what: str, data: object) -> bytes:
+    """Return `data` as bytes if it is a buffer of them."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise BadValue(what=what, value=data, why=f"bytes are due, not {type(data).__name__}")
+    return bytes(data)
+
+
+def checked_type(what: str, value: object, kind: type[T]) -> T:
+    """Return `value` if it is of the type that is due."""
+    if not isinstance(value, kind):
+        raise BadValue(what=what, value=value, why=f"{kind.__name__} is due, not {type(value).__name__}")
     return value
 
 

@@ -11,9 +11,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from holdfast.errors import BadValue
-from holdfast.names import checked_positive
+from holdfast.names import checked_positive, checked_seconds
+
+if TYPE_CHECKING:
+    from datetime import timedelta  # a span of time, not a clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +33,13 @@ class IntervalPolicy:
     """Says when a stream's next checkpoint is due: by sequences, by epochs, by elapsed seconds, or any of them."""
 
     def __init__(
-        self, *, sequences: int | None = None, epochs: int | None = None, seconds: float | None = None
+        self, *, sequences: int | None = None, epochs: int | None = None, seconds: float | timedelta | None = None
     ) -> None:
         if sequences is None and epochs is None and seconds is None:
-            raise BadValue(what="interval", value=None, why="give sequences, epochs or seconds")
-        if seconds is not None and not 0 < seconds < float("inf"):
-            raise BadValue(what="interval in seconds", value=seconds, why="a number above 0 is due")
+            raise BadValue(what="interval", value=None, why="it has no length", do="give sequences, epochs or seconds")
         self._sequences = None if sequences is None else checked_positive("interval in sequences", sequences)
         self._epochs = None if epochs is None else checked_positive("interval in epochs", epochs)
-        self._seconds = seconds
+        self._seconds = None if seconds is None else checked_seconds("interval in seconds", seconds)
         self._last: dict[str, Progress] = {}
 
     def due(self, stream: str, progress: Progress) -> bool:
@@ -72,11 +74,9 @@ class RestartPolicy:
         return cls(1, None)
 
     @classmethod
-    def bounded(cls, max_restarts: int, within: float) -> RestartPolicy:
+    def bounded(cls, max_restarts: int, within: float | timedelta) -> RestartPolicy:
         """Restart at most `max_restarts` times within any `within` seconds."""
-        if not 0 < within < float("inf"):
-            raise BadValue(what="restart window", value=within, why="a number of seconds above 0 is due")
-        return cls(checked_positive("max_restarts", max_restarts), within)
+        return cls(checked_positive("max_restarts", max_restarts), checked_seconds("restart window", within))
 
     def __str__(self) -> str:
         if self.within is None:

@@ -65,8 +65,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
     def sealed(self, *, one_line: bool = False) -> bytes:
-        """Return the record as sealed JSON."""
-        return seal(msgspec.structs.asdict(self), one_line=one_line)
+        """Return the record as sealed JSON, or raise `BadValue`: what could not be read back is never written."""
+        try:
+            data = seal(msgspec.structs.asdict(self), one_line=one_line)
+            msgspec.json.decode(data, type=type(self))
+        except (TypeError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:
+            raise BadValue(what="record", value=type(self).__name__, why=str(error)) from error
+        return data
 
     @classmethod
     def unsealed(cls: type[R], data: bytes, key: str) -> R:

@@ -74,9 +74,13 @@ def to_table(events: Iterable[NewEvent] | pa.Table | pa.RecordBatch, schema: pa.
         if isinstance(events, pa.RecordBatch):
             events = pa.Table.from_batches([events])
         if isinstance(events, pa.Table):
+            missing = sorted(set(schema.names) - set(events.column_names))
+            if missing:
+                raise BadValue(what="table", value=events.column_names, why=f"columns {missing} are missing")
             table = events.select(schema.names).cast(schema)
         else:
-            table = pa.Table.from_pylist([_row(event, schema) for event in events], schema=schema)
+            rows = [_row(place, event, schema) for place, event in enumerate(_several(events))]
+            table = pa.Table.from_pylist(rows, schema=schema)
         table.validate(full=True)
     except BadValue:
         raise
@@ -101,7 +105,17 @@ def _check_column(name: str, column: pa.ChunkedArray) -> None:
         raise BadValue(what="column", value=name, why="it holds a number out of range")
 
 
-def _row(event: NewEvent, schema: pa.Schema) -> dict[str, Any]:
+def _several(events: object) -> Iterable[object]:
+    if isinstance(events, NewEvent | str | bytes) or not isinstance(events, Iterable):
+        do = "pass a list of NewEvent, or a table"
+        raise BadValue(what="events", value=events, why="several are due, also where it is one", do=do)
+    return events
+
+
+def _row(place: int, event: object, schema: pa.Schema) -> dict[str, Any]:
+    if not isinstance(event, NewEvent):
+        raise BadValue(what=f"event {place}", value=event, why=f"NewEvent is due, not {type(event).__name__}")
+    _check_payload(place, event.payload, schema.field("payload").type)
     row: dict[str, Any] = {
         "scope": checked_coordinate("scope", event.scope),
         "entity": checked_coordinate("entity", event.entity),
@@ -114,6 +128,16 @@ def _row(event: NewEvent, schema: pa.Schema) -> dict[str, Any]:
     elif event.clock is not None:
         raise BadValue(what="clock", value=event.clock, why="the log keeps no entity clock")
     return row
+
+
+def _check_payload(place: int, payload: object, kind: pa.DataType) -> None:
+    """Refuse what Arrow would quietly turn into something else: text into bytes, misspelt fields into nulls."""
+    if pa.types.is_binary(kind) and not isinstance(payload, bytes | bytearray | memoryview | None):
+        raise BadValue(what=f"payload of event {place}", value=payload, why="bytes are due")
+    if pa.types.is_struct(kind) and isinstance(payload, dict):
+        unknown = sorted(set(payload) - {each.name for each in kind})
+        if unknown:
+            raise BadValue(what=f"payload of event {place}", value=payload, why=f"the log has no field {unknown[0]!r}")
 
 
 def joined(tables: list[pa.Table]) -> pa.Table:
@@ -132,7 +156,8 @@ def to_parquet(table: pa.Table) -> bytes:
 def from_parquet(data: bytes, schema: pa.Schema) -> pa.Table:
     """Return a segment's events, or raise `ValueError` where the bytes hold others."""
     try:
-        table = pq.read_table(pa.BufferReader(data))
+        # One thread: segments are small, and a pool of threads is not worth its start.
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         return table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, OSError) as error:
         raise ValueError(str(error)) from error

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from holdfast.errors import OperatorStateCorrupt
+from holdfast.errors import BadValue, OperatorStateCorrupt
+from holdfast.names import checked_type
 
 DEFAULT_THRESHOLD = 64 * 1024
 
@@ -37,7 +38,10 @@ class OperatorState:
 
 @dataclass(frozen=True, slots=True)
 class PackedStates:
-    """States ready to be recorded: entries for the manifest, and the sidecar as the callers' own buffers in order."""
+    """States ready to be recorded: entries for the manifest, and the sidecar as the callers' own buffers in order.
+
+    A repository takes the buffers as they are: `repository.put("…/state.bin", packed.sidecar)`.
+    """
 
     entries: dict[str, OperatorState]
     sidecar: tuple[memoryview, ...]
@@ -51,7 +55,8 @@ def pack_states(states: Mapping[str, Buffer], threshold: int = DEFAULT_THRESHOLD
     whole = hashlib.sha256()
     offset = 0
     for name in sorted(states):
-        view = memoryview(states[name]).cast("B")
+        checked_type("operator's name", name, str)
+        view = _view(f"state of operator {name!r}", states[name])
         digest = hashlib.sha256(view).hexdigest()
         if len(view) <= threshold:
             entries[name] = OperatorState(state_b64=base64.b64encode(view).decode(), sha256=digest)
@@ -61,6 +66,12 @@ def pack_states(states: Mapping[str, Buffer], threshold: int = DEFAULT_THRESHOLD
         whole.update(view)
         offset += len(view)
     return PackedStates(entries, tuple(sidecar), whole.hexdigest() if sidecar else None)
+
+
+def _view(what: str, data: object) -> memoryview:
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise BadValue(what=what, value=data, why=f"bytes are due, not {type(data).__name__}")
+    return memoryview(data).cast("B")
 
 
 def read_state(name: str, state: OperatorState, sidecar: memoryview | None) -> memoryview:

@@ -1,7 +1,8 @@
 """Stage state: Python-side state of a stream, kept durably on a device of blocks.
 
 Rules:
-- Making a stage writes nothing. `checkpoint()` writes a new generation beside the last one (see `blocks`).
+- Making a stage writes nothing. `checkpoint()` writes a new generation beside the last one (see `blocks`). A stage made
+  with an initial state writes to a blank device only; over a state that is there it must be restored.
 - Fail closed: a failed checkpoint raises, and the stage takes no further one until it has been restored. A state that
   is too large or cannot be encoded is refused before anything is written.
 - An observer is told once before anything else and once on every way out. It cannot fail a flush.
@@ -19,6 +20,7 @@ import msgspec
 
 from holdfast.blocks import BlockDevice, Device, Found, Image
 from holdfast.errors import (
+    AlreadyExists,
     StageBlank,
     StageCorrupt,
     StageHalted,
@@ -55,13 +57,15 @@ class MsgpackCodec(Generic[S]):
     """MessagePack for anything that msgspec can describe: numbers, text, lists, maps, dataclasses, Structs."""
 
     def __init__(self, kind: type[S], type_name: str | None = None) -> None:
-        self.type_name = type_name or kind.__name__
+        self.type_name = type_name or (kind.__name__ if isinstance(kind, type) else str(kind))
         self._encoder = msgspec.msgpack.Encoder(order="sorted")
         self._decoder: msgspec.msgpack.Decoder[S] = msgspec.msgpack.Decoder(kind)
 
     def encode(self, state: S) -> bytes:
-        """Return the state as MessagePack."""
-        return self._encoder.encode(state)
+        """Return the state as MessagePack. A state of another type is refused here: it could never be read back."""
+        data = self._encoder.encode(state)
+        self._decoder.decode(data)
+        return data
 
     def decode(self, data: bytes) -> S:
         """Return the state; values of other types are refused."""
@@ -213,6 +217,23 @@ class CheckpointedStage(Generic[S]):
         stage._base, stage._looked = found, True
         return Restored(stage, image.generation, found.fell_back)
 
+    @classmethod
+    def resume(
+        cls,
+        initial: S,
+        blocks: BlockDevice,
+        codec: Codec[S],
+        observer: FlushObserver | None = None,
+        lease_id: int | None = None,
+        *,
+        name: str = DEFAULT_NAME,
+    ) -> Restored[S]:
+        """Restore what the device holds, or begin with `initial`, generation 0, where it is blank."""
+        try:
+            return cls.restore(blocks, codec, observer, lease_id, name=name)
+        except StageBlank:
+            return Restored(cls(initial, blocks, codec, observer, lease_id, name=name), 0, fell_back=False)
+
     @property
     def generation(self) -> int:
         """The generation that this stage last wrote or was restored from; 0 before the first."""
@@ -232,7 +253,7 @@ class CheckpointedStage(Generic[S]):
             self._halted = True  # until this one has succeeded
             payload = self._encoded()  # 3
             if not self._looked:  # 4
-                self._base = self._look()
+                self._require_blank()
                 self._looked = True
             number = 1 + (self._base.highest if self._base else 0)
             image = Image(number, self._device.name, self._codec.type_name, payload)
@@ -254,14 +275,17 @@ class CheckpointedStage(Generic[S]):
         except Exception as error:
             raise StageUnserializable(stage=self._device.name, why=str(error)) from error
 
-    def _look(self) -> Found | None:
-        """Find what the device holds already: a stage made anew must not write over the only good slot."""
+    def _require_blank(self) -> None:
+        """Refuse a device that holds a state already: it would be written over by one that was not restored from it."""
         try:
             found = self._device.find()
         except StageBlank:
-            return None
+            return
         _require_own(found.image, self._device.name, self._codec.type_name)
-        return found
+        raise AlreadyExists(
+            what=f"generation {found.image.generation} of stage {self._device.name!r}",
+            do="restore the stage from it (CheckpointedStage.restore or .resume), or use a new device",
+        )
 
 
 def _require_own(image: Image, stage: str, type_name: str) -> None:

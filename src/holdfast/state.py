@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from holdfast import frame
 from holdfast.errors import BadValue, StateCorrupt, UnsupportedVersion
-from holdfast.names import checked_u64
+from holdfast.names import checked_bytes, checked_type, checked_u64
 
 MAGIC = b"HFSTATE\n"
 VERSION = 2
@@ -65,8 +65,13 @@ class CheckpointState:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        checked_type("checkpoint id", self.id, CheckpointId)
         checked_u64("watermark_ns", self.watermark_ns)
         checked_u64("event_count", self.event_count)
+        for name, state in self.operator_states.items():
+            checked_type(f"state of operator {name!r}", state, bytes)
+        for name, value in self.metadata.items():
+            checked_type(f"metadata {name!r}", value, str)
         for name, offset in self.source_offsets.items():
             checked_u64(f"offset of source {name!r}", offset)
 
@@ -108,6 +113,7 @@ class CheckpointState:
         Version 1 does not hold the stream id: the caller gives it. Where it is given for version 2 too, another one in
         the file is an error.
         """
+        data = checked_bytes("checkpoint state", data)
         if data[:8] != MAGIC:
             if stream_id is None:
                 raise StateCorrupt(offset=0, why="no magic; a version 1 state is read only with a stream id given")
@@ -134,7 +140,7 @@ class CheckpointState:
     @classmethod
     def from_v1_bytes(cls, data: bytes, stream_id: str) -> CheckpointState:
         """Decode version 1; its creation time is unknown and stands as 0."""
-        reader = _Reader(data)
+        reader = _Reader(checked_bytes("checkpoint state", data))
         values = _read_v1(reader)
         reader.end()
         return values.as_state(stream_id, 0, {})
@@ -179,6 +185,7 @@ def _sorted_by_bytes(named: Mapping[str, V]) -> list[tuple[str, V]]:
 
 
 def _utf8(text: str) -> bytes:
+    checked_type("name", text, str)
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
@@ -24,7 +25,7 @@ from typing import Any, TypeAlias
 from holdfast.cursor import FOLDER, Cursor, DurableCursor, Gap
 from holdfast.errors import BadValue, PersistFailed, WorkerFailed
 from holdfast.log import EventLog
-from holdfast.names import checked_positive
+from holdfast.names import checked_positive, checked_seconds, checked_type
 from holdfast.policy import RestartBudget, RestartPolicy
 from holdfast.region import Region
 from holdfast.repository import Repository
@@ -32,6 +33,7 @@ from holdfast.seal import Record
 from holdfast.segment import LogEvent
 
 _log = logging.getLogger(__name__)
+_PATIENCE_AT_EXIT_S = 5.0
 
 
 class Action(Enum):
@@ -90,6 +92,10 @@ def _nothing(*_: object) -> None:
     pass
 
 
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
 @dataclass(frozen=True, slots=True)
 class Callbacks:
     """Who is told what. A callback that fails is logged; it changes nothing."""
@@ -104,7 +110,10 @@ class Callbacks:
 class CursorWorker:
     """What a worker is to do; `start()` begins it in a thread of its own.
 
-    With `repository` and `cursor` the position is durable, under that name; without, it lasts as long as the worker.
+    `handler(batch, log, witness)` is given each batch, the log, and the witness that the cursor is durable, or `None`;
+    it returns an `Action`. With `repository` and `cursor` the position is durable, under that name; without, it lasts
+    as long as the worker. `batch` is how many events a handler gets at most, and what `quarantine_after` passes over as
+    a whole: with 1, a single event. `gap_buffer` is how many gaps are kept for the handler.
     """
 
     region: Region
@@ -122,9 +131,14 @@ class CursorWorker:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
+        checked_type("region", self.region, Region)
+        checked_type("log", self.log, EventLog)
+        checked_type("restart", self.restart, RestartPolicy)
+        checked_type("callbacks", self.callbacks, Callbacks)
+        if not callable(self.handler):
+            raise BadValue(what="handler", value=self.handler, why="it cannot be called")
         checked_positive("batch", self.batch)
-        if not self.idle_sleep > 0:
-            raise BadValue(what="idle sleep", value=self.idle_sleep, why="a number of seconds above 0 is due")
+        checked_seconds("idle sleep", self.idle_sleep)
         if (self.repository is None) is not (self.cursor is None):
             raise BadValue(what="cursor", value=self.cursor, why="a durable cursor needs a repository and a name")
         if self.quarantine_after is not None:
@@ -161,6 +175,7 @@ class WorkerHandle:
     def __init__(self, run: _Run, thread: threading.Thread) -> None:
         self._run = run
         self._thread = thread
+        _at_work[run] = thread
         weakref.finalize(self, run.stopping.set)
 
     @property
@@ -196,6 +211,11 @@ class WorkerHandle:
             raise self._run.failure
         return True
 
+    def drain(self, timeout: float | None = None) -> bool:
+        """Let the worker handle what there is, stop when it finds nothing more, and wait for that as `join` does."""
+        self._run.draining.set()
+        return self.join(timeout)
+
     def stop_and_join(self, timeout: float | None = None) -> bool:
         """Ask for the end and wait for it."""
         self.stop()
@@ -221,7 +241,7 @@ class _Repeated:
     events: int = 0
 
     def count(self, batch: Batch, error: Exception) -> int:
-        what = (batch[0].sequence, batch[-1].sequence, f"{type(error).__name__}: {error}") if batch else None
+        what = (batch[0].sequence, batch[-1].sequence, _words(error)) if batch else None
         self.times = self.times + 1 if what == self.what else 1
         self.what, self.events = what, len(batch)
         return self.times
@@ -246,6 +266,7 @@ class _Run:
         self.cursor = cursor
         self.budget = RestartBudget(worker.restart)
         self.stopping = threading.Event()
+        self.draining = threading.Event()
         self.failure: BaseException | None = None
         self.quarantined: list[Quarantined] = []
         self._repeated = _Repeated()
@@ -266,13 +287,17 @@ class _Run:
         """Take one batch through the handler; return whether to go on."""
         batch = Batch(())
         try:
+            last = self.draining.is_set()  # before the look, so that nothing can come between
             batch = self._next()
             if not batch:
+                if last:
+                    return False
                 self.stopping.wait(self._worker.idle_sleep)
                 return True
             action = self._worker.handler(batch, self.cursor.log, self._witness())
             if not isinstance(action, Action):
-                raise BadValue(what="handler's answer", value=action, why="an Action is due")
+                do = "return Action.CONTINUE, Action.STOP or Action.STOP_WITH_ROLLBACK"
+                raise BadValue(what="handler's answer", value=action, why="an Action is due", do=do)
         except Exception as error:
             self._failed(batch, error)
             return True
@@ -299,7 +324,8 @@ class _Run:
         except Exception as error:  # a repository of the user's may raise anything
             self.cursor.rollback()
             self._tell(self._worker.callbacks.on_persist_failed, error)
-            failure = PersistFailed(worker=self._worker.name, position=self.cursor.committed)
+            failure = PersistFailed(worker=self._worker.name, position=self.cursor.committed, why=_words(error))
+            _log.error("%s", failure)
             failure.__cause__ = error
             raise _Ended(failure) from error
         self.cursor.take_gaps()
@@ -312,6 +338,9 @@ class _Run:
             return
         self.cursor.rollback()
         if self.budget.spend(self._worker.clock()):
+            _log.warning(
+                "worker %r restarts after position %s: %s", self._worker.name, self.cursor.committed, _words(error)
+            )
             self._tell(self._worker.callbacks.on_restart, error, self.budget.restarts)
             return
         self._tell(self._worker.callbacks.on_exhausted, error)
@@ -320,8 +349,10 @@ class _Run:
             restarts=self.budget.restarts,
             policy=str(self._worker.restart),
             position=self.cursor.committed,
+            why=_words(error),
         )
         failure.__cause__ = error
+        _log.error("%s", failure)
         raise _Ended(failure)
 
     def _quarantine(self, batch: Batch, error: Exception, times: int) -> None:
@@ -331,7 +362,7 @@ class _Run:
             last=batch[-1].sequence,
             events=len(batch),
             failures=times,
-            error=f"{type(error).__name__}: {error}",
+            error=_words(error),
             at_ms=time.time_ns() // 1_000_000,
         )
         if self._worker.repository is not None:
@@ -344,6 +375,14 @@ class _Run:
         self._repeated.clear()
         self._commit()
         self.quarantined.append(record)
+        _log.warning(
+            "worker %r passed over %d events, %d to %d: %s",
+            self._worker.name,
+            record.events,
+            record.first,
+            record.last,
+            record.error,
+        )
         self._tell(self._worker.callbacks.on_quarantine, record)
 
     def _tell(self, callback: Callable[..., object], *facts: object) -> None:
@@ -351,3 +390,14 @@ class _Run:
             callback(*facts)
         except Exception:
             _log.exception("callback of worker %s failed; the worker goes on", self._worker.name)
+
+
+_at_work: weakref.WeakKeyDictionary[_Run, threading.Thread] = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Let workers whose handles were forgotten finish their batch: a thread cut off inside Arrow aborts the process."""
+    for run, thread in list(_at_work.items()):
+        run.stopping.set()
+        thread.join(_PATIENCE_AT_EXIT_S)

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import (
     AlreadyExists,
     BadValue,
+    Closed,
     Fenced,
     LeaseTaken,
     Locked,
@@ -53,13 +55,22 @@ def test_put_if_absent_has_one_winner_and_the_loser_reads_it(repository: Reposit
     assert repository.put_if_absent("slot", [memoryview(b"thi"), memoryview(b"rd")]).data == b"third"
 
 
+@pytest.mark.parametrize("data", ["text", None, 5, {}, [1], ["text"], {b"x"}])
+def test_what_is_not_bytes_is_refused_and_nothing_is_written(repository: Repository, data: Any) -> None:
+    for put in (repository.put, repository.put_if_absent):
+        with pytest.raises(BadValue, match="bytes"):
+            put("x", data)
+    with pytest.raises(NotFound):
+        repository.read("x")
+
+
 def test_lists_are_direct_children_sorted_folders_marked(repository: Repository) -> None:
     assert repository.list() == []
     assert repository.list("nothing/here") == []
     for key in ("b", "a/y", "a/x/1", "a/x/2", "ab"):
         repository.put(key, b"")
     assert repository.list() == ["a/", "ab", "b"]
-    assert repository.list("a") == ["x/", "y"]
+    assert repository.list("a") == repository.list("a/") == ["x/", "y"]
     assert repository.list("a/x") == ["1", "2"]
 
 
@@ -127,6 +138,8 @@ def test_leases_count_up_and_the_older_holder_is_fenced(repository: Repository) 
     first.release()
     with Lease.take(repository) as third:
         assert third.number == 3
+    with pytest.raises(Closed):
+        third.check()
 
 
 def test_a_holder_is_fenced_even_when_the_numbers_after_it_are_pruned(repository: Repository) -> None:
@@ -187,6 +200,19 @@ def test_looking_at_an_epoch_gives_its_decisions_and_the_first_open_slot(reposit
     found = decisions.look("orders", 1, 41)
     assert found.closed == (decision(1, Verdict.ABORT), decision(2))
     assert found.open == decision(3).attempt
+
+
+def test_what_could_not_be_read_back_is_never_written(repository: Repository) -> None:
+    """A slot is closed once and a history goes on for ever: nothing unreadable may get there."""
+    for wrong in ({"verdict": "stop"}, {"facts": {"a": object()}}, {"facts": None}, {"facts": {"a": "\ud800"}}):
+        decision_ = Decision(**{"attempt": decision(1).attempt, "verdict": Verdict.ABORT, "lease": 1, **wrong})
+        with pytest.raises(BadValue):
+            Decisions(repository).close(decision_)
+    for wrong in (None, 5, "\ud800"):
+        with pytest.raises(BadValue):
+            History(repository).add(wrong)  # type: ignore[arg-type]
+    assert repository.list("timelines/1") == []
+    assert History(repository).entries() == []
 
 
 def test_a_decision_in_another_slot_or_damaged_is_refused(repository: Repository) -> None:

@@ -18,7 +18,7 @@ from holdfast import (
     MemoryCheckpointStore,
     MemoryRepository,
 )
-from holdfast.errors import SaveTooOld, StateCorrupt, StorageFailed
+from holdfast.errors import BadValue, SaveTooOld, StateCorrupt, StorageFailed
 from holdfast.stores.base import evicted_by
 from holdfast.testing import FaultyRepository, ManualClock
 
@@ -48,6 +48,9 @@ def test_states_come_back_whole_in_order(kind: str) -> None:
         found.save(state(sequence))
     assert sequences(found) == [1, 5, 300]
     assert found.latest("s") == state(300)
+    assert (found.load("s", 5), found.load("s", 6), found.load("t", 5)) == (state(5), None, None)
+    with pytest.raises(BadValue):
+        found.save(b"state")  # type: ignore[arg-type]
     assert found.count("s") == 3
 
 
@@ -176,6 +179,16 @@ def test_recovery_gives_the_whole_state_and_seeds_the_mark_again(kind: str) -> N
     assert (recovered.last_included, recovered.next_sequence) == (5_000, 5_001)
     assert not checkpointer.offer("s", 5_099, lambda: state(5_099))
     assert checkpointer.offer("s", 5_100, lambda: state(5_100))
+
+
+def test_a_captured_state_of_another_stream_or_sequence_is_refused_and_stays_due() -> None:
+    found = MemoryCheckpointStore(5)
+    checkpointer = Checkpointer(found, IntervalPolicy(sequences=10))
+    for wrong in (state(10, "t"), state(7), None):
+        with pytest.raises(BadValue, match="captured state"):
+            checkpointer.offer("s", 10, lambda wrong=wrong: wrong)
+    assert (found.count("s"), found.count("t"), checkpointer.total_checkpoints) == (0, 0, 0)
+    assert checkpointer.offer("s", 10, lambda: state(10))
 
 
 def test_time_and_epochs_make_a_checkpoint_due() -> None:

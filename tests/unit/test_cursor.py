@@ -10,6 +10,7 @@ from holdfast.errors import (
     BadName,
     BadValue,
     ClockNotKept,
+    Closed,
     CursorAhead,
     CursorCorrupt,
     CursorLogMismatch,
@@ -106,6 +107,9 @@ def test_limits_out_of_range_are_refused(tmp_path: Path, limit: int) -> None:
         Cursor(cursor.log, ALL, gap_buffer=-1)
     with pytest.raises(ClockNotKept):
         Cursor(cursor.log, Region(clock=(0, 1)))
+    for wrong in (("log", ALL), (cursor.log, "region")):
+        with pytest.raises(BadValue):
+            Cursor(*wrong)  # type: ignore[arg-type]
 
 
 # --- gaps ------------------------------------------------------------------------------------------------------------
@@ -231,6 +235,22 @@ def test_one_cursor_has_one_owner(log: EventLog, repository: LocalRepository) ->
         with pytest.raises(Locked):
             DurableCursor(repository, "mine", log, ALL)
     DurableCursor(repository, "mine", log, ALL).close()
+
+
+def test_a_closed_cursor_is_somebody_elses(log: EventLog, repository: LocalRepository) -> None:
+    """It may neither read on nor save: its successor's position would go back, or skip."""
+    first = DurableCursor(repository, "mine", log, ALL)
+    polled(first)
+    first.close()
+    with DurableCursor(repository, "mine", log, ALL) as second:
+        polled(second, 1)
+        second.commit()
+        with pytest.raises(Closed):
+            first.commit()
+        with pytest.raises(Closed):
+            first.poll()
+    with DurableCursor(repository, "mine", log, ALL) as third:
+        assert polled(third, 1) == [1]
 
 
 def test_each_wrong_cursor_is_refused_with_its_own_error_and_let_go(

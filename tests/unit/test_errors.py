@@ -17,7 +17,15 @@ LEAVES = [
 
 
 def example(kind: type[HoldfastError]) -> HoldfastError:
-    values = {"str": "x", "int": 3, "object": "x", "str | None": None, "int | None": 4, "tuple[str, ...]": ("a", "b")}
+    values = {
+        "str": "x",
+        "int": 3,
+        "bool": True,
+        "object": "x",
+        "str | None": None,
+        "int | None": 4,
+        "tuple[str, ...]": ("a", "b"),
+    }
     return kind(**{each.name: values[str(each.type)] for each in dataclasses.fields(kind)})
 
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from holdfast import EventLog, KindFilter, LogWriter, NewEvent, Region
 from holdfast.errors import (
     AlreadyExists,
+    AppendOpen,
     BadValue,
     ClockNotKept,
+    Closed,
     Locked,
     LogCorrupt,
     LogHalted,
@@ -33,6 +35,10 @@ def test_events_come_back_in_one_sequence_from_zero(tmp_path: Path) -> None:
     assert names(log) == [(0, "a"), (1, "b"), (2, "c")]
     assert names(log, start=1) == [(1, "b"), (2, "c")]
     assert names(log, start=99) == []
+    with pytest.raises(BadValue, match="start"):
+        log.read(start=-1)
+    with pytest.raises(BadValue, match="region"):
+        log.read("a")  # type: ignore[arg-type]
     assert log.tail == 3
     event = next(log.read())
     assert (event.scope, event.category, event.type, event.clock, event.payload) == ("default", 0, 0, None, b"a")
@@ -55,11 +61,11 @@ def test_many_steps_are_one_append_and_nobody_sees_half_of_it(tmp_path: Path) ->
             append.add(events("a"))
             append.add(events("b", "c"))
             assert names(log) == []
-            with pytest.raises(AlreadyExists, match="open append"):
+            with pytest.raises(AppendOpen, match="commit or abort"):
                 writer.begin()
         assert append.sequences == range(3)
     assert names(log) == [(0, "a"), (1, "b"), (2, "c")]
-    with pytest.raises(LogHalted):
+    with pytest.raises(Closed):
         append.add(events("d"))
 
 
@@ -170,6 +176,8 @@ def test_payloads_may_have_any_arrow_type(tmp_path: Path) -> None:
     log = EventLog.create(tmp_path, payload=kind)
     with log.writer() as writer:
         writer.append([NewEvent("a", {"amount": None, "tags": ["x"]}), NewEvent("b", None)])
+        with pytest.raises(BadValue, match="no field 'tag'"):
+            writer.append([NewEvent("a", {"amount": None, "tag": ["x"]})])
     assert [event.payload for event in EventLog.open(tmp_path).read()] == [{"amount": None, "tags": ["x"]}, None]
 
 
@@ -187,6 +195,11 @@ def arrow(**columns: Any) -> pa.Table:
         [NewEvent("a", b"", type=70_000)],
         [NewEvent("a", b"", clock=1)],
         [NewEvent("a", 5)],
+        [NewEvent("a", "text")],
+        NewEvent("a", b"one, not several"),
+        [("a", b"1")],
+        "abc",
+        None,
         [NewEvent("\ud800", b"")],
         arrow(scope=[""]),
         arrow(entity=[None]),
@@ -222,7 +235,7 @@ def test_one_process_writes_at_a_time_and_readers_need_no_lock(tmp_path: Path) -
         assert caught.value.pid == os.getpid()
         writer.append(events("a"))
         assert names(EventLog.open(tmp_path)) == [(0, "a")]
-    with pytest.raises(LogHalted):
+    with pytest.raises(Closed):
         writer.append(events("b"))
     LogWriter(log.path).close()
 
@@ -234,6 +247,13 @@ def test_a_log_is_made_once_and_opened_where_it_is(tmp_path: Path) -> None:
     with pytest.raises(AlreadyExists):
         EventLog.create(tmp_path)
     assert EventLog.open(tmp_path).identity == made.identity
+    assert EventLog.open_or_create(tmp_path).identity == made.identity
+    with pytest.raises(AlreadyExists, match="other columns"):
+        EventLog.open_or_create(tmp_path, keep_clock=True)
+    assert EventLog.open_or_create(tmp_path / "new").tail == 0
+    for path in ("", "s3://bucket/x", None, 3):
+        with pytest.raises(BadValue):
+            EventLog.create(path)  # type: ignore[arg-type]
     (tmp_path / "log.json").unlink()  # as a creation that was cut off leaves it
     again = EventLog.create(tmp_path)
     assert again.identity != made.identity

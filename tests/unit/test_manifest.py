@@ -304,6 +304,35 @@ def test_a_rewrite_never_drops_the_checksum() -> None:
     assert Manifest.from_bytes(later.to_bytes()).state_checksum == "ab" * 32
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"checkpoint_id": "1"},
+        {"timestamp_ms": 1.5},
+        {"watermark": "x"},
+        {"source_offsets": {"k": {"0": "5"}}},
+        {"sink_epochs": {"a": -1}},
+        {"sink_commit_statuses": {"a": "Pending"}},
+        {"pipeline_hash": 2**64},
+        {"extra": {"owner": "not JSON"}},
+        {"source_names": [1]},
+    ],
+    ids=str,
+)
+def test_what_could_not_be_read_back_is_never_written(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadValue):
+        Manifest(**{"checkpoint_id": 7, "epoch": 3, "timestamp_ms": 1, **fields}).to_bytes()
+
+
+def test_states_of_the_wrong_type_are_refused() -> None:
+    with pytest.raises(BadValue, match="operator 'a'"):
+        pack_states({"a": "text"})  # type: ignore[dict-item]
+    with pytest.raises(BadValue, match="in one piece"):
+        manifest().read_states((memoryview(b""),))  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match="bytes are due"):
+        Manifest.from_bytes("{}")  # type: ignore[arg-type]
+
+
 def test_extra_fields_cannot_stand_in_for_our_own() -> None:
     with pytest.raises(BadValue, match="digest"):
         manifest(extra={"digest": '"x"'}).to_bytes()

@@ -12,9 +12,11 @@ from holdfast.errors import (
     BadName,
     BadValue,
     BlockFailed,
+    BlocksMissing,
+    Closed,
     Locked,
-    NotFound,
     StageBlank,
+    StageCorrupt,
     StageHalted,
     StageMismatch,
     StageStale,
@@ -65,13 +67,26 @@ def test_any_history_of_checkpoints_restores_to_its_last(history: list[bytes]) -
     assert CheckpointedStage.restore(blocks, codec, generation=len(history)).stage.state == history[-1]
 
 
-def test_a_stage_made_anew_over_an_old_device_counts_on() -> None:
+def test_a_stage_made_anew_does_not_start_over_a_state_that_is_there() -> None:
     blocks = MemoryBlocks(8)
-    old = stage(blocks)
-    old.checkpoint()
-    old.checkpoint()
-    assert stage(blocks, {"n": 9}).checkpoint() == 3
-    assert CheckpointedStage.restore(blocks, CODEC).stage.state == {"n": 9}
+    stage(blocks).checkpoint()
+    before = bytes(blocks.data)
+    with pytest.raises(AlreadyExists, match=r"generation 1 of stage 'stage'.*restore"):
+        stage(blocks, {"n": 9}).checkpoint()
+    assert bytes(blocks.data) == before
+
+
+def test_resume_restores_what_is_there_or_begins_with_the_initial_state() -> None:
+    blocks = MemoryBlocks(8)
+    fresh = CheckpointedStage.resume({"n": 0}, blocks, CODEC)
+    assert (fresh.stage.state, fresh.generation, fresh.fell_back) == ({"n": 0}, 0, False)
+    fresh.stage.state = {"n": 5}
+    fresh.stage.checkpoint()
+    again = CheckpointedStage.resume({"n": 0}, blocks, CODEC)
+    assert (again.stage.state, again.generation) == ({"n": 5}, 1)
+    blocks.data[20] ^= 1
+    with pytest.raises(StageCorrupt):
+        CheckpointedStage.resume({"n": 0}, blocks, CODEC)
 
 
 def test_the_generation_asked_for_is_given_from_either_slot_or_the_device_is_stale() -> None:
@@ -147,9 +162,16 @@ def test_fail_closed_until_restored() -> None:
     one = stage(blocks)
     one.checkpoint()
     one.state = {"n": object()}  # type: ignore[dict-item]
+    before = bytes(blocks.data)
     with pytest.raises(StageUnserializable) as caught:
         one.checkpoint()
     assert caught.value.step == "serialize"
+    for bad in ("text", {"n": "text"}, {1: 1}):  # what could not be read back is not written
+        wrong = CheckpointedStage.restore(blocks, CODEC).stage
+        wrong.state = bad  # type: ignore[assignment]
+        with pytest.raises(StageUnserializable):
+            wrong.checkpoint()
+    assert bytes(blocks.data) == before
     one.state = {"n": 2}
     with pytest.raises(StageHalted):
         one.checkpoint()
@@ -201,7 +223,7 @@ def test_power_lost_after_the_kth_write_gives_the_old_state_or_the_new_one(tear:
 def test_errors_name_the_block() -> None:
     blocks = MemoryBlocks(8)
     stage(blocks).checkpoint()
-    failing = stage(FaultyBlocks(blocks, 1))
+    failing = CheckpointedStage.restore(FaultyBlocks(blocks, 1), CODEC).stage
     failing.state = {"n" * 600: 1}
     with pytest.raises(BlockFailed, match=r"write block 5: .*lost power") as caught:
         failing.checkpoint()
@@ -312,15 +334,26 @@ def test_a_file_of_blocks_writes_many_blocks_in_one_call(tmp_path: Path, monkeyp
 
 
 def test_files_that_are_no_devices_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(BlocksMissing, match=r"FileBlocks\.create"):
         FileBlocks.open(tmp_path / "missing")
     for size in (0, 511, 513):
         (tmp_path / "odd").write_bytes(bytes(size))
         with pytest.raises(BadValue, match="no whole blocks"):
             FileBlocks.open(tmp_path / "odd")
+        assert not (tmp_path / "odd.lock").exists()
     with pytest.raises(BadValue):
         FileBlocks.create(tmp_path / "none", 0)
     with pytest.raises(StorageFailed):
         FileBlocks.create(tmp_path / "odd" / "below", 4)
-    with FileBlocks.create(tmp_path / "small", 4) as blocks, pytest.raises(BadValue, match="has 4"):
+    for number in (2**55, 2**60):
+        with pytest.raises((BadValue, StorageFailed)):
+            FileBlocks.create(tmp_path / "huge", number)
+    with FileBlocks.open_or_create(tmp_path / "small", 4) as blocks, pytest.raises(BadValue, match="has 4"):
         blocks.write_block(4, bytes(512))
+    with pytest.raises(BadValue, match="the file has 4"):
+        FileBlocks.open_or_create(tmp_path / "small", 8)
+    with FileBlocks.open_or_create(tmp_path / "small", 4):
+        pass
+    for act in (blocks.flush, lambda: blocks.read_block(0), lambda: blocks.write_block(0, bytes(512))):
+        with pytest.raises(Closed):
+            act()

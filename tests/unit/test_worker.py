@@ -1,5 +1,7 @@
 import gc
 import logging
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -73,8 +75,8 @@ def saved(repository: Any) -> int | None:
     return record.position if record else None
 
 
-def test_defaults_are_the_contract() -> None:
-    made = CursorWorker(ALL, Handler(), log=None)  # type: ignore[arg-type]
+def test_defaults_are_the_contract(log: EventLog) -> None:
+    made = CursorWorker(ALL, Handler(), log=log)
     assert (made.batch, made.idle_sleep, made.restart) == (64, 0.010, RestartPolicy.once())
 
 
@@ -164,6 +166,7 @@ def test_a_handler_that_answers_nonsense_is_a_failure(log: EventLog) -> None:
     with pytest.raises(WorkerFailed) as caught:
         worker(log, lambda *_: None, restart=RestartPolicy.never()).start().join(10)
     assert isinstance(caught.value.__cause__, BadValue)
+    assert "return Action.CONTINUE" in str(caught.value)
 
 
 def test_an_exit_from_the_handler_reaches_join(log: EventLog) -> None:
@@ -243,6 +246,44 @@ def test_leaving_the_scope_raises_what_ended_the_worker_but_hides_no_other_error
             time.sleep(0.001)
     with pytest.raises(KeyError, match="mine"), worker(log, Handler(RuntimeError("1"), RuntimeError("2"))).start():
         raise KeyError("mine")
+
+
+def test_drain_handles_what_there_is_and_stops(log: EventLog) -> None:
+    handler, repository = Handler(until=None), MemoryRepository()
+    with worker(log, handler, repository, batch=4).start() as handle:
+        assert handle.drain(10)
+    assert [sequence for batch in handler.batches for sequence in batch] == list(range(10))
+    assert saved(repository) == 9
+    failing = worker(log, Handler(RuntimeError("1"), RuntimeError("2"))).start()
+    with pytest.raises(WorkerFailed):
+        failing.drain(10)
+
+
+def test_restarts_quarantine_and_giving_up_are_logged(log: EventLog, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        with pytest.raises(WorkerFailed):
+            worker(log, Handler(RuntimeError("one"), RuntimeError("two"))).start().join(10)
+        worker(log, Handler(RuntimeError("bad")), quarantine_after=1, batch=10).start().drain(10)
+    assert "restarts after position None: RuntimeError: one" in caplog.text
+    assert "gave up after 1 restarts" in caplog.text
+    assert "passed over 10 events, 0 to 9: RuntimeError: bad" in caplog.text
+
+
+def test_a_worker_that_was_forgotten_ends_with_its_process(log: EventLog) -> None:
+    """Its thread is in the middle of Arrow when the program ends; that must not abort the process."""
+    program = f"""
+import holdfast as hf
+def handle(batch, log, witness):
+    for _ in range(50):
+        log._cache.clear()
+        list(log.read())
+    return hf.Action.CONTINUE
+log = hf.EventLog.open({str(log.path)!r})
+kept = [hf.CursorWorker(hf.Region(), handle, log=log, batch=1, idle_sleep=0.0001).start() for _ in range(8)]
+"""
+    for _ in range(8):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_new_events_are_picked_up(log: EventLog) -> None:
@@ -368,13 +409,18 @@ def test_wrong_cursors_are_refused_before_anything_runs(log: EventLog, tmp_path:
         {"quarantine_after": 3},
         {"restart": RestartPolicy.never(), "quarantine_after": 2},
         {"cursor": "mine"},
+        {"restart": 3},
+        {"callbacks": {}},
+        {"log": "orders.log"},
+        {"region": "order"},
+        {"handler": 5},
         {"repository": MemoryRepository()},
     ],
     ids=str,
 )
 def test_options_that_cannot_work_are_refused(log: EventLog, bad: dict[str, Any]) -> None:
     with pytest.raises(BadValue):
-        CursorWorker(ALL, Handler(), log=log, **bad)
+        CursorWorker(**{"region": ALL, "handler": Handler(), "log": log, **bad})
 
 
 def test_a_region_that_the_log_cannot_filter_is_refused_at_start(log: EventLog) -> None:

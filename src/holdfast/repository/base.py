@@ -21,13 +21,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TypeAlias
 
+from holdfast.errors import BadValue
+
 Data: TypeAlias = bytes | bytearray | memoryview | Sequence[memoryview]
 """What can be written: one buffer, or several behind one another, which are not joined in memory first."""
 
 
+def buffers(data: Data) -> list[memoryview]:
+    """Return data as views of its bytes, or raise `BadValue`."""
+    pieces = [data] if isinstance(data, bytes | bytearray | memoryview) else data
+    if not isinstance(pieces, list | tuple) or not all(
+        isinstance(each, bytes | bytearray | memoryview) for each in pieces
+    ):
+        raise BadValue(what="data", value=data, why="bytes, or a list of several, are due")
+    return [memoryview(each).cast("B") for each in pieces]
+
+
 def joined(data: Data) -> bytes:
     """Return everything in one piece."""
-    return bytes(data) if isinstance(data, bytes | bytearray | memoryview) else b"".join(data)
+    return b"".join(buffers(data))
 
 
 @dataclass(frozen=True, slots=True)

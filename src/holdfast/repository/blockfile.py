@@ -7,9 +7,10 @@ from pathlib import Path
 from types import TracebackType
 
 from holdfast.blocks import BLOCK_SIZE
-from holdfast.errors import AlreadyExists, BadValue, NotFound
+from holdfast.errors import AlreadyExists, BadValue, BlocksMissing, Closed
 from holdfast.names import checked_positive
 from holdfast.repository import files
+from holdfast.repository.files import local_path
 from holdfast.repository.oslock import OsLock
 
 
@@ -26,7 +27,9 @@ class FileBlocks:
     def create(cls, path: str | os.PathLike[str], num_blocks: int) -> FileBlocks:
         """Make a new file with all its space taken, durably: a full disk is found here, not at a checkpoint."""
         size = checked_positive("number of blocks", num_blocks) * BLOCK_SIZE
-        path = Path(path).absolute()
+        if size >= 1 << 63:
+            raise BadValue(what="number of blocks", value=num_blocks, why="no file is so large")
+        path = local_path("file of blocks", path)
         with files.failing_as("create", str(path)):
             files.make_folder(path.parent)
             with OsLock.acquire(_lock_path(path)), files.temporary(path.parent, b"") as temp:
@@ -44,23 +47,34 @@ class FileBlocks:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> FileBlocks:
-        """Open a file that was made before."""
-        path = Path(path).absolute()
+    def open(cls, path: str | os.PathLike[str], what: str | None = None) -> FileBlocks:
+        """Open a file that was made before; `what` names it where it is refused because somebody else has it."""
+        path = local_path("file of blocks", path)
         if not path.is_file():
-            raise NotFound(key=path.name, where=str(path.parent))
-        lock = OsLock.acquire(_lock_path(path))
+            raise BlocksMissing(path=str(path))
+        size = path.stat().st_size
+        if not size or size % BLOCK_SIZE:
+            raise BadValue(what="file of blocks", value=str(path), why=f"{size} bytes are no whole blocks")
+        lock = OsLock.acquire(_lock_path(path), what or str(path))
         try:
             with files.failing_as("open", str(path)):
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            size = os.fstat(descriptor).st_size
-            if not size or size % BLOCK_SIZE:
-                os.close(descriptor)
-                raise BadValue(what="file of blocks", value=str(path), why=f"{size} bytes are no whole blocks")
         except BaseException:
             lock.release()
             raise
         return cls(path, descriptor, size // BLOCK_SIZE, lock)
+
+    @classmethod
+    def open_or_create(cls, path: str | os.PathLike[str], num_blocks: int) -> FileBlocks:
+        """Open a file of this many blocks, or make it where there is none."""
+        try:
+            blocks = cls.open(path)
+        except BlocksMissing:
+            return cls.create(path, num_blocks)
+        if blocks.num_blocks != num_blocks:
+            blocks.close()
+            raise BadValue(what="number of blocks", value=num_blocks, why=f"the file has {blocks.num_blocks}")
+        return blocks
 
     @property
     def num_blocks(self) -> int:
@@ -104,6 +118,7 @@ class FileBlocks:
 
     def flush(self) -> None:
         """Make everything that was written durable. The size never changes, so the data alone is synced."""
+        self._check(0, 0)
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
@@ -122,6 +137,8 @@ class FileBlocks:
         self.close()
 
     def _check(self, first: int, count: int) -> None:
+        if self._descriptor < 0:
+            raise Closed(what=f"file of blocks {self.path}")
         if first < 0 or first + count > self._num_blocks:
             raise BadValue(what="block", value=first, why=f"the device has {self._num_blocks}")
 

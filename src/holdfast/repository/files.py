@@ -9,18 +9,39 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from holdfast.errors import OutcomeUnknown, StorageFailed
-from holdfast.repository.base import Data
+from holdfast.errors import BadValue, OutcomeUnknown, StorageFailed
+from holdfast.redaction import redacted_text
+from holdfast.repository.base import Data, buffers
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 TEMP_PREFIX = ".tmp-"
 TEMP_MAX_AGE_S = 24 * 3600.0
 _NO_LINK = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+
+def local_path(what: str, address: str | os.PathLike[str]) -> Path:
+    """Return the path that an address names: a plain one, `~` expanded, or a `file:` URL. Others are refused."""
+    try:
+        text = os.fsdecode(address)
+    except TypeError:
+        raise BadValue(what=what, value=address, why="a path is due") from None
+    if not text or "\0" in text:
+        raise BadValue(what=what, value=text, why="it is no path")
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return Path(text).expanduser().absolute()
+    parts = urlsplit(text)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+        raise BadValue(what=what, value=redacted_text(text), why="only a folder, file: and, for a repository, memory:")
+    return Path(unquote(parts.path)).absolute()
 
 
 def sync_folder(folder: Path) -> None:
@@ -45,9 +66,8 @@ def make_folder(folder: Path) -> None:
 
 def write_all(descriptor: int, data: Data) -> None:
     """Write every byte of one or several buffers."""
-    buffers = [data] if isinstance(data, bytes | bytearray | memoryview) else data
-    for buffer in buffers:
-        view = memoryview(buffer).cast("B")
+    for buffer in buffers(data):
+        view = buffer
         while view:
             view = view[os.write(descriptor, view) :]
 
@@ -55,11 +75,12 @@ def write_all(descriptor: int, data: Data) -> None:
 @contextlib.contextmanager
 def temporary(folder: Path, data: Data) -> Iterator[Path]:
     """Give a temporary file in `folder` that holds `data` durably; what is left of it at the end is removed."""
+    pieces = buffers(data)  # refused before a file is made
     path = folder / f"{TEMP_PREFIX}{os.getpid()}-{uuid.uuid4().hex}"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            write_all(descriptor, data)
+            write_all(descriptor, pieces)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 from types import TracebackType
 
-from holdfast.errors import Fenced, LeaseTaken, RecordCorrupt
+from holdfast.errors import Closed, Fenced, LeaseTaken, RecordCorrupt
 from holdfast.repository.base import Lock, Repository
 from holdfast.seal import Record
 
@@ -48,6 +48,7 @@ class Lease:
     def __init__(self, repository: Repository, record: LeaseRecord, lock: Lock | None) -> None:
         self._repository = repository
         self._lock = lock
+        self._released = False
         self.record = record
 
     @property
@@ -93,6 +94,8 @@ class Lease:
 
     def check(self) -> None:
         """Raise `Fenced` if a newer lease was taken. A list, not a look at the next number: that one may be gone."""
+        if self._released:
+            raise Closed(what=f"lease {self.number}")
         newest = max(_numbers(self._repository), default=0)
         if newest > self.number:
             data = self._repository.read(_key(newest))
@@ -100,6 +103,7 @@ class Lease:
 
     def release(self) -> None:
         """Let go of the lock. The record stays: the next holder counts on from it."""
+        self._released = True
         if self._lock is not None:
             self._lock.release()
 

@@ -10,6 +10,7 @@ from holdfast.errors import AlreadyExists, BadValue, NotFound, StorageFailed
 from holdfast.names import checked_key
 from holdfast.repository import files
 from holdfast.repository.base import Data, Put, joined
+from holdfast.repository.files import local_path
 from holdfast.repository.oslock import OsLock
 
 TEMPORARIES = ".tmp"
@@ -20,14 +21,14 @@ class LocalRepository:
     """A folder. It is made at the first write; opening one that is not there costs nothing and changes nothing."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        path = Path(root)
-        if "\0" in str(path) or not str(root):
-            raise BadValue(what="repository root", value=str(root), why="it is no path")
-        self.root = path.absolute()
+        self.root = local_path("repository address", root)
         if self.root.exists() and not self.root.is_dir():
             raise BadValue(what="repository root", value=str(root), why="there is a file, not a folder")
         self._folders: set[Path] = set()
         self._temporaries = self.root / TEMPORARIES
+
+    def __repr__(self) -> str:
+        return f"LocalRepository({str(self.root)!r})"
 
     @property
     def where(self) -> str:
@@ -71,7 +72,7 @@ class LocalRepository:
 
     def list(self, folder: str = "") -> list[str]:
         """Return the names directly inside `folder`, sorted; folders end with a slash."""
-        path = self._path(folder) if folder else self.root
+        path = self._path(folder.removesuffix("/")) if folder else self.root
         with files.failing_as("list", folder):
             try:
                 with os.scandir(path) as found:

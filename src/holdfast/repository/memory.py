@@ -45,7 +45,7 @@ class MemoryRepository:
 
     def list(self, folder: str = "") -> list[str]:
         """Return the names directly inside `folder`, sorted; folders end with a slash."""
-        prefix = f"{checked_key(folder)}/" if folder else ""
+        prefix = f"{checked_key(folder.removesuffix('/'))}/" if folder else ""
         inside = [key.removeprefix(prefix) for key in list(self._values) if key.startswith(prefix)]
         return sorted({head + slash for head, slash, _ in (key.partition("/") for key in inside)})
 
@@ -73,7 +73,7 @@ class MemoryRepository:
         """Take the lock of this name, or raise `Locked` at once."""
         with self._mutex:
             if checked_key(key) in self._locked:
-                raise Locked(what=key, pid=os.getpid())
+                raise Locked(what=key, pid=os.getpid(), own=True)
             self._locked.add(key)
         return MemoryLock(self._locked, key)
 

@@ -19,16 +19,13 @@ import errno
 import fcntl
 import os
 import struct
-import sys
 import threading
 from pathlib import Path
 from types import TracebackType
 
 from holdfast.errors import Locked, StorageFailed
 
-# struct flock: Linux has type and whence first, the BSDs have them last.
-_DARWIN = sys.platform == "darwin"
-_FLOCK = struct.Struct("@qqihh" if _DARWIN else "@hhqqi")
+_FLOCK = struct.Struct("@hhqqi")  # struct flock of Linux: type, whence, start, length, pid
 _TRIES = 3
 
 _table = threading.Lock()
@@ -52,7 +49,7 @@ class OsLock:
             for _ in range(_TRIES):
                 pid = _own_pid(path)
                 if pid:
-                    raise Locked(what=name, pid=pid)
+                    raise Locked(what=name, pid=pid, own=True)
                 try:
                     lock = cls._try(path)
                 except OSError as error:
@@ -116,8 +113,6 @@ def _inode_of(found: os.stat_result) -> tuple[int, int]:
 
 
 def _holder(descriptor: int) -> int:
-    asked = (0, 0, 0, fcntl.F_WRLCK, 0) if _DARWIN else (fcntl.F_WRLCK, 0, 0, 0, 0)
-    answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*asked))
-    fields = _FLOCK.unpack(answer)
-    kind, pid = (fields[3], fields[2]) if _DARWIN else (fields[0], fields[4])
+    answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0))
+    kind, _, _, _, pid = _FLOCK.unpack(answer)
     return 0 if kind == fcntl.F_UNLCK else max(pid, 0)

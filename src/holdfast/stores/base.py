@@ -24,6 +24,9 @@ class CheckpointStore(Protocol):
     def latest(self, stream: str) -> CheckpointState | None:
         """Return the state with the highest sequence, or `None`."""
 
+    def load(self, stream: str, sequence: int) -> CheckpointState | None:
+        """Return the state with this sequence, or `None`."""
+
     def list(self, stream: str) -> list[CheckpointId]:
         """Return the ids of all states of a stream, ascending."""
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.errors import BadValue
+from holdfast.names import checked_type
 from holdfast.policy import IntervalPolicy, Progress
 from holdfast.state import CheckpointState
 from holdfast.stores.base import CheckpointStore
@@ -44,7 +46,11 @@ class Checkpointer:
         progress = Progress(sequence, epoch, self._clock())
         if not self._policy.due(stream, progress):
             return False
-        self._store.save(capture())
+        state = checked_type("captured state", capture(), CheckpointState)
+        if (state.id.stream_id, state.id.sequence) != (stream, sequence):
+            why = f"it is offered as {stream!r} at sequence {sequence}"
+            raise BadValue(what="captured state", value=state.id, why=why)
+        self._store.save(state)
         self._policy.taken(stream, progress)
         self.total_checkpoints += 1
         return True

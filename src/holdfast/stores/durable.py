@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from holdfast.errors import StateCorrupt
-from holdfast.names import checked_name, checked_positive
+from holdfast.names import checked_name, checked_positive, checked_type
 from holdfast.repository import Repository
 from holdfast.state import CheckpointId, CheckpointState
 from holdfast.stores.base import evicted_by
@@ -27,7 +27,7 @@ class DurableCheckpointStore:
 
     def save(self, state: CheckpointState) -> None:
         """Write the new state first, then remove what it evicts: a crash between leaves one too many, never too few."""
-        stream = checked_name("stream", state.id.stream_id)
+        stream = checked_name("stream", checked_type("state", state, CheckpointState).id.stream_id)
         evicted = evicted_by(stream, state.id.sequence, self._sequences(stream), self._limit)
         self._repository.put(_key(stream, state.id.sequence), state.to_bytes())
         for sequence in evicted:
@@ -37,6 +37,10 @@ class DurableCheckpointStore:
         """Return the state with the highest sequence. A damaged one is an error, not a reason to take an older one."""
         sequences = self._sequences(stream)
         return self._read(stream, sequences[-1]) if sequences else None
+
+    def load(self, stream: str, sequence: int) -> CheckpointState | None:
+        """Return the state with this sequence, or `None`."""
+        return self._read(stream, sequence) if sequence in self._sequences(stream) else None
 
     def list(self, stream: str) -> list[CheckpointId]:
         """Return the ids of all states of a stream, ascending; each file is read and checked."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.names import checked_name, checked_positive
+from holdfast.names import checked_name, checked_positive, checked_type
 from holdfast.state import CheckpointId, CheckpointState
 from holdfast.stores.base import evicted_by
 
@@ -19,7 +19,7 @@ class MemoryCheckpointStore:
 
     def save(self, state: CheckpointState) -> None:
         """Keep a state."""
-        name = checked_name("stream", state.id.stream_id)
+        name = checked_name("stream", checked_type("state", state, CheckpointState).id.stream_id)
         with self._mutex:
             states = self._streams.get(name, {})
             evicted = evicted_by(name, state.id.sequence, states, self._limit)
@@ -30,6 +30,10 @@ class MemoryCheckpointStore:
         """Return the state with the highest sequence, or `None`."""
         states = self._states(stream)
         return states[max(states)] if states else None
+
+    def load(self, stream: str, sequence: int) -> CheckpointState | None:
+        """Return the state with this sequence, or `None`."""
+        return self._states(stream).get(sequence)
 
     def list(self, stream: str) -> list[CheckpointId]:
         """Return the ids of all states of a stream, ascending."""
