@@ -8,18 +8,21 @@ Version 2 divides the device into two halves, each a slot. A slot begins with a 
          0     4  `PCHK`
          4     4  version, u32 LE
          8     8  length of the payload, u64 LE
-        16     8  generation, u64 LE, counted from 1
-        24    64  name of the stage, UTF-8, padded with zeros
-        88    64  name of the state's type, likewise
-       152    32  SHA-256 of header and padded payload, with this field zeroed
-       184        zeros
+        16     8  generation, u64 LE, counted from 1; 0 in a slot that has not held a state yet
+        24     8  blocks of the device, u64 LE
+        32    64  name of the stage, UTF-8, padded with zeros
+        96    64  name of the state's type, likewise
+       160    32  SHA-256 of header and padded payload, with this field zeroed
+       192        zeros
 
 Rules:
+- After the first checkpoint both slots are sound, and stay so: a slot that is blank, damaged or unreadable beside a
+  sound one means that a state may have been lost.
 - A new generation is written over the slot that does not hold the newest valid one, so a write that is refused, torn or
   cut short never harms what stood before.
-- The newest valid generation wins. Where the other slot is damaged, a newer state may have been lost: `fell_back`.
+- The newest valid generation wins. Where the other slot is not sound, `fell_back` says so.
 - The header has this form in every version: a sound slot of an unknown version is refused, not passed over.
-- A length is checked against the device before memory is taken for it.
+- A length is checked against the device before memory is taken for it, and the device's own against the image.
 """
 
 from __future__ import annotations
@@ -31,14 +34,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
-from holdfast.errors import BadValue, BlockFailed, StageBlank, StageCorrupt, StageTooLarge, UnsupportedVersion
+from holdfast.errors import (
+    BadValue,
+    BlockFailed,
+    StageBlank,
+    StageCorrupt,
+    StageMismatch,
+    StageTooLarge,
+    UnsupportedVersion,
+)
 
 BLOCK_SIZE = 512
 VERSION = 2
 NAME_LENGTH = 64
 _MAGIC = b"PCHK"
 _V1_HEADER = struct.Struct("<4sIQ")
-_HEADER = struct.Struct("<4sIQQ64s64s32s")
+_HEADER = struct.Struct("<4sIQQQ64s64s32s")
 _DIGEST_AT = _HEADER.size - 32
 _NO_DIGEST = bytes(32)
 
@@ -82,6 +93,8 @@ class MemoryBlocks:
 
     def write_block(self, index: int, data: bytes) -> None:
         """Replace block `index`."""
+        if len(data) != BLOCK_SIZE or not 0 <= index < self.num_blocks:
+            raise BadValue(what="block", value=index, why=f"{len(data)} bytes on a device of {self.num_blocks} blocks")
         self.data[index * BLOCK_SIZE : (index + 1) * BLOCK_SIZE] = data
 
     def flush(self) -> None:
@@ -108,6 +121,7 @@ class _Damaged:
     step: str
     why: str
     version: int | None = None  # where the version is one that we do not know
+    failed: BlockFailed | None = None  # where a block could not be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +149,10 @@ class Device:
     blocks: BlockDevice
     name: str
 
-    def __post_init__(self) -> None:
-        if self.blocks.num_blocks < 4:
-            raise BadValue(what="device of blocks", value=self.blocks.num_blocks, why="two slots need at least 4")
-
     @property
     def capacity(self) -> int:
-        """How many bytes of payload a slot holds."""
-        return (self._half - 1) * BLOCK_SIZE
+        """How many bytes of payload a slot holds; 0 on a device too small for two, which may still hold version 1."""
+        return max(self._half - 1, 0) * BLOCK_SIZE
 
     @property
     def _half(self) -> int:
@@ -153,47 +163,73 @@ class Device:
 
         With `generation`, return that one where either slot holds it: the newest may be one that nobody decided on.
         """
-        slots = self._read_slot(0), self._read_slot(1)
-        match slots:
-            case Image() as first, Image() as second:
-                newest = int(second.generation > first.generation)
-                named = 1 - newest if (first, second)[1 - newest].generation == generation else newest
-                return Found((first, second)[named], named, (first, second)[newest].generation, fell_back=False)
-            case Image() as image, other:
-                return _single(image, 0, _lost(other, image.generation))
-            case other, Image() as image:
-                return _single(image, 1, _lost(other, image.generation))
-            case _V1(payload), other:
+        first = self._read_slot(0)
+        second = self._read_slot(1) if self.capacity else _Blank()
+        match first, second:
+            case Image() as one, Image() as other if one.generation or other.generation:
+                newest = int(other.generation > one.generation)
+                images = one, other
+                named = 1 - newest if generation and images[1 - newest].generation == generation else newest
+                return Found(images[named], named, images[newest].generation, fell_back=False)
+            case (Image(generation=0), _Damaged() as damaged) | (_Damaged() as damaged, Image(generation=0)):
+                raise self._refused(damaged)
+            case (Image(generation=0), _) | (_, Image(generation=0)):
+                raise StageBlank(stage=self.name)  # made ready, and cut off before its first state
+            case Image() as image, rest:
+                return _single(image, 0, fell_back=not isinstance(rest, _V1))
+            case rest, Image() as image:
+                return _single(image, 1, fell_back=not isinstance(rest, _V1))
+            case _V1(payload), rest:
                 # What version 1 left behind its image is no slot of ours; a header of ours that is damaged is.
-                torn = isinstance(other, _Damaged) and other.step != "bad magic" and not self._spans_halves(payload)
+                torn = isinstance(rest, _Damaged) and rest.step != "bad magic" and not self._spans_halves(payload)
                 return _single(Image(0, "", "", payload), 0, torn)
             case (_Damaged() as damaged, _) | (_, _Damaged() as damaged):
                 raise self._refused(damaged)
         raise StageBlank(stage=self.name)
 
-    def _refused(self, damaged: _Damaged) -> StageCorrupt | UnsupportedVersion:
+    def _refused(self, damaged: _Damaged) -> StageCorrupt | UnsupportedVersion | BlockFailed:
+        if damaged.failed is not None:
+            return damaged.failed
         if damaged.version is not None:
             known = "versions 1 and 2"
             return UnsupportedVersion(what=f"stage image {self.name!r}", found=damaged.version, known=known)
         return StageCorrupt(stage=self.name, step=damaged.step, why=damaged.why)
 
     def write(self, image: Image, over: Found | None) -> Found:
-        """Write `image` into the slot that `over` does not occupy; durable on return."""
-        if len(image.payload) > self.capacity:
+        """Write `image` into the slot that `over` does not occupy; durable on return.
+
+        Beside the first one the other slot is made ready, so that from then on a blank slot is damage: on a blank
+        device before it, and in place of version 1 after it.
+        """
+        if len(image.payload) > self.capacity or not self.capacity:
             raise StageTooLarge(stage=self.name, size=len(image.payload), capacity=self.capacity)
         if over is not None and over.image.generation == 0 and self._spans_halves(over.image.payload):
             # Version 1 used the device as one slot: there is no room to write beside what must survive.
             size = 2 * (BLOCK_SIZE + len(over.image.payload))
             raise StageTooLarge(stage=self.name, size=size, capacity=self.blocks.num_blocks * BLOCK_SIZE)
+        ready = Image(0, image.stage, image.type_name, b"")
         slot = 0 if over is None else 1 - over.slot
-        self._write_run(slot * self._half, _encode(image))
-        self._guarded("write", slot * self._half, self.blocks.flush)
+        if over is None:
+            self._write_slot(1 - slot, ready)
+        self._write_slot(slot, image)
+        if over is not None and over.image.generation == 0:
+            self._write_slot(1 - slot, ready)
         return Found(image, slot, image.generation, fell_back=False)
+
+    def _write_slot(self, slot: int, image: Image) -> None:
+        self._write_run(slot * self._half, _encode(image, self.blocks.num_blocks))
+        self._guarded("flush", slot * self._half, self.blocks.flush)
 
     def _spans_halves(self, v1_payload: bytes) -> bool:
         return 1 + _blocks_for(len(v1_payload)) > self._half
 
     def _read_slot(self, slot: int) -> _Slot:
+        try:
+            return self._read_sound_slot(slot)
+        except BlockFailed as failed:
+            return _Damaged(failed.step, failed.why, failed=failed)
+
+    def _read_sound_slot(self, slot: int) -> _Slot:
         start = slot * self._half
         header = self._read_run(start, 1)
         if header == bytes(BLOCK_SIZE):
@@ -201,18 +237,21 @@ class Device:
         magic, version, length = _V1_HEADER.unpack_from(header)
         if magic != _MAGIC:
             return _Damaged("bad magic", f"block {start} begins with {magic!r}")
-        if version == 1 and slot == 0:
+        if version == 1 and slot == 0 and not any(header[_V1_HEADER.size :]):
             return self._read_v1(length)
         if length > self.capacity:
             return _Damaged("too large", f"length {length} is more than the {self.capacity} bytes of a slot")
         padded = self._read_run(start + 1, _blocks_for(length))
-        _, _, _, generation, stage, type_name, digest = _HEADER.unpack_from(header)
+        _, _, _, generation, num_blocks, stage, type_name, digest = _HEADER.unpack_from(header)
         blank = header[:_DIGEST_AT] + _NO_DIGEST + header[_HEADER.size :]
         if hashlib.sha256(blank + padded).digest() != digest:
             unknown = None if version in (1, VERSION) else version
             return _Damaged("checksum", f"slot {slot} does not match its digest", unknown)
         if version != VERSION:
             raise UnsupportedVersion(what=f"stage image {self.name!r}", found=version, known="versions 1 and 2")
+        if num_blocks != self.blocks.num_blocks:
+            found, asked = f"{num_blocks} blocks", f"{self.blocks.num_blocks} blocks"
+            raise StageMismatch(what="device", found=found, asked=asked)
         return Image(generation, _unpadded(stage), _unpadded(type_name), padded[:length])
 
     def _read_v1(self, length: int) -> _V1 | _Damaged:
@@ -255,24 +294,17 @@ def _single(image: Image, slot: int, fell_back: bool) -> Found:
     return Found(image, slot, image.generation + fell_back, fell_back)
 
 
-def _lost(other: _Slot, generation: int) -> bool:
-    """Whether a newer image may have stood in the other slot, beside a valid one of this generation.
-
-    A blank slot is right beside generation 1 only: generation 2 fills it.
-    """
-    return isinstance(other, _Damaged) or (isinstance(other, _Blank) and generation > 1)
-
-
 def _blocks_for(length: int) -> int:
     return -(-length // BLOCK_SIZE)
 
 
-def _encode(image: Image) -> bytes:
+def _encode(image: Image, num_blocks: int) -> bytes:
     header = _HEADER.pack(
         _MAGIC,
         VERSION,
         len(image.payload),
         image.generation,
+        num_blocks,
         _padded(image.stage),
         _padded(image.type_name),
         _NO_DIGEST,

@@ -25,6 +25,7 @@
     │   ├── ManifestRefused          a manifest whose validation found errors
     │   ├── CursorRegionMismatch     the cursor was saved for another region
     │   ├── CursorLogMismatch        the cursor was saved for another log
+    │   ├── CursorDiverged           the log went back and took another course before the cursor's position
     │   ├── CursorAhead              the cursor stands past the end of its log
     │   ├── StageMismatch            the image belongs to another stage or type
     │   └── StageStale               the image is older than the generation asked for
@@ -64,7 +65,10 @@ def _rebuild(cls: type[HoldfastError], facts: dict[str, object]) -> HoldfastErro
 
 
 def _shown(value: object) -> str:
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except Exception as error:
+        text = f"<{type(value).__name__}: {type(error).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -341,6 +345,15 @@ class CursorLogMismatch(Mismatch):
     next_step = "open it on its own log, or choose another cursor name"
 
 
+class CursorDiverged(Mismatch):
+    """The log was restored from an older copy and written to since: the cursor's position is now another event's."""
+
+    cursor: str
+    position: int
+    says = "cursor {e.cursor!r} stands at sequence {e.position} of a history that its log no longer has"
+    next_step = "restore the log, or, where it was meant to go back, delete the cursor to read it anew"
+
+
 class CursorAhead(Mismatch):
     """The cursor stands past the end of its log: the log was restored from a backup, or it is another one."""
 
@@ -383,7 +396,8 @@ class StateCorrupt(Corrupt):
 
     offset: int
     why: str
-    says = "checkpoint state is damaged at byte {e.offset}: {e.why}"
+    where: str = "checkpoint state"
+    says = "{e.where} is damaged at byte {e.offset}: {e.why}"
     next_step = "restore the file from a copy, or recover from the state before it"
 
 
@@ -471,8 +485,8 @@ class BlockFailed(Storage):
 
     @property
     def step(self) -> str:
-        """What was being done, as in `write block 3`."""
-        return f"{self.action} block {self.block}"
+        """What was being done, as in `write block 3`; a flush is of the whole device."""
+        return self.action if self.action == "flush" else f"{self.action} block {self.block}"
 
 
 class OutcomeUnknown(Storage):

@@ -17,6 +17,7 @@ MAX_LENGTH = 64
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z", re.ASCII)
 _KEY_PART = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]*\Z", re.ASCII)
 _KEY_PART_LENGTH = 200
+LOCK_SUFFIX = ".lock"
 _KEY_RULE = "join parts of the characters A-Z a-z 0-9 _ . = - by /, none of them beginning with a dot"
 
 
@@ -45,6 +46,20 @@ def checked_key(key: object) -> str:
         if len(part) > _KEY_PART_LENGTH or not _KEY_PART.match(part):
             raise BadName(kind="key", name=key, why=f"its part {part[:80]!a} is not allowed", rule=_KEY_RULE)
     return key
+
+
+def checked_value_key(key: object) -> str:
+    """Return `key` if a value may stand there. A lock file is never replaced nor removed: it would be another lock."""
+    if checked_key(key).endswith(LOCK_SUFFIX):
+        raise BadName(
+            kind="key", name=key, why="a lock is kept under such names", rule=f"choose one without {LOCK_SUFFIX}"
+        )
+    return str(key)
+
+
+def readable(text: str) -> str:
+    """Return text that can be written as UTF-8, whatever was in it."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def checked_u64(what: str, value: object) -> int:
@@ -79,6 +94,6 @@ def checked_type(what: str, value: object, kind: type[T]) -> T:
 
 def checked_positive(what: str, value: object) -> int:
     """Return `value` if it is a whole number of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
         raise BadValue(what=what, value=value, why="a whole number of at least 1 is due")
     return value

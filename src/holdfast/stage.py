@@ -21,6 +21,7 @@ import msgspec
 from holdfast.blocks import BlockDevice, Device, Found, Image
 from holdfast.errors import (
     AlreadyExists,
+    Closed,
     StageBlank,
     StageCorrupt,
     StageHalted,
@@ -28,7 +29,7 @@ from holdfast.errors import (
     StageStale,
     StageUnserializable,
 )
-from holdfast.names import checked_name
+from holdfast.names import checked_bytes, checked_name
 
 _log = logging.getLogger(__name__)
 DEFAULT_NAME = "stage"
@@ -185,6 +186,7 @@ class CheckpointedStage(Generic[S]):
         self._base: Found | None = None
         self._looked = False
         self._halted = False
+        self._given_back = False
 
     @classmethod
     def restore(
@@ -245,10 +247,12 @@ class CheckpointedStage(Generic[S]):
         1. Tell the observer.  2. Refuse if an earlier one failed.  3. Encode.  4. Find the slot to write.  5. Write.
         6. Tell the observer, on every way out.
         """
-        if self._observer:
+        if self._observer is not None:
             _tell(self._observer.on_flush_start, self._lease_id)  # 1
         try:
-            if self._halted:  # 2
+            if self._given_back:  # 2
+                raise Closed(what=f"stage {self._device.name!r}")
+            if self._halted:
                 raise StageHalted(stage=self._device.name)
             self._halted = True  # until this one has succeeded
             payload = self._encoded()  # 3
@@ -261,17 +265,17 @@ class CheckpointedStage(Generic[S]):
             self._halted = False
             return image.generation
         finally:
-            if self._observer:
+            if self._observer is not None:
                 _tell(self._observer.on_flush_complete, self._lease_id)  # 6
 
     def into_blocks(self) -> BlockDevice:
         """Give the device back; this stage takes no further checkpoint."""
-        self._halted = True
+        self._given_back = True
         return self._device.blocks
 
     def _encoded(self) -> bytes:
         try:
-            return bytes(self._codec.encode(self.state))
+            return checked_bytes("encoded state", self._codec.encode(self.state))
         except Exception as error:
             raise StageUnserializable(stage=self._device.name, why=str(error)) from error
 

@@ -7,7 +7,15 @@ import pytest
 
 from holdfast import CheckpointedStage, EdgeCheckpoint, LocalRepository, MemoryBlocks, MsgpackCodec, Region
 from holdfast.cursor import CursorRecord, DurableCursor, read_cursor
-from holdfast.errors import CursorCorrupt, CursorRegionMismatch, StageCorrupt, StageTooLarge, UnsupportedVersion
+from holdfast.errors import (
+    BlockFailed,
+    CursorCorrupt,
+    CursorRegionMismatch,
+    StageCorrupt,
+    StageTooLarge,
+    UnsupportedVersion,
+)
+from holdfast.testing import FaultyBlocks
 from support import events, new_log
 
 IDENTITY = b"entity=entity:roundtrip|scope=*|fact=none|clock=*"
@@ -110,18 +118,32 @@ def test_a_version_1_image_loads_as_generation_0() -> None:
     assert (found.stage.state, found.generation, found.fell_back) == (OLD, 0, False)
 
 
-def test_a_version_1_image_survives_until_version_2_stands_beside_it() -> None:
-    device = v1_image(CODEC.encode(OLD))
-    before = bytes(device.data[: 8 * 512])
-    stage = CheckpointedStage.restore(device, CODEC).stage
-    stage.state = NEW
-    assert stage.checkpoint() == 1
-    assert bytes(device.data[: 8 * 512]) == before
-    found = CheckpointedStage.restore(device, CODEC)
-    assert (found.stage.state, found.generation, found.fell_back) == (NEW, 1, False)
+@pytest.mark.parametrize("tear", [0, 100])
+def test_a_version_1_image_survives_until_version_2_stands_beside_it(tear: int) -> None:
+    """The new state goes into the free half, then the old half is made ready; power may fail at any write."""
+    outcomes = []
+    for writes in range(5):
+        device = v1_image(CODEC.encode(OLD))
+        stage = CheckpointedStage.restore(FaultyBlocks(device, writes, tear), CODEC).stage
+        stage.state = NEW
+        try:
+            assert stage.checkpoint() == 1
+        except BlockFailed:
+            assert writes < 4
+        found = CheckpointedStage.restore(device, CODEC)
+        assert (found.stage.state, found.generation) in ((OLD, 0), (NEW, 1))
+        outcomes.append(found.stage.state == NEW)
+    assert outcomes == [False, False, True, True, True]
+    whole = CheckpointedStage.restore(device, CODEC)
+    assert (whole.stage.state, whole.generation, whole.fell_back) == (NEW, 1, False)
     device.data[8 * 512 + 200] ^= 1
-    found = CheckpointedStage.restore(device, CODEC)
-    assert (found.stage.state, found.generation, found.fell_back) == (OLD, 0, True)
+    with pytest.raises(StageCorrupt):  # version 1 is gone: nothing old is given for it
+        CheckpointedStage.restore(device, CODEC)
+
+
+def test_a_version_1_image_on_the_smallest_device_loads() -> None:
+    found = CheckpointedStage.restore(v1_image(CODEC.encode(OLD), blocks=2), CODEC)
+    assert (found.stage.state, found.fell_back) == (OLD, False)
 
 
 def test_what_version_1_left_behind_its_image_is_no_damage() -> None:

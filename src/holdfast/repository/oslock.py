@@ -1,14 +1,14 @@
-"""A lock between processes of one machine that ends with its process: a POSIX record lock.
+"""A lock between processes of one machine that ends with its process: a record lock on a file.
 
-A JVM takes the same lock with `FileChannel.tryLock`, so Python and Java keep each other out, and the refused one learns
-the holder's pid.
+It is taken on the open file (`F_OFD_SETLK`), so it conflicts with every other one, in this process too, and nothing but
+its own release or the end of its process drops it. The older kind, which a JVM takes with `FileChannel.tryLock`,
+belongs to a process and would be dropped by closing *any* descriptor of the file, such as that of a back-up. The two
+kinds conflict with each other: Python and Java keep each other out.
 
-Rules that POSIX makes necessary:
-- Such a lock belongs to the process, not to the open file: a second one in the same process would succeed. So a table
-  of this process's own locks is asked first.
-- Closing *any* descriptor of the file drops the lock. So the file is never opened while this process holds it, and
-  nothing else is kept in it.
-- A forked child does not inherit it. The table remembers which process an entry is of.
+Rules:
+- The refused one learns the holder's pid: from the system where a JVM holds it, else from the file, into which the
+  holder writes it.
+- A forked child does not have what its parent holds: its copies of the descriptors are closed at once.
 - A lock file is never removed: a new file under the same name would be another lock.
 """
 
@@ -19,76 +19,79 @@ import errno
 import fcntl
 import os
 import struct
-import threading
+import time
 from pathlib import Path
 from types import TracebackType
 
 from holdfast.errors import Locked, StorageFailed
 
 _FLOCK = struct.Struct("@hhqqi")  # struct flock of Linux: type, whence, start, length, pid
-_TRIES = 3
+_TRIES = 20
+_PAUSE_S = 0.002
 
-_table = threading.Lock()
-_held: dict[tuple[int, int], int] = {}
+_held: dict[int, OsLock] = {}
 
 
 class OsLock:
     """A held lock. Make one with `acquire`."""
 
-    def __init__(self, path: Path, descriptor: int, inode: tuple[int, int]) -> None:
+    def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor: int | None = descriptor
-        self._inode = inode
 
     @classmethod
     def acquire(cls, path: Path, what: str | None = None) -> OsLock:
         """Take the lock on `path`, making the file if need be, or raise `Locked` at once with the holder's pid."""
         name = what or str(path)
         pid = 0
-        with _table:
-            for _ in range(_TRIES):
-                pid = _own_pid(path)
-                if pid:
-                    raise Locked(what=name, pid=pid, own=True)
-                try:
-                    lock = cls._try(path)
-                except OSError as error:
-                    raise StorageFailed(action="lock", key=name, why=error.strerror or str(error)) from error
-                if isinstance(lock, OsLock):
-                    return lock
-                pid = lock
-                if pid:
-                    break
-        raise Locked(what=name, pid=pid)
+        for _ in range(_TRIES):
+            try:
+                found = cls._try(path)
+            except OSError as error:
+                raise StorageFailed(action="lock", key=name, why=error.strerror or str(error)) from error
+            if isinstance(found, OsLock):
+                return found
+            pid = found
+            if pid:
+                break
+            time.sleep(_PAUSE_S)  # the holder has it since this moment, or until this moment: look again
+        raise Locked(what=name, pid=pid, own=pid == os.getpid())
 
     @classmethod
     def _try(cls, path: Path) -> OsLock | int:
-        """Return the lock, or the pid of its holder (0 where it cannot be told, or the holder has just gone)."""
+        """Return the lock, or the pid of its holder, or 0 where it cannot be told now."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            pid = _holder(descriptor)
-            os.close(descriptor)
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-            return pid
-        inode = _inode_of(os.fstat(descriptor))
-        with contextlib.suppress(FileNotFoundError):
-            if _inode_of(path.stat()) == inode:
-                _held[inode] = os.getpid()
-                return cls(path, descriptor, inode)
-        os.close(descriptor)  # the file was replaced between open and lock: this is not the lock that others see
-        return 0
+            try:
+                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0))
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise
+                return _holder(descriptor)
+            if not _is_same(descriptor, path):
+                return 0  # the file was replaced between open and lock: this is not the lock that others see
+            os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
+            lock = cls(path, descriptor)
+            _held[descriptor] = lock
+            descriptor = -1
+            return lock
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    @property
+    def held(self) -> bool:
+        """Whether this process still has it."""
+        return self._descriptor is not None
 
     def release(self) -> None:
         """Let go; harmless when done twice."""
-        with _table:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
-                if _held.get(self._inode) == os.getpid():
-                    del _held[self._inode]
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            del _held[descriptor]
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
+            os.close(descriptor)
 
     def __enter__(self) -> OsLock:
         return self
@@ -99,20 +102,43 @@ class OsLock:
         self.release()
 
 
-def _own_pid(path: Path) -> int:
-    """Return this process's pid if it holds the lock itself, else 0. Does not open the file: see the rules."""
+def _forget_in_child() -> None:
+    """Close a forked child's copies: else the lock would last as long as the child."""
+    for descriptor, lock in list(_held.items()):
+        lock._descriptor = None
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _is_same(descriptor: int, path: Path) -> bool:
+    ours = os.fstat(descriptor)
     try:
-        inode = _inode_of(path.stat())
-    except OSError:
-        return 0
-    return _held[inode] if _held.get(inode) == os.getpid() else 0
-
-
-def _inode_of(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+        theirs = path.stat()
+    except FileNotFoundError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
 
 
 def _holder(descriptor: int) -> int:
-    answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0))
-    kind, _, _, _, pid = _FLOCK.unpack(answer)
-    return 0 if kind == fcntl.F_UNLCK else max(pid, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)))
+    if kind == fcntl.F_UNLCK:
+        return 0
+    if pid > 0:
+        return int(pid)  # a lock of the older kind: the system knows
+    written = os.pread(descriptor, 20, 0).strip()
+    return int(written) if written.isdigit() and _lives(int(written)) else 0
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is such a process: a pid that a killed holder has left in the file is not the holder's."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
