@@ -5,11 +5,12 @@ Rules:
 - `commit` makes the position the one to come back to; `rollback` goes back to it. A durable cursor's commit is on disk
   when it returns, and its position never goes back.
 - One durable cursor has one live owner: opening it takes a lock.
-- A cursor for another region, for another log, past the end of its log, or damaged is refused, each with its own error.
+- A cursor for another region, for another log, past the end of its log, in a history that its log no longer has, or
+  damaged is refused, each with its own error.
 
 The durable form is `cursors/<name>.ckpt`, a frame (see `frame`) around the MessagePack map `{version, position,
-started, process_boot_ns, region_identity, log_identity}`. Version 1 is the bare map of the middle four; it is read, and
-rewritten as version 2 at the next commit.
+started, process_boot_ns, region_identity, log_identity, log_chain}`. Version 1 is the bare map of the middle four
+without the last two; it is read, and rewritten as version 2 at the next commit.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from holdfast.errors import (
     Closed,
     CursorAhead,
     CursorCorrupt,
+    CursorDiverged,
     CursorLogMismatch,
     CursorRegionMismatch,
     NotFound,
@@ -63,6 +65,7 @@ class CursorRecord(msgspec.Struct, frozen=True, kw_only=True):
     process_boot_ns: int | None = None
     region_identity: str | None
     log_identity: str | None
+    log_chain: bytes | None = None
 
     def to_bytes(self) -> bytes:
         """Encode as version 2."""
@@ -113,12 +116,13 @@ class Cursor:
 
     def __init__(self, log: EventLog, region: Region, *, gap_buffer: int = 0) -> None:
         checked_type("log", log, EventLog).check_region(checked_type("region", region, Region))
-        if gap_buffer < 0:
+        if isinstance(gap_buffer, bool) or not isinstance(gap_buffer, int) or gap_buffer < 0:
             raise BadValue(what="gap buffer", value=gap_buffer, why="a number of gaps to keep is due")
         self.log = log
         self.region = region
         self.dropped_gaps = 0
         self._gaps: deque[Gap] = deque(maxlen=gap_buffer)
+        self._settled: tuple[tuple[Gap, ...], int] = ((), 0)  # gaps and drops as of the last commit
         self._position: int | None = None
         self._committed: int | None = None
         self._events: Iterator[LogEvent] = iter(())
@@ -148,11 +152,11 @@ class Cursor:
     def poll_batch(self, limit: int) -> list[LogEvent]:
         """Return up to `limit` next events."""
         checked_positive("limit", limit)
-        before = self._position
+        before, gaps = self._position, (self.gaps, self.dropped_gaps)
         try:
             return self._poll(limit)
         except BaseException:
-            self._go_to(before)  # events that were read and not returned must come again
+            self._go_to(before, gaps)  # events that were read and not returned must come again
             raise
 
     def _poll(self, limit: int) -> list[LogEvent]:
@@ -182,21 +186,23 @@ class Cursor:
         """Return the gaps seen and kept since the last call, and forget them."""
         gaps = list(self._gaps)
         self._gaps.clear()
+        self._settled = ((), self.dropped_gaps)
         return gaps
 
     def commit(self) -> None:
         """Make the position the one to come back to."""
         self._committed = self._position
+        self._settled = (self.gaps, self.dropped_gaps)
 
     def rollback(self) -> None:
         """Go back to the last committed position. Gaps seen since will be seen again."""
-        self._go_to(self._committed)
+        self._go_to(self._committed, self._settled)
 
-    def _go_to(self, position: int | None) -> None:
+    def _go_to(self, position: int | None, gaps: tuple[tuple[Gap, ...], int]) -> None:
         self._position = position
         self._scanned = self._reading_to = 0 if position is None else position + 1
         self._events = iter(())
-        kept = [gap for gap in self._gaps if gap.delivered < self._scanned]
+        kept, self.dropped_gaps = gaps
         self._gaps.clear()
         self._gaps.extend(kept)
 
@@ -225,7 +231,7 @@ class DurableCursor(Cursor):
         self._closed = False
         try:
             self._committed = self._saved_position()
-            self._go_to(self._committed)
+            self._go_to(self._committed, self._settled)
         except BaseException:
             self._lock.release()
             raise
@@ -243,6 +249,7 @@ class DurableCursor(Cursor):
             started=self.started,
             region_identity=self.region.identity,
             log_identity=self.log.identity,
+            log_chain=None if self._position is None else self.log.chain_at(self._position),
         )
         self._repository.put(cursor_key(self.name), record.to_bytes())
         super().commit()
@@ -254,7 +261,7 @@ class DurableCursor(Cursor):
 
     def _require_open(self) -> None:
         """Refuse what was let go of: by now the cursor may be somebody else's, who has moved it on."""
-        if self._closed:
+        if self._closed or not self._lock.held:  # a forked child has no part in its parent's
             raise Closed(what=f"cursor {self.name!r}")
 
     def __enter__(self) -> DurableCursor:
@@ -278,6 +285,8 @@ class DurableCursor(Cursor):
         tail = self.log.refresh()
         if record.position >= tail:
             raise CursorAhead(cursor=self.name, position=record.position, tail=tail)
+        if record.log_chain not in (None, self.log.chain_at(record.position)):
+            raise CursorDiverged(cursor=self.name, position=record.position)
         return record.position
 
 

@@ -67,7 +67,7 @@ def _rebuild(cls: type[HoldfastError], facts: dict[str, object]) -> HoldfastErro
 def _shown(value: object) -> str:
     try:
         text = ascii(value)
-    except Exception as error:
+    except Exception as error:  # a number of 5,000 digits refuses, and anything of the user's may
         text = f"<{type(value).__name__}: {type(error).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.blocks import MemoryBlocks
 from holdfast.errors import AlreadyExists, ClockNotKept, LogCorrupt, LogMissing
 from holdfast.loghead import (
     ABOUT,
@@ -27,18 +28,20 @@ from holdfast.loghead import (
     INDEX,
     SEGMENTS,
     About,
+    has_records,
     read_about,
     read_head,
     read_index,
     read_schema,
     read_segment,
+    sync_head,
     write_head,
 )
 from holdfast.logwriter import LogWriter
 from holdfast.names import checked_type, checked_u64
 from holdfast.ranges import Committed, Head, RangeDamaged, Ranges, Segment
 from holdfast.region import Region
-from holdfast.repository import FileBlocks, OsLock, files
+from holdfast.repository import FileBlocks, files
 from holdfast.repository.files import local_path
 from holdfast.segment import LogEvent, matching, schema_of, schema_to_text
 
@@ -55,7 +58,7 @@ class EventLog:
         self.path = path
         self.keep_clock = about.keep_clock
         self.identity = about.uid
-        self._ranges = Ranges()
+        self._ranges = Ranges(about.uid)
         self._cache: OrderedDict[str, pa.Table] = OrderedDict()
         self.schema = read_schema(about, path)
 
@@ -65,21 +68,24 @@ class EventLog:
     ) -> EventLog:
         """Make a new log. `payload` is the Arrow type of what events say, bytes unless told otherwise.
 
-        `log.json` is written last: without it there is no log, and a creation that was cut off can be repeated.
+        `log.json` is written last: without it there is no log, and a creation that was cut off can be repeated. A
+        folder that holds records is never made into a new log.
         """
         folder = local_path("event log", path)
         schema = schema_of(payload, keep_clock=keep_clock)
         with files.failing_as("create", str(folder)):
             files.make_folder(folder / SEGMENTS)
-        with OsLock.acquire(folder / "create.lock"), files.failing_as("create", str(folder)):
+        with FileBlocks.lock(folder / HEAD, f"the writer's place at event log {folder}"):
             if (folder / ABOUT).exists():
                 raise AlreadyExists(what=f"an event log at {folder}")
-            (folder / HEAD).unlink(missing_ok=True)
+            if has_records(folder):
+                raise LogCorrupt(path=str(folder), part=ABOUT, why="it is missing, and the log has records")
+            uid, head = uuid.uuid4().hex, MemoryBlocks(HEAD_BLOCKS)
+            write_head(head, Head.first(uid), None)
             files.replace_durably(folder / INDEX, b"", INDEX)
-            with FileBlocks.create(folder / HEAD, HEAD_BLOCKS) as blocks:
-                write_head(blocks, Head(), write_head(blocks, Head(), None))
+            files.replace_durably(folder / HEAD, head.data, HEAD)
             about = About(
-                uid=uuid.uuid4().hex,
+                uid=uid,
                 keep_clock=keep_clock,
                 columns=", ".join(f"{each.name}: {each.type}" for each in schema),
                 schema=schema_to_text(schema),
@@ -121,6 +127,7 @@ class EventLog:
         head = read_head(self.path)
         known = self._ranges.head
         if head != known:
+            sync_head(self.path)
             try:
                 if head.records < known.records:
                     raise RangeDamaged(f"the head counts {head.records} records where there were {known.records}")
@@ -145,6 +152,10 @@ class EventLog:
     def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the cancelled half-open ranges between two sequences."""
         return self._ranges.cancelled(start, end)
+
+    def chain_at(self, sequence: int) -> bytes | None:
+        """Return the digest that stands for the log up to the record of a sequence, or `None` past the end."""
+        return self._ranges.chain_at(sequence)
 
     def writer(self) -> LogWriter:
         """Become the one writer of this log, or raise `Locked` with the pid of the process that is it."""

@@ -9,7 +9,9 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,11 +53,32 @@ def read_about(folder: Path) -> About:
         try:
             data = (folder / ABOUT).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
+            if has_records(folder):
+                raise LogCorrupt(path=str(folder), part=ABOUT, why="it is missing, and the log has records") from None
             raise LogMissing(path=str(folder)) from None
     try:
         return About.unsealed(data, ABOUT)
     except Corrupt as error:
         raise LogCorrupt(path=str(folder), part=ABOUT, why=str(error)) from error
+
+
+def has_records(folder: Path) -> bool:
+    """Whether a folder holds more of a log than a creation that was cut off leaves there."""
+    index, segments = folder / INDEX, folder / SEGMENTS
+    return (index.is_file() and index.stat().st_size > 0) or (segments.is_dir() and any(segments.iterdir()))
+
+
+def sync_head(folder: Path) -> None:
+    """Make the head durable. A reader does so before it believes a new one: its writer may not have come to it yet."""
+    with files.failing_as("sync", HEAD):
+        descriptor = os.open(folder / HEAD, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EINVAL):  # nobody writes there, so nothing is on its way
+                raise
+        finally:
+            os.close(descriptor)
 
 
 def read_index(folder: Path, start: int, end: int) -> bytes:

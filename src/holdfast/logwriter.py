@@ -34,7 +34,7 @@ from holdfast.loghead import (
     read_segment,
     write_head,
 )
-from holdfast.names import checked_positive
+from holdfast.names import checked_positive, checked_type, in_words, readable
 from holdfast.ranges import Cancelled, Committed, Head, Range, RangeDamaged, Segment, decode, encode
 from holdfast.repository import FileBlocks, files
 from holdfast.repository.files import local_path
@@ -42,6 +42,8 @@ from holdfast.segment import NewEvent, joined, to_parquet, to_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_MANY = 1 << 20  # enough of what lies behind the head to see two records of any size that we write
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class LogWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._schema = read_schema(read_about(path), path)
+        read_head(path)  # a damaged one is said to be so before anything else is
         self._blocks = FileBlocks.open(path / HEAD, f"the writer's place at event log {path}")
         self._halted = False
         self._open: Append | None = None
@@ -95,7 +98,10 @@ class LogWriter:
     def cancel(self, count: int, why: str) -> range:
         """Record a range of sequences as cancelled, as an aborted append does."""
         self._check()
+        if self._open is not None:
+            raise AppendOpen(path=str(self.path))
         self._clear(self.tail)
+        why = readable(checked_type("reason", why, str))
         return self._record(Cancelled(self.tail, checked_positive("count", count), why))
 
     def close(self) -> None:
@@ -115,7 +121,7 @@ class LogWriter:
         self.close()
 
     def _check(self) -> None:
-        if self._index < 0:
+        if self._index < 0 or not self._blocks.held:
             raise Closed(what=f"the writer of event log {self.path}")
         if self._halted:
             raise LogHalted(path=str(self.path))
@@ -161,8 +167,19 @@ class LogWriter:
             shutil.rmtree(self.path / _folder(first))
 
     def _drop_undecided(self) -> None:
-        """Cut off what an append that crashed has left behind the head: nobody has seen it."""
-        if os.fstat(self._index).st_size > self._head.length:
+        """Cut off what an append that crashed has left behind the head: nobody has seen it.
+
+        A crash leaves one record at most. Several whole ones were counted once, so it is the head that went back.
+        """
+        behind = os.pread(self._index, _MANY, self._head.length)
+        whole = 0
+        with contextlib.suppress(RangeDamaged):
+            for _ in decode(behind, self._head):
+                whole += 1
+        if whole > 1:
+            why = f"it counts {self._head.records} records, and {whole} more follow them whole"
+            raise LogCorrupt(path=str(self.path), part=HEAD, why=why)
+        if behind:
             os.ftruncate(self._index, self._head.length)
             os.fsync(self._index)
 
@@ -189,6 +206,7 @@ class Append:
     def commit(self) -> range:
         """Make all events visible at once and return their sequences. Without events there is nothing to record."""
         self._require_open()
+        self._writer._check()
         self._writer._open = None
         if self._tables:
             self.sequences = self._writer._commit(joined(self._tables))
@@ -197,6 +215,7 @@ class Append:
     def abort(self, why: str = "aborted") -> range:
         """Give the append up and leave its sequences cancelled."""
         self._require_open()
+        self._writer._check()
         self._writer._open = None
         count = sum(table.num_rows for table in self._tables)
         if count:
@@ -218,7 +237,7 @@ class Append:
         if error is None:
             self.commit()
         else:
-            self.abort(f"{type(error).__name__}: {error}")
+            self.abort(in_words(error))
 
 
 def repair(path: str | os.PathLike[str]) -> Repaired:
@@ -228,14 +247,16 @@ def repair(path: str | os.PathLike[str]) -> Repaired:
     may have counted them. With both slots damaged nothing tells how many records there were, and the log stays refused.
     """
     folder = local_path("event log", path)
-    schema = read_schema(read_about(folder), folder)
+    about = read_about(folder)
+    schema = read_schema(about, folder)
     with FileBlocks.open(folder / HEAD) as blocks:
         found = find_head(blocks, folder)
         counted = head_in(found, folder)
-        data = (folder / INDEX).read_bytes()
-        head = Head()
+        with files.failing_as("read", INDEX):
+            data = (folder / INDEX).read_bytes()
+        head = Head.first(about.uid)
         with contextlib.suppress(RangeDamaged):
-            for range_, behind in decode(data, Head()):
+            for range_, behind in decode(data, head):
                 if behind.records > counted.records and not _is_whole(folder, range_, schema):
                     break
                 head = behind

@@ -91,7 +91,7 @@ class IssueCode(StrEnum):
     STATE_TWICE = "state-inline-and-external"
     DIGEST_ABSENT = "state-digest-absent"
     CHECKSUM_ABSENT = "sidecar-checksum-absent"
-    SIDECAR_ABSENT = "sidecar-absent"
+    PIPELINE_HASH_MISMATCH = "pipeline-hash-mismatch"
     RANGE_OUTSIDE = "sidecar-range-outside"
     RANGE_OVERLAP = "sidecar-range-overlap"
 
@@ -138,6 +138,9 @@ class Manifest:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for what in ("source_names", "sink_names"):
+            if isinstance(getattr(self, what), str):
+                raise BadValue(what=what, value=getattr(self, what), why="a list of names is due, not one")
         object.__setattr__(self, "source_names", tuple(self.source_names))
         object.__setattr__(self, "sink_names", tuple(sorted(self.sink_names)))
 
@@ -182,21 +185,35 @@ class Manifest:
             raise ManifestCorrupt(why=str(broken)) from broken
 
     def validate(
-        self, expected_vnode_count: int = DEFAULT_VNODE_COUNT, sidecar_length: int | None = None
+        self,
+        expected_vnode_count: int = DEFAULT_VNODE_COUNT,
+        *,
+        sidecar_length: int | None = None,
+        expected_pipeline_hash: int | None = None,
     ) -> list[Issue]:
-        """Return every issue found; errors stop recovery. With `sidecar_length` the ranges are checked against it."""
+        """Return every issue found; errors stop recovery.
+
+        With `sidecar_length` the ranges are checked against it; with `expected_pipeline_hash` the program is compared.
+        """
         return [
             *self._zero_issues(),
             *self._vnode_issues(expected_vnode_count),
+            *self._program_issues(expected_pipeline_hash),
             *self._topology_issues(),
             *self._state_issues(sidecar_length),
         ]
 
     def require_valid(
-        self, expected_vnode_count: int = DEFAULT_VNODE_COUNT, sidecar_length: int | None = None
+        self,
+        expected_vnode_count: int = DEFAULT_VNODE_COUNT,
+        *,
+        sidecar_length: int | None = None,
+        expected_pipeline_hash: int | None = None,
     ) -> list[Issue]:
         """Raise `ManifestRefused` on any error, else return the warnings."""
-        issues = self.validate(expected_vnode_count, sidecar_length)
+        issues = self.validate(
+            expected_vnode_count, sidecar_length=sidecar_length, expected_pipeline_hash=expected_pipeline_hash
+        )
         errors = tuple(str(issue) for issue in issues if issue.severity is Severity.ERROR)
         if errors:
             raise ManifestRefused(checkpoint=self.checkpoint_id, issues=errors)
@@ -231,14 +248,21 @@ class Manifest:
 
     def _vnode_issues(self, expected: int) -> Iterable[Issue]:
         if self.vnode_count == 0:
-            # Version 1 files of the first days did not record it; version 2 always does.
-            severity = Severity.WARNING if self.version == 1 else Severity.ERROR
-            yield Issue(IssueCode.VNODE_COUNT_ZERO, severity, "vnode count is 0 or was not recorded")
+            # Version 1 files of the first days did not record it, and a rewrite cannot know it either.
+            yield Issue(IssueCode.VNODE_COUNT_ZERO, Severity.WARNING, "vnode count is 0 or was not recorded")
         elif self.vnode_count != expected:
             yield Issue(
                 IssueCode.VNODE_COUNT_MISMATCH,
                 Severity.ERROR,
                 f"vnode count is {self.vnode_count}, and {expected} is expected",
+            )
+
+    def _program_issues(self, expected: int | None) -> Iterable[Issue]:
+        if None not in (expected, self.pipeline_hash) and expected != self.pipeline_hash:
+            yield Issue(
+                IssueCode.PIPELINE_HASH_MISMATCH,
+                Severity.WARNING,  # what has changed, and whether it matters, is for a plan to say
+                f"the program was {self.pipeline_hash:#x} and is {expected:#x}",
             )
 
     def _topology_issues(self) -> Iterable[Issue]:
@@ -266,10 +290,10 @@ class Manifest:
                 ranges.append((state.external_offset, state.external_offset + state.external_length, name))
             elif state.state_b64 is None:
                 yield Issue(IssueCode.STATE_ABSENT, Severity.ERROR, f"state of {name!r} is neither inline nor external")
-            if self.version >= VERSION and state.sha256 is None:
-                yield Issue(IssueCode.DIGEST_ABSENT, Severity.ERROR, f"state of {name!r} has no digest")
+            if self.version >= VERSION and state.sha256 is None:  # as in a version 1 manifest that was rewritten
+                yield Issue(IssueCode.DIGEST_ABSENT, Severity.WARNING, f"state of {name!r} has no digest")
         if ranges and self.version >= VERSION and self.state_checksum is None:
-            yield Issue(IssueCode.CHECKSUM_ABSENT, Severity.ERROR, "the sidecar has no checksum")
+            yield Issue(IssueCode.CHECKSUM_ABSENT, Severity.WARNING, "the sidecar has no checksum")
         yield from _range_issues(sorted(ranges), sidecar_length)
 
 
@@ -298,7 +322,10 @@ def pipeline_hash(description: Mapping[str, Any]) -> int:
     The description names streams, sources, sinks, options (redacted), output modes and state schemas. No plan text
     belongs in it: its expression ids change with every run.
     """
-    canonical = msgspec.json.encode(description, order="sorted")
+    try:
+        canonical = msgspec.json.encode(description, order="sorted")
+    except (TypeError, UnicodeError) as error:
+        raise BadValue(what="description", value=description, why=str(error)) from error
     return int.from_bytes(hashlib.sha256(canonical).digest()[:8], "little")
 
 
@@ -320,7 +347,7 @@ def _refuse_duplicate_keys(data: bytes) -> None:
 
     try:
         json.loads(data.decode(), object_pairs_hook=pairs)
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no JSON, or a number of thousands of digits
         _refuse(str(error))
 
 

@@ -62,6 +62,15 @@ def readable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def in_words(error: BaseException) -> str:
+    """Return an exception's type and text, whatever its text does."""
+    try:
+        text = str(error)
+    except Exception:  # a text that cannot be made must not hide the failure
+        text = "(its text cannot be shown)"
+    return readable(f"{type(error).__name__}: {text}")
+
+
 def checked_u64(what: str, value: object) -> int:
     """Return `value` if it is a whole number that fits 64 bits without a sign."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from holdfast.errors import BadValue
@@ -25,7 +25,7 @@ class Progress:
     """How far a stream has come: its sequence, its epoch, and the time in seconds of any steady clock."""
 
     sequence: int = 0
-    epoch: int = 0
+    epoch: int | None = 0  # None: not known after a recovery; counted from where the stream is seen next
     now: float = 0.0
 
 
@@ -45,9 +45,11 @@ class IntervalPolicy:
     def due(self, stream: str, progress: Progress) -> bool:
         """Whether `stream` has reached one of its marks. A stream seen for the first time starts from nothing, now."""
         last = self._last.setdefault(stream, Progress(now=progress.now))
+        if last.epoch is None:
+            last = self._last[stream] = replace(last, epoch=progress.epoch)
         return (
             (self._sequences is not None and progress.sequence >= last.sequence + self._sequences)
-            or (self._epochs is not None and progress.epoch >= last.epoch + self._epochs)
+            or (self._epochs is not None and (progress.epoch or 0) >= (last.epoch or 0) + self._epochs)
             or (self._seconds is not None and progress.now >= last.now + self._seconds)
         )
 
@@ -80,7 +82,7 @@ class RestartPolicy:
 
     def __str__(self) -> str:
         if self.within is None:
-            return ("never", "once")[self.max_restarts]
+            return {0: "never", 1: "once"}.get(self.max_restarts, f"{self.max_restarts} times")
         return f"at most {self.max_restarts} in {self.within:g} s"
 
 

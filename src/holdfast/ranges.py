@@ -4,9 +4,9 @@ The index is append-only. A record is
 
     u32 LE length of the body | body, MessagePack | 32 bytes of chain
 
-and the chain is the SHA-256 of the chain before it, the length and the body: a record that was changed, taken out or
-put elsewhere breaks it. The head holds how many records and bytes there are and the last chain, so a cut at a record's
-edge is found too. Ranges follow one another without a hole from sequence 0 on.
+and the chain is the SHA-256 of the chain before it (of the log's uid, at first), the length and the body: a record that
+was changed, taken out or put elsewhere breaks it. The head holds how many records and bytes there are and the last
+chain, so a cut at a record's edge is found too. Ranges follow one another without a hole from sequence 0 on.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from holdfast.errors import BadValue
+
 _LENGTH = struct.Struct("<I")
 _CHAIN = 32
-GENESIS = bytes(_CHAIN)
 
 
 class RangeDamaged(Exception):
@@ -60,15 +61,24 @@ Range: TypeAlias = Committed | Cancelled
 class Head(msgspec.Struct, frozen=True):
     """What of the index counts: everything behind it has not happened."""
 
-    records: int = 0
-    length: int = 0
-    chain: bytes = GENESIS
-    tail: int = 0  # the next sequence to be given
+    records: int
+    length: int
+    chain: bytes
+    tail: int  # the next sequence to be given
+
+    @classmethod
+    def first(cls, uid: str) -> Head:
+        """The head of a log that holds nothing yet. Its chain begins with the log's uid: no index fits another log."""
+        return cls(0, 0, hashlib.sha256(uid.encode()).digest(), 0)
 
 
 def encode(range_: Range, head: Head) -> tuple[bytes, Head]:
     """Return the record of a range that follows `head`, and the head that makes it count."""
-    body = msgspec.msgpack.encode(range_)
+    try:
+        body = msgspec.msgpack.encode(range_)
+        msgspec.msgpack.decode(body, type=Range)  # what could not be read back is never written
+    except (TypeError, UnicodeError, msgspec.MsgspecError) as error:
+        raise BadValue(what="range", value=range_, why=str(error)) from error
     framed = _LENGTH.pack(len(body)) + body
     chain = hashlib.sha256(head.chain + framed).digest()
     record = framed + chain
@@ -106,10 +116,11 @@ def decode(data: bytes, head: Head) -> Iterator[tuple[Range, Head]]:
 class Ranges:
     """The ranges that count, in order, and the head behind them."""
 
-    def __init__(self) -> None:
-        self.head = Head()
+    def __init__(self, uid: str) -> None:
+        self.head = Head.first(uid)
         self._firsts: list[int] = []
         self._ranges: list[Range] = []
+        self._chains: list[bytes] = []
 
     def add(self, data: bytes, head: Head) -> None:
         """Take in the part of the index between the head known so far and a newer one."""
@@ -117,16 +128,24 @@ class Ranges:
         reached = new[-1][1] if new else self.head
         if reached != head:
             raise RangeDamaged(f"the index ends with record {reached.records}, and its head counts {head.records}")
-        for found, _ in new:
+        for found, behind in new:
             self._firsts.append(found.first)
             self._ranges.append(found)
+            self._chains.append(behind.chain)
         self.head = head
 
     def holding(self, sequence: int) -> Range | None:
         """Return the range that holds a sequence, or `None` past the end."""
-        if sequence >= self.head.tail:
-            return None
-        return self._ranges[bisect_right(self._firsts, sequence) - 1]
+        place = self._place(sequence)
+        return None if place is None else self._ranges[place]
+
+    def chain_at(self, sequence: int) -> bytes | None:
+        """Return the chain of the record that holds a sequence: it stands for everything up to there."""
+        place = self._place(sequence)
+        return None if place is None else self._chains[place]
+
+    def _place(self, sequence: int) -> int | None:
+        return bisect_right(self._firsts, sequence) - 1 if sequence < self.head.tail else None
 
     def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the cancelled half-open ranges within `start` to `end`, clipped to it."""

@@ -15,12 +15,20 @@ _SECRET_NAME = re.compile(
 )
 # Greedy on purpose: a password may hold any of the characters that end it elsewhere.
 _URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*):\S*@")
-_PAIR_PASSWORD = re.compile(r"(?P<head>\b(?:password|passwd|pwd|passfile)\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s;&]+)", re.I)
+_TELLING = r"(?:passw(?:or)?d|passphrase|pwd|secret|token|credential|account_?key|access_?key|api_?key|signature)"
+_PAIR_PASSWORD = re.compile(
+    rf"""(?P<head>[\w.-]*{_TELLING}[\w.-]*["']?\s*[=:]\s*)(?:'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|[^\s;&,}}]+)""",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
+_ORACLE_PASSWORD = re.compile(r"(?P<head>:thin:[^/\s@]+)/\S+@", re.IGNORECASE)
 
 
 def redacted_text(text: str) -> str:
     """Return `text` with the passwords of addresses and connection strings in it struck out."""
     text = _URL_PASSWORD.sub(rf"\g<head>:{REDACTED}@", text)
+    text = _ORACLE_PASSWORD.sub(rf"\g<head>/{REDACTED}@", text)
+    text = _BEARER.sub(rf"\g<head>{REDACTED}", text)
     return _PAIR_PASSWORD.sub(rf"\g<head>{REDACTED}", text)
 
 

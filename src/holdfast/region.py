@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.errors import BadValue
-from holdfast.names import checked_u64
+from holdfast.names import checked_type, checked_u64
 
 KIND_MAX = (1 << 16) - 1
 _ESCAPES = str.maketrans({"%": "%25", "|": "%7C", "*": "%2A"})
@@ -78,7 +78,11 @@ class Region:
             checked_coordinate("entity", self.entity)
         if self.scope is not None:
             checked_coordinate("scope", self.scope)
+        if self.kind is not None:
+            checked_type("kind", self.kind, KindFilter)
         if self.clock is not None:
+            if not isinstance(self.clock, tuple) or len(self.clock) != 2:
+                raise BadValue(what="clock", value=self.clock, why="a pair of first and last is due")
             first, last = (checked_u64("clock", each) for each in self.clock)
             if first > last:
                 raise BadValue(what="clock", value=self.clock, why="the range is empty")

@@ -9,6 +9,7 @@ written, and fails.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ import msgspec
 
 from holdfast.errors import BadValue, RecordCorrupt, UnsupportedVersion
 
+_DEPTH = 32
 _LENGTH = 64
 _ZEROS = b"0" * _LENGTH
 _OPENING = re.compile(rb'\{(?:\n  )?"digest": ?"')
@@ -66,6 +68,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def sealed(self, *, one_line: bool = False) -> bytes:
         """Return the record as sealed JSON, or raise `BadValue`: what could not be read back is never written."""
+        _require_plain(self)
         try:
             data = seal(msgspec.structs.asdict(self), one_line=one_line)
             msgspec.json.decode(data, type=type(self))
@@ -84,6 +87,28 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.decode(data, type=cls)
         except (SealBroken, msgspec.MsgspecError, RecursionError) as broken:
             raise RecordCorrupt(key=key, why=str(broken)) from broken
+
+
+def _require_plain(value: object, depth: int = 0) -> None:
+    """Refuse what JSON would change on its way: bytes, keys that are no text, numbers that are none."""
+    if depth > _DEPTH:
+        raise BadValue(what="record", value="…", why=f"it is nested more than {_DEPTH} deep")
+    match value:
+        case None | bool() | int() | str():
+            return
+        case float() if math.isfinite(value):
+            return
+        case list() | tuple():
+            for each in value:
+                _require_plain(each, depth + 1)
+        case dict() if all(isinstance(key, str) for key in value):
+            for each in value.values():
+                _require_plain(each, depth + 1)
+        case msgspec.Struct():
+            for each in msgspec.structs.asdict(value).values():
+                _require_plain(each, depth + 1)
+        case _:
+            raise BadValue(what="value in a record", value=value, why="JSON has no such value")
 
 
 class _Versioned(msgspec.Struct):

@@ -54,8 +54,33 @@ def schema_of(payload: pa.DataType | None, *, keep_clock: bool) -> pa.Schema:
     columns = [("scope", pa.string()), ("entity", pa.string()), ("category", pa.int32()), ("type", pa.int32())]
     if keep_clock:
         columns.append(("clock", pa.int64()))
-    columns.append(("payload", payload or pa.binary()))
+    kind = pa.binary() if payload is None else payload
+    _check_type(kind)
+    columns.append(("payload", kind))
     return pa.schema([pa.field(name, kind, nullable=name == "payload") for name, kind in columns])
+
+
+def _check_type(kind: object) -> None:
+    """Refuse types whose values Python cannot hold: such an event could be written and never be read."""
+    if not isinstance(kind, pa.DataType):
+        raise BadValue(what="payload type", value=kind, why="an Arrow type is due")
+    plain = (
+        pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_date32(kind)
+        or (pa.types.is_timestamp(kind) and kind.unit == "us")
+    )
+    nested = pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_map(kind)
+    if not plain and not nested:
+        raise BadValue(what="payload type", value=str(kind), why="Python or Spark cannot hold its values")
+    for inner in range(kind.num_fields if nested else 0):
+        _check_type(kind.field(inner).type)
 
 
 def schema_to_text(schema: pa.Schema) -> str:
@@ -170,7 +195,7 @@ def matching(table: pa.Table, first: int, start: int, region: Region) -> Iterato
         rows = pc.indices_nonzero(_mask(chunk, region)) if _filters(region) else None
         found = chunk.take(rows) if rows is not None else chunk
         places = rows.to_pylist() if rows is not None else range(chunk.num_rows)
-        for place, row in zip(places, found.to_pylist(), strict=True):
+        for place, row in zip(places, _rows(found), strict=True):
             yield LogEvent(
                 sequence=first + at + place,
                 scope=row["scope"],
@@ -180,6 +205,14 @@ def matching(table: pa.Table, first: int, start: int, region: Region) -> Iterato
                 clock=row.get("clock"),
                 payload=row["payload"],
             )
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (ValueError, OverflowError) as error:  # a date past the year 9999, say
+        raise BadValue(what="payload", value=str(table.schema.field("payload").type), why=str(error)) from error
+    return rows
 
 
 def _filters(region: Region) -> bool:
@@ -198,7 +231,7 @@ def _mask(chunk: pa.Table, region: Region) -> pa.Array:
         if region.kind.type is not None:
             mask = pc.and_(mask, pc.equal(chunk["type"], region.kind.type))
     if region.clock is not None:
-        low, high = region.clock
-        clock = chunk["clock"]
-        mask = pc.and_(mask, pc.and_(pc.greater_equal(clock, low), pc.less_equal(clock, min(high, (1 << 63) - 1))))
+        low, high = (pa.scalar(each, pa.uint64()) for each in region.clock)
+        clock = chunk["clock"].cast(pa.uint64())
+        mask = pc.and_(mask, pc.and_(pc.greater_equal(clock, low), pc.less_equal(clock, high)))
     return mask

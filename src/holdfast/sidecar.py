@@ -71,7 +71,10 @@ def pack_states(states: Mapping[str, Buffer], threshold: int = DEFAULT_THRESHOLD
 def _view(what: str, data: object) -> memoryview:
     if not isinstance(data, bytes | bytearray | memoryview):
         raise BadValue(what=what, value=data, why=f"bytes are due, not {type(data).__name__}")
-    return memoryview(data).cast("B")
+    try:
+        return memoryview(data).cast("B")
+    except TypeError as error:
+        raise BadValue(what=what, value=data, why=str(error)) from error  # bytes that do not lie in one piece
 
 
 def read_state(name: str, state: OperatorState, sidecar: memoryview | None) -> memoryview:

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from holdfast.cursor import FOLDER, Cursor, DurableCursor, Gap
 from holdfast.errors import BadValue, PersistFailed, WorkerFailed
 from holdfast.log import EventLog
-from holdfast.names import checked_positive, checked_seconds, checked_type
+from holdfast.names import checked_positive, checked_seconds, checked_type, in_words
 from holdfast.policy import RestartBudget, RestartPolicy
 from holdfast.region import Region
 from holdfast.repository import Repository
@@ -90,10 +90,6 @@ Handler: TypeAlias = Callable[[Batch, EventLog, AtLeastOnce | None], Action]
 
 def _nothing(*_: object) -> None:
     pass
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +161,11 @@ class CursorWorker:
         )
         run = _Run(self, cursor)
         thread = threading.Thread(target=run.run, name=f"holdfast-worker-{self.name}", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except BaseException:
+            run.close()
+            raise
         return WorkerHandle(run, thread)
 
 
@@ -241,7 +241,7 @@ class _Repeated:
     events: int = 0
 
     def count(self, batch: Batch, error: Exception) -> int:
-        what = (batch[0].sequence, batch[-1].sequence, _words(error)) if batch else None
+        what = (batch[0].sequence, batch[-1].sequence, in_words(error)) if batch else None
         self.times = self.times + 1 if what == self.what else 1
         self.what, self.events = what, len(batch)
         return self.times
@@ -272,16 +272,21 @@ class _Run:
         self._repeated = _Repeated()
 
     def run(self) -> None:
+        """Go on until told to stop, or until it cannot."""
         try:
             while not self.stopping.is_set() and self._step():
                 pass
         except _Ended as ended:
             self.failure = ended.failure
-        except BaseException as error:
-            self.failure = error
+        except BaseException as error:  # an exit, say: kept for join(), which raises it
+            self.failure = self._given_up(error)
         finally:
-            if isinstance(self.cursor, DurableCursor):
-                self.cursor.close()
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the cursor."""
+        if isinstance(self.cursor, DurableCursor):
+            self.cursor.close()
 
     def _step(self) -> bool:
         """Take one batch through the handler; return whether to go on."""
@@ -298,7 +303,7 @@ class _Run:
             if not isinstance(action, Action):
                 do = "return Action.CONTINUE, Action.STOP or Action.STOP_WITH_ROLLBACK"
                 raise BadValue(what="handler's answer", value=action, why="an Action is due", do=do)
-        except Exception as error:
+        except Exception as error:  # a handler may raise anything; the budget decides
             self._failed(batch, error)
             return True
         self._repeated.clear()
@@ -322,13 +327,17 @@ class _Run:
         try:
             self.cursor.commit()
         except Exception as error:  # a repository of the user's may raise anything
-            self.cursor.rollback()
-            self._tell(self._worker.callbacks.on_persist_failed, error)
-            failure = PersistFailed(worker=self._worker.name, position=self.cursor.committed, why=_words(error))
-            _log.error("%s", failure)
-            failure.__cause__ = error
-            raise _Ended(failure) from error
+            raise self._unsaved(error) from error
         self.cursor.take_gaps()
+
+    def _unsaved(self, error: Exception) -> _Ended:
+        """Tell, roll back, and end."""
+        self._tell(self._worker.callbacks.on_persist_failed, error)
+        self.cursor.rollback()
+        failure = PersistFailed(worker=self._worker.name, position=self.cursor.committed, why=in_words(error))
+        failure.__cause__ = error
+        _log.error("%s", failure)
+        return _Ended(failure)
 
     def _failed(self, batch: Batch, error: Exception) -> None:
         """Quarantine the batch, restart, or give up: in this order."""
@@ -339,21 +348,24 @@ class _Run:
         self.cursor.rollback()
         if self.budget.spend(self._worker.clock()):
             _log.warning(
-                "worker %r restarts after position %s: %s", self._worker.name, self.cursor.committed, _words(error)
+                "worker %r restarts after position %s: %s", self._worker.name, self.cursor.committed, in_words(error)
             )
             self._tell(self._worker.callbacks.on_restart, error, self.budget.restarts)
             return
         self._tell(self._worker.callbacks.on_exhausted, error)
+        raise _Ended(self._given_up(error))
+
+    def _given_up(self, error: BaseException) -> WorkerFailed:
         failure = WorkerFailed(
             worker=self._worker.name,
             restarts=self.budget.restarts,
             policy=str(self._worker.restart),
             position=self.cursor.committed,
-            why=_words(error),
+            why=in_words(error),
         )
         failure.__cause__ = error
         _log.error("%s", failure)
-        raise _Ended(failure)
+        return failure
 
     def _quarantine(self, batch: Batch, error: Exception, times: int) -> None:
         record = Quarantined(
@@ -362,7 +374,7 @@ class _Run:
             last=batch[-1].sequence,
             events=len(batch),
             failures=times,
-            error=_words(error),
+            error=in_words(error),
             at_ms=time.time_ns() // 1_000_000,
         )
         if self._worker.repository is not None:
@@ -370,8 +382,7 @@ class _Run:
             try:
                 self._worker.repository.put_if_absent(key, record.sealed())
             except Exception as failed:  # as when a position cannot be saved
-                self.cursor.rollback()
-                raise _Ended(failed) from error
+                raise self._unsaved(failed) from failed
         self._repeated.clear()
         self._commit()
         self.quarantined.append(record)

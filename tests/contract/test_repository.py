@@ -1,6 +1,7 @@
 """One suite for every backend of a repository."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from holdfast import LocalRepository, MemoryRepository, Repository, open_reposit
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import (
     AlreadyExists,
+    BadName,
     BadValue,
     Closed,
     Fenced,
@@ -175,6 +177,19 @@ def test_a_damaged_lease_record_still_counts(repository: Repository) -> None:
     assert Lease.take(repository).number == 10
 
 
+def test_a_lease_whose_record_was_taken_again_or_is_gone_is_fenced(repository: Repository) -> None:
+    """As when the folder is put back from an older copy: two holders of one number, told apart by their tokens."""
+    one = Lease.take(repository, locker=lambda: None)
+    repository.delete("lease/00000001.json")
+    with pytest.raises(Fenced, match="gone"):
+        one.check()
+    two = Lease.take(repository, locker=lambda: None)
+    assert two.number == one.number
+    with pytest.raises(Fenced):
+        one.check()
+    two.check()
+
+
 # --- decisions -------------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +230,42 @@ def test_what_could_not_be_read_back_is_never_written(repository: Repository) ->
     assert History(repository).entries() == []
 
 
+def test_what_a_look_finds_is_made_durable_before_it_is_told(repository: Repository) -> None:
+    """Its writer may have died before it was; and whoever is told acts on it."""
+    Decisions(repository).close(decision(1))
+    actions: list[tuple[str, str]] = []
+    looking = FaultyRepository(repository, lambda action, key: actions.append((action, key.rsplit("/", 1)[1])))
+    Decisions(looking).look("orders", 1, 41)
+    assert actions == [("read", "41.1.json"), ("put_if_absent", "41.1.json"), ("read", "41.2.json")]
+
+
+@pytest.mark.parametrize(
+    "facts", [{"x": float("nan")}, {"x": b"bytes"}, {1: "x"}, {"x": {1: 2}}, {"x": object()}], ids=str
+)
+def test_facts_that_json_would_change_are_refused(repository: Repository, facts: Any) -> None:
+    with pytest.raises(BadValue):
+        Decisions(repository).close(Decision(attempt=decision(1).attempt, verdict=Verdict.ABORT, lease=1, facts=facts))
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+    with pytest.raises(BadValue, match="deep"):
+        History(repository).add("x", facts={"deep": deep})
+
+
+def test_locks_are_no_values(repository: Repository, tmp_path: Path) -> None:
+    with repository.lock("cursors/c.lock"):
+        for act in (
+            lambda: repository.put("cursors/c.lock", b""),
+            lambda: repository.put_if_absent("cursors/c.lock", b""),
+            lambda: repository.delete("cursors/c.lock"),
+            lambda: repository.hold(tmp_path, "cursors/c.lock"),
+        ):
+            with pytest.raises(BadName, match="lock"):
+                act()
+        with pytest.raises(Locked):
+            repository.lock("cursors/c.lock")
+
+
 def test_a_decision_in_another_slot_or_damaged_is_refused(repository: Repository) -> None:
     decisions = Decisions(repository)
     decisions.close(decision(1))
@@ -249,6 +300,14 @@ def test_a_repository_belongs_to_one_pipeline(repository: Repository) -> None:
     assert later.uid == made.uid
     with pytest.raises(BadValue):
         later.begin_timeline(repository, 2)
+
+
+def test_timelines_only_go_up_whoever_asks(repository: Repository) -> None:
+    old = Identity.create(repository, "orders")
+    old.begin_timeline(repository, 5)
+    with pytest.raises(BadValue, match="timeline 5 already"):
+        old.begin_timeline(repository, 3)
+    assert Identity.load(repository).timeline == 5
 
 
 def test_history_keeps_who_did_what_when_and_why(repository: Repository) -> None:
@@ -363,6 +422,26 @@ def test_what_killed_writers_leave_is_hidden_and_swept_after_a_day(local: LocalR
     LocalRepository(local.root).put("a/c", b"")
     assert young.exists()
     assert not old.exists()
+
+
+def test_a_folder_that_was_removed_under_us_is_made_again(local: LocalRepository) -> None:
+    local.put("a/b", b"1")
+    shutil.rmtree(local.root)
+    local.put("a/b", b"2")
+    assert local.put_if_absent("a/c", b"3").won
+    assert local.read("a/b") == b"2"
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "a\0b", "s3://bucket/x", None])
+def test_paths_that_cannot_be_are_typed_errors(local: LocalRepository, path: Any) -> None:
+    local.put("held", b"")
+    for act in (
+        lambda: LocalRepository(path).put("x", b""),
+        lambda: local.hold(path, "objects/x"),
+        lambda: local.restore("held", path),
+    ):
+        with pytest.raises((BadValue, StorageFailed)):
+            act()
 
 
 def test_nothing_temporary_is_left_by_any_write(local: LocalRepository, tmp_path: Path) -> None:

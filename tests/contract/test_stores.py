@@ -128,7 +128,7 @@ def test_a_durable_store_survives_its_process_and_refuses_a_damaged_state(tmp_pa
     path = tmp_path / "states/s/00000000000000000008.state"
     good = path.read_bytes()
     path.write_bytes(good[:-1])
-    with pytest.raises(StateCorrupt):
+    with pytest.raises(StateCorrupt, match=r"states/s/0+8\.state"):
         found.latest("s")  # not the older one in its place
     path.write_bytes(state(9).to_bytes())
     with pytest.raises(StateCorrupt, match="sequence 9 stands in the file of sequence 8"):
@@ -137,6 +137,28 @@ def test_a_durable_store_survives_its_process_and_refuses_a_damaged_state(tmp_pa
     latest = found.latest("s")
     assert latest is not None
     assert latest.operator_states == {"op": b""}
+
+
+def test_what_the_caller_changes_later_changes_nothing_in_the_store(kind: str) -> None:
+    found = store(kind, 2)
+    operators = {"op": b"old"}
+    found.save(CheckpointState(CheckpointId("s", 1), operators))
+    operators["op"] = b"new"
+    latest = found.latest("s")
+    assert latest is not None
+    assert latest.operator_states == {"op": b"old"}
+
+
+def test_a_reader_that_loses_the_race_with_an_eviction_looks_again() -> None:
+    inner = MemoryRepository()
+    writer = DurableCheckpointStore(inner, 1)
+    writer.save(state(1))
+
+    def evict(action: str, key: str) -> None:
+        if action == "read" and key.endswith("1.state"):
+            writer.save(state(2))
+
+    assert DurableCheckpointStore(FaultyRepository(inner, evict), 1).latest("s") == state(2)
 
 
 def test_a_failed_eviction_leaves_one_too_many_never_too_few() -> None:
@@ -179,6 +201,16 @@ def test_recovery_gives_the_whole_state_and_seeds_the_mark_again(kind: str) -> N
     assert (recovered.last_included, recovered.next_sequence) == (5_000, 5_001)
     assert not checkpointer.offer("s", 5_099, lambda: state(5_099))
     assert checkpointer.offer("s", 5_100, lambda: state(5_100))
+
+
+def test_epochs_are_counted_from_where_a_recovered_stream_is_seen_next() -> None:
+    found = MemoryCheckpointStore(5)
+    found.save(state(7))
+    checkpointer = Checkpointer(found, IntervalPolicy(epochs=10))
+    checkpointer.recover("s")
+    assert not checkpointer.offer("s", 8, lambda: state(8), epoch=501)
+    assert not checkpointer.offer("s", 9, lambda: state(9), epoch=510)
+    assert checkpointer.offer("s", 10, lambda: state(10), epoch=511)
 
 
 def test_a_captured_state_of_another_stream_or_sequence_is_refused_and_stays_due() -> None:

@@ -124,10 +124,12 @@ def test_what_a_crash_left_is_cut_off_durably(recorder: Recorder, tmp_path: Path
     with (tmp_path / "log/index").open("ab") as index:
         index.write(b"rubbish")
     calls = recorder.during(lambda: log.writer().close())
-    assert calls == ["ftruncate log/index", "fsync log/index"]
+    assert [call for call in calls if "lock" not in call] == ["ftruncate log/index", "fsync log/index"]
 
 
 def test_a_stage_writes_its_slot_and_syncs_it(recorder: Recorder, tmp_path: Path) -> None:
     with FileBlocks.create(tmp_path / "b", 8) as blocks:
         stage = CheckpointedStage(1, blocks, MsgpackCodec(int))
+        first = recorder.during(stage.checkpoint)
+        assert first == ["pwrite b", "fdatasync b"] * 2  # the other slot is made ready first
         assert recorder.during(stage.checkpoint) == ["pwrite b", "fdatasync b"]

@@ -1,9 +1,12 @@
 """The lock between processes: refused at once with the holder's pid, free the moment the holder is gone."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +70,70 @@ def test_asking_twice_in_one_process_is_refused_and_does_not_drop_the_lock(tmp_p
     assert f"held by process {os.getpid()}" in refused.stderr
     lock.release()
     subprocess.run([sys.executable, "-c", probe, str(path)], check=True)
+
+
+def test_reading_or_copying_the_lock_file_does_not_drop_the_lock(tmp_path: Path) -> None:
+    """As a back-up inside the process does; a lock of the older kind would be gone."""
+    path = tmp_path / "lock"
+    with OsLock.acquire(path):
+        path.read_bytes()
+        shutil.copy(path, tmp_path / "copy")
+        with path.open("r+b"):
+            pass
+        probe = "import sys, pathlib; from holdfast.repository import OsLock; OsLock.acquire(pathlib.Path(sys.argv[1]))"
+        refused = subprocess.run([sys.executable, "-c", probe, str(path)], capture_output=True, text=True, check=False)
+        assert "Locked" in refused.stderr
+
+
+def test_a_fork_while_another_thread_locks_does_not_hang_the_child(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            OsLock.acquire(tmp_path / "churn").release()
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    for number in range(20):
+        child = os.fork()
+        if child == 0:
+            OsLock.acquire(tmp_path / f"child-{number}").release()
+            os._exit(0)
+        deadline = time.monotonic() + 20
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            if time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                pytest.fail("the child hangs")
+            time.sleep(0.001)
+    stop.set()
+    thread.join()
+
+
+def test_a_child_that_lives_on_does_not_keep_its_parents_lock(tmp_path: Path) -> None:
+    program = """
+import os, sys, time
+from pathlib import Path
+from holdfast.repository import OsLock
+lock = OsLock.acquire(Path(sys.argv[1]))
+if os.fork() == 0:
+    time.sleep(30)
+    os._exit(0)
+print("held", flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "lock")],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "held\n"
+        parent.kill()
+        parent.wait()
+        OsLock.acquire(tmp_path / "lock").release()
+        os.killpg(parent.pid, signal.SIGKILL)
 
 
 def test_a_forked_child_does_not_hold_what_its_parent_holds(tmp_path: Path) -> None:

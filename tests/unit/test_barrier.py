@@ -90,6 +90,29 @@ def test_a_caller_with_a_bad_epoch_does_not_lose_the_barrier() -> None:
     assert injector.handle().poll(1) is not None
 
 
+def test_every_change_of_the_word_happens_under_the_lock() -> None:
+    """The claim is exclusive by construction, with or without a global interpreter lock."""
+    injector = BarrierInjector()
+    slot = injector._slot
+    held: list[bool] = []
+
+    class Watched:
+        def __enter__(self) -> None:
+            held.append(True)
+
+        def __exit__(self, *_: object) -> None:
+            held.append(False)
+
+    slot.lock = Watched()  # type: ignore[assignment]
+    handle = injector.handle()
+    assert handle.poll(1) is None
+    assert held == []  # nothing pending: no lock
+    injector.trigger(1)
+    assert held == [True, False]
+    assert handle.poll(1) is not None
+    assert held == [True, False] * 2
+
+
 def test_a_cancel_for_a_barrier_never_seen_is_an_ordinary_barrier() -> None:
     injector = BarrierInjector()
     injector.trigger(1)

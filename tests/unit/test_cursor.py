@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from holdfast.errors import (
     Closed,
     CursorAhead,
     CursorCorrupt,
+    CursorDiverged,
     CursorLogMismatch,
     CursorRegionMismatch,
     Locked,
@@ -168,6 +170,17 @@ def test_a_rollback_shows_the_same_gaps_again_and_keeps_the_older_ones(tmp_path:
     assert len(cursor.gaps) == 2
 
 
+def test_rollbacks_count_no_drop_twice_and_lose_no_gap(tmp_path: Path) -> None:
+    cursor = Cursor(gappy(tmp_path), ALL, gap_buffer=1)
+    polled(cursor, 2)
+    cursor.commit()
+    for _ in range(3):
+        polled(cursor)
+        assert (cursor.gaps, cursor.dropped_gaps) == ((Gap(5, 8, ((5, 6), (6, 8))),), 1)
+        cursor.rollback()
+        assert (cursor.gaps, cursor.dropped_gaps) == ((Gap(1, 3, ((1, 3),)),), 0)
+
+
 @given(
     shape=st.lists(st.tuples(st.sampled_from(["a", "b", ""]), st.integers(1, 3)), max_size=8),
     limits=st.lists(st.integers(1, 4), min_size=1, max_size=6),
@@ -289,6 +302,40 @@ def test_a_cursor_past_the_end_of_its_log_is_refused_not_skipped_over(
     with pytest.raises(CursorAhead) as caught:
         DurableCursor(repository, "mine", EventLog.open(log.path), ALL)
     assert (caught.value.position, caught.value.tail) == (6, 6)
+
+
+def test_a_log_that_went_back_and_took_another_course_is_refused_not_read_on(
+    log: EventLog, repository: LocalRepository
+) -> None:
+    """The position is within the log again, but it is another event's: those before it would be skipped."""
+    backup = {name: (log.path / name).read_bytes() for name in ("head", "index")}
+    with log.writer() as writer:
+        writer.append(events("g", "h"))
+    with DurableCursor(repository, "mine", log, ALL) as cursor:
+        polled(cursor)
+        cursor.commit()
+    for name, data in backup.items():
+        (log.path / name).write_bytes(data)
+    restored = EventLog.open(log.path)
+    with restored.writer() as writer:
+        writer.append(events("x", "y", "z"))
+    with pytest.raises(CursorDiverged, match="sequence 7"):
+        DurableCursor(repository, "mine", restored, ALL)
+
+
+def test_a_forked_child_has_no_part_in_its_parents_cursor(log: EventLog, repository: LocalRepository) -> None:
+    with DurableCursor(repository, "mine", log, ALL) as cursor:
+        polled(cursor, 2)
+        child = os.fork()
+        if child == 0:
+            try:
+                cursor.commit()
+            except Closed:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert read_cursor(repository, "mine") is None
+        cursor.commit()
 
 
 def test_a_failed_commit_keeps_the_old_position(log: EventLog) -> None:

@@ -111,6 +111,7 @@ def test_regions_filter_by_scope_entity_kind_and_clock(tmp_path: Path) -> None:
     assert found(kind=KindFilter(1, 2)) == [1, 3]
     assert found(clock=(2, 3)) == [1, 2]
     assert found(clock=(0, 2**64 - 1)) == [0, 1, 2, 3]
+    assert found(clock=(2**63, 2**64 - 1)) == []
 
 
 @given(data=st.data())
@@ -331,6 +332,146 @@ def test_a_segment_that_cannot_be_written_changes_nothing(tmp_path: Path) -> Non
     assert names(log) == [(0, "a"), (1, "c")]
 
 
+def test_a_halted_or_closed_writer_commits_nothing_through_an_open_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    log = new_log(tmp_path, events("a"))
+    writer = log.writer()
+    append = writer.begin()
+    append.add(events("b"))
+    with pytest.raises(AppendOpen):
+        writer.cancel(1, "in between")
+    writer._halted = True
+    for end in (append.commit, append.abort):
+        with pytest.raises(LogHalted):
+            end()
+    writer.close()
+    for end in (append.commit, append.abort):
+        with pytest.raises(Closed):
+            end()
+    assert names(EventLog.open(tmp_path)) == [(0, "a")]
+
+
+@pytest.mark.parametrize("why", [5, None, b"x"])
+def test_a_reason_that_could_not_be_read_back_is_refused(tmp_path: Path, why: Any) -> None:
+    log = new_log(tmp_path, events("a"))
+    with log.writer() as writer:
+        with pytest.raises(BadValue):
+            writer.cancel(1, why)
+        append = writer.begin()
+        append.add(events("b"))
+        with pytest.raises(BadValue):
+            append.abort(why)
+    assert EventLog.open(tmp_path).tail == 1
+
+
+def test_an_abort_by_an_error_with_an_odd_text_still_leaves_its_range(tmp_path: Path) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    log = EventLog.create(tmp_path)
+    with log.writer() as writer:
+        for error in (RuntimeError("\udc80"), Mute()):
+            with pytest.raises(type(error)), writer.begin() as append:
+                append.add(events("a"))
+                raise error
+    assert log.refresh() == 2
+    assert log.cancelled(0, 2) == [(0, 1), (1, 2)]
+
+
+def test_a_log_that_lost_its_record_is_damaged_and_never_made_anew(tmp_path: Path) -> None:
+    new_log(tmp_path, events("a"))
+    (tmp_path / "log.json").unlink()
+    index = (tmp_path / "index").read_bytes()
+    for make in (EventLog.open, EventLog.create, EventLog.open_or_create):
+        with pytest.raises(LogCorrupt, match="it is missing, and the log has records"):
+            make(tmp_path)
+    assert (tmp_path / "index").read_bytes() == index
+
+
+def test_a_log_is_not_made_under_a_live_writer(tmp_path: Path) -> None:
+    log = EventLog.create(tmp_path)
+    about = (tmp_path / "log.json").read_bytes()
+    with log.writer() as writer:
+        (tmp_path / "log.json").unlink()
+        with pytest.raises(Locked):
+            EventLog.create(tmp_path)
+        (tmp_path / "log.json").write_bytes(about)
+        writer.append(events("a"))
+    assert names(log) == [(0, "a")]
+
+
+def test_another_logs_record_does_not_fit(tmp_path: Path) -> None:
+    new_log(tmp_path / "one", events("a"))
+    other = new_log(tmp_path / "other", events("a"))
+    (tmp_path / "one/log.json").write_bytes((other.path / "log.json").read_bytes())
+    with pytest.raises(LogCorrupt, match="chain"):
+        EventLog.open(tmp_path / "one")
+
+
+def test_a_head_that_went_back_does_not_take_committed_records_along(tmp_path: Path) -> None:
+    log = new_log(tmp_path, events("a"))
+    head = (tmp_path / "head").read_bytes()
+    with log.writer() as writer:
+        for name in "bcd":
+            writer.append(events(name))
+    index = (tmp_path / "index").read_bytes()
+    (tmp_path / "head").write_bytes(head)
+    with pytest.raises(LogCorrupt, match="3 more follow them whole"):
+        log.writer()
+    assert (tmp_path / "index").read_bytes() == index
+    assert repair(tmp_path).regained == 3
+    assert len(names(EventLog.open(tmp_path))) == 4
+
+
+def test_a_reader_makes_a_new_head_durable_before_it_believes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a cursor could be saved past events that a loss of power takes away again."""
+    log = EventLog.create(tmp_path)
+    synced = []
+    fdatasync = os.fdatasync
+
+    def note(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fdatasync(descriptor)
+
+    with log.writer() as writer:
+        writer.append(events("a"))
+        monkeypatch.setattr(os, "fdatasync", note)
+        assert log.refresh() == 1
+        assert synced == [str(tmp_path / "head")]
+        assert log.refresh() == 1
+        assert len(synced) == 1
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("ns"), pa.duration("us"), pa.list_(pa.timestamp("s")), pa.month_day_nano_interval(), "text"]
+)
+def test_payload_types_that_python_cannot_hold_are_refused(tmp_path: Path, kind: Any) -> None:
+    with pytest.raises(BadValue, match="payload type"):
+        EventLog.create(tmp_path, payload=kind)
+    assert not (tmp_path / "log.json").exists()
+
+
+def test_a_forked_child_has_no_part_in_its_parents_writer(tmp_path: Path) -> None:
+    log = EventLog.create(tmp_path)
+    with log.writer() as writer:
+        writer.append(events("a"))
+        child = os.fork()
+        if child == 0:
+            try:
+                writer.append(events("child"))
+            except Closed:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert writer.append(events("b")) == range(1, 2)
+    assert names(log) == [(0, "a"), (1, "b")]
+
+
 def test_an_index_that_went_back_under_a_reader_is_found(tmp_path: Path) -> None:
     log = new_log(tmp_path, events("a"))
     saved = {name: (tmp_path / name).read_bytes() for name in ("head", "index")}
@@ -385,12 +526,13 @@ def test_a_repair_regains_only_what_is_whole_and_refuses_to_guess(tmp_path: Path
 
 # --- the index alone -------------------------------------------------------------------------------------------------
 
+FIRST = Head.first("uid")
 segment = Segment("segments/x", 0, 1, 1, bytes(32))
 shapes = st.lists(st.tuples(st.booleans(), st.integers(1, 5)), max_size=12)
 
 
 def built(shape: list[tuple[bool, int]]) -> tuple[bytes, Head]:
-    data, head = b"", Head()
+    data, head = b"", FIRST
     for cancelled, count in shape:
         made = Cancelled(head.tail, count, "why") if cancelled else Committed(head.tail, count, (segment,))
         record, head = encode(made, head)
@@ -403,7 +545,7 @@ def test_ranges_know_what_holds_each_sequence_and_what_was_cancelled(
     shape: list[tuple[bool, int]], start: int, end: int
 ) -> None:
     data, head = built(shape)
-    ranges = Ranges()
+    ranges = Ranges("uid")
     ranges.add(data, head)
     holes = [cancelled for cancelled, count in shape for _ in range(count)]
     for sequence, hole in enumerate(holes):
@@ -421,8 +563,8 @@ def test_records_taken_out_doubled_or_swapped_break_the_chain(
     shape: list[tuple[bool, int]], data: st.DataObject
 ) -> None:
     whole, head = built(shape)
-    records, behind, at = [], Head(), 0
-    for _, behind in decode(whole, Head()):
+    records, behind, at = [], FIRST, 0
+    for _, behind in decode(whole, FIRST):
         records.append(whole[at : behind.length])
         at = behind.length
     assert behind == head
@@ -434,4 +576,6 @@ def test_records_taken_out_doubled_or_swapped_break_the_chain(
     swapped[one], swapped[other] = swapped[other], swapped[one]
     for changed in (records[:one] + records[one + 1 :], [*records, records[one]], swapped):
         with pytest.raises(RangeDamaged):
-            Ranges().add(b"".join(changed), head)
+            Ranges("uid").add(b"".join(changed), head)
+    with pytest.raises(RangeDamaged):
+        Ranges("another log's uid").add(whole, head)

@@ -149,6 +149,7 @@ def test_wrong_types_and_nulls_are_errors(fields: dict[str, Any]) -> None:
         original()[:-1] + b', "epoch": 4}',
         original(a={"b": 1}).replace(b'"b": 1', b'"b": 1, "b": 2'),
         original()[:-1] + b', "x": NaN}',
+        original()[:-1] + b', "x": ' + b"9" * 5000 + b"}",
         original()[:-1] + b', "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         original()[:-1] + b', "x": "\\ud800"}'[:-2] + b'"',
     ],
@@ -234,10 +235,22 @@ def test_sinks_and_sources_are_only_checked_where_they_are_recorded() -> None:
     assert codes(manifest(source_offsets={"y": ConnectorCheckpoint({}, 1)})) == set()
 
 
-def test_version_2_needs_its_digests() -> None:
+def test_missing_digests_are_shown_and_a_rewritten_version_1_can_still_be_restored() -> None:
     bare = manifest(operator_states={"a": OperatorState(external=True, external_length=4)})
     assert codes(bare) == {IssueCode.DIGEST_ABSENT, IssueCode.CHECKSUM_ABSENT}
-    assert codes(manifest(vnode_count=0)) == {IssueCode.VNODE_COUNT_ZERO}
+    old = Manifest.from_bytes(original(operator_states={"agg": {"state_b64": "aGVsbG8="}}))
+    rewritten = Manifest.from_bytes(old.to_bytes())
+    warnings = rewritten.require_valid()
+    assert {issue.code for issue in warnings} == {IssueCode.DIGEST_ABSENT, IssueCode.VNODE_COUNT_ZERO}
+    assert bytes(rewritten.read_states()["agg"]) == b"hello"
+
+
+def test_the_program_is_compared_by_its_hash() -> None:
+    assert codes(manifest(pipeline_hash=5), expected_pipeline_hash=5) == set()
+    assert codes(manifest(pipeline_hash=5), expected_pipeline_hash=6) == {IssueCode.PIPELINE_HASH_MISMATCH}
+    assert codes(manifest(), expected_pipeline_hash=6) == set()
+    with pytest.raises(BadValue, match="description"):
+        pipeline_hash({"a": object()})
 
 
 @given(
@@ -316,6 +329,16 @@ def test_a_rewrite_never_drops_the_checksum() -> None:
         {"pipeline_hash": 2**64},
         {"extra": {"owner": "not JSON"}},
         {"source_names": [1]},
+        {"source_names": "orders"},
+        {"watermark": float("nan")},
+        {"epoch": True},
+        {"vnode_count": 70_000},
+        {"sink_commit_statuses": {"a": SinkStatus("Bogus")}},
+        {"source_offsets": {"k": ConnectorCheckpoint({"p": 1234}, 1)}},  # type: ignore[dict-item]
+        {"source_offsets": {"k": ConnectorCheckpoint({}, 1, extra={"offsets": "{}"})}},
+        {"operator_states": {"o": OperatorState(state_b64="", extra={"state_b64": '"eA=="'})}},
+        {"extra": {"x": '1,"y":2'}},
+        {"extra": {"x": '"\ud800"'}},
     ],
     ids=str,
 )

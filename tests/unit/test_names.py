@@ -70,6 +70,13 @@ def test_hostile_keys_reach_no_backend(key: str, tmp_path: object) -> None:
             repository.put_if_absent(key, b"")
 
 
+def test_a_number_too_long_to_print_is_refused_in_words() -> None:
+    with pytest.raises(BadInput, match="<int: ValueError>"):
+        CheckpointId("s", 10**5000)
+    with pytest.raises(BadInput):
+        Attempt(stream="s", timeline=1, epoch=10**5000, attempt=1)
+
+
 @given(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", fullmatch=True))
 def test_plain_names_pass_and_are_keys_too(name: str) -> None:
     assert checked_name("stream", name) == name

@@ -39,6 +39,13 @@ def test_other_values_stand(name: str) -> None:
         "host=h password = 'hunter2 with \\' quote' dbname=d",
         "jdbc:postgresql://host/db?user=me&password=hunter2",
         "Server=h;Pwd=hunter2;Database=d",
+        "host=h sslpassword=hunter2",
+        "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=hunter2==;EndpointSuffix=x",
+        "http://host/path?token=hunter2&x=1",
+        '{"user": "me", "password": "hunter2"}',
+        "jdbc:oracle:thin:me/hunter2@host:1521/db",
+        "Authorization: Bearer hunter2.abc",
+        "password='it''s hunter2' dbname=d",
     ],
 )
 def test_passwords_inside_addresses_are_struck_out(text: str) -> None:

@@ -71,6 +71,9 @@ def test_kinds_scopes_and_clocks_filter() -> None:
         {"entity": 5},
         {"clock": (5, 4)},
         {"clock": (-1, 4)},
+        {"clock": 5},
+        {"clock": (1, 2, 3)},
+        {"kind": "any"},
     ],
 )
 def test_regions_that_can_hold_nothing_are_refused(bad: dict[str, object]) -> None:

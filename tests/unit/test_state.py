@@ -1,5 +1,7 @@
 import itertools
 import struct
+from array import array
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -151,6 +153,17 @@ def test_values_that_the_bytes_cannot_hold_are_refused(field: str, value: object
         CheckpointState(CheckpointId("s", 1), **{field: value})  # type: ignore[arg-type]
     with pytest.raises(BadValue):
         CheckpointState(CheckpointId("s", 1), source_offsets={"a": value})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("state", ["text", bytearray(b"x"), memoryview(b"ab"), array("I", [1, 2])])
+def test_states_that_are_no_bytes_are_refused(state: Any) -> None:
+    """Wider items would be counted wrong; what can change later would not be what was saved."""
+    with pytest.raises(BadValue, match="operator 'm'"):
+        CheckpointState(CheckpointId("s", 1), {"m": state})
+    with pytest.raises(BadValue):
+        CheckpointState("s", {})  # type: ignore[arg-type]
+    with pytest.raises(BadValue):
+        CheckpointState(CheckpointId("s", 1), metadata={"a": 1})  # type: ignore[dict-item]
 
 
 def test_a_name_that_is_no_utf8_is_refused_when_written() -> None:

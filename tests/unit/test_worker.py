@@ -174,7 +174,7 @@ def test_an_exit_from_the_handler_reaches_join(log: EventLog) -> None:
         raise SystemExit(3)
 
     handle = worker(log, leave, MemoryRepository()).start()
-    with pytest.raises(SystemExit):
+    with pytest.raises(WorkerFailed, match="SystemExit: 3"):
         handle.join(10)
 
 
@@ -347,6 +347,66 @@ def test_a_poison_batch_is_quarantined_after_identical_failures_and_recorded(log
     assert saved(repository) == 9
 
 
+def test_a_quarantine_record_stands_before_the_position_moves_on(log: EventLog) -> None:
+    """Else a crash between the two would leave events passed over and nobody told."""
+    inner = MemoryRepository()
+    told: list[Exception] = []
+
+    def fault(action: str, key: str) -> None:
+        if action == broken:
+            raise StorageFailed(action=action, key=key, why="disk full")
+
+    options: dict[str, Any] = {"quarantine_after": 1, "callbacks": Callbacks(on_persist_failed=told.append)}
+    broken = "put"
+    with pytest.raises(PersistFailed):
+        worker(log, Handler(ValueError("x")), FaultyRepository(inner, fault), **options).start().join(10)
+    assert inner.list("cursors/mine.quarantine") == ["0-9.json"]
+    assert saved(inner) is None
+    inner.delete("cursors/mine.quarantine/0-9.json")
+    broken = "put_if_absent"
+    with pytest.raises(PersistFailed):
+        worker(log, Handler(ValueError("x")), FaultyRepository(inner, fault), **options).start().join(10)
+    assert saved(inner) is None
+    assert len(told) == 2
+
+
+def test_a_failed_persist_is_told_before_the_rollback(log: EventLog) -> None:
+    seen: list[int | None] = []
+
+    def fault(action: str, key: str) -> None:
+        if action == "put":
+            raise StorageFailed(action=action, key=key, why="disk full")
+
+    callbacks = Callbacks(on_persist_failed=lambda _: seen.append(handle._run.cursor.position))
+    entered = threading.Event()
+
+    def wait(batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Action:
+        entered.wait(10)
+        return Action.CONTINUE
+
+    handle = worker(log, wait, FaultyRepository(MemoryRepository(), fault), callbacks=callbacks).start()
+    entered.set()
+    with pytest.raises(PersistFailed):
+        handle.join(10)
+    assert seen == [9]
+    assert handle._run.cursor.position is None
+
+
+def test_a_worker_whose_thread_cannot_start_lets_go_of_its_cursor(
+    log: EventLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = LocalRepository(tmp_path / "r")
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            worker(log, Handler(), repository).start()
+    worker(log, Handler(), repository).start().join(10)
+
+
 def test_failures_that_differ_are_not_poison(log: EventLog) -> None:
     handler = Handler(*[RuntimeError(str(number)) for number in range(4)])
     running = worker(log, handler, quarantine_after=2, restart=RestartPolicy.bounded(3, 60)).start()
@@ -392,11 +452,16 @@ def test_wrong_cursors_are_refused_before_anything_runs(log: EventLog, tmp_path:
     with pytest.raises(CursorCorrupt):
         worker(log, handler, repository).start()
     repository.put("cursors/mine.ckpt", good)
-    short = new_log(tmp_path / "short", events("a"))
-    short_about, log_about = short.path / "log.json", log.path / "log.json"
-    short_about.write_bytes(log_about.read_bytes())  # the same log, restored from an older copy
+    copy = EventLog.create(tmp_path / "copy")
+    saved_ = {name: (copy.path / name).read_bytes() for name in ("head", "index")}
+    with copy.writer() as writer:
+        writer.append(events("a"))
+    copied = CursorWorker(ALL, Handler(until=0), log=copy, repository=repository, cursor="copied")
+    copied.start().join(10)
+    for name, data in saved_.items():  # the log is restored from an older copy
+        (copy.path / name).write_bytes(data)
     with pytest.raises(CursorAhead):
-        worker(EventLog.open(short.path), handler, repository).start()
+        copied.start()
     assert handler.batches == []
 
 

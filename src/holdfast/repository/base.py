@@ -34,7 +34,10 @@ def buffers(data: Data) -> list[memoryview]:
         isinstance(each, bytes | bytearray | memoryview) for each in pieces
     ):
         raise BadValue(what="data", value=data, why="bytes, or a list of several, are due")
-    return [memoryview(each).cast("B") for each in pieces]
+    try:
+        return [memoryview(each).cast("B") for each in pieces]
+    except TypeError as error:
+        raise BadValue(what="data", value=data, why=str(error)) from error  # bytes that do not lie in one piece
 
 
 def joined(data: Data) -> bytes:
@@ -52,6 +55,10 @@ class Put:
 
 class Lock(Protocol):
     """A lock that is held until it is released, or its process ends."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this process still has it."""
 
     def release(self) -> None:
         """Let go; harmless when done twice."""

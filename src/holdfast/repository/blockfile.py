@@ -32,7 +32,7 @@ class FileBlocks:
         path = local_path("file of blocks", path)
         with files.failing_as("create", str(path)):
             files.make_folder(path.parent)
-            with OsLock.acquire(_lock_path(path)), files.temporary(path.parent, b"") as temp:
+            with cls.lock(path, str(path)), files.temporary(path.parent, b"") as temp:
                 descriptor = os.open(temp, os.O_RDWR | os.O_CLOEXEC)
                 try:
                     os.posix_fallocate(descriptor, 0, size)
@@ -55,7 +55,7 @@ class FileBlocks:
         size = path.stat().st_size
         if not size or size % BLOCK_SIZE:
             raise BadValue(what="file of blocks", value=str(path), why=f"{size} bytes are no whole blocks")
-        lock = OsLock.acquire(_lock_path(path), what or str(path))
+        lock = cls.lock(path, what or str(path))
         try:
             with files.failing_as("open", str(path)):
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -75,6 +75,11 @@ class FileBlocks:
             blocks.close()
             raise BadValue(what="number of blocks", value=num_blocks, why=f"the file has {blocks.num_blocks}")
         return blocks
+
+    @staticmethod
+    def lock(path: Path, what: str) -> OsLock:
+        """Take the lock of a file of blocks that is yet to be made, or made anew."""
+        return OsLock.acquire(_lock_path(path), what)
 
     @property
     def num_blocks(self) -> int:
@@ -123,6 +128,11 @@ class FileBlocks:
         self._check(0, 0)
         os.fdatasync(self._descriptor)
 
+    @property
+    def held(self) -> bool:
+        """Whether this process still has the file: it is open, and not a copy in a forked child."""
+        return self._descriptor >= 0 and self._lock.held
+
     def close(self) -> None:
         """Close the file and let go of its lock; harmless when done twice."""
         if self._descriptor >= 0:
@@ -139,7 +149,7 @@ class FileBlocks:
         self.close()
 
     def _check(self, first: int, count: int) -> None:
-        if self._descriptor < 0:
+        if not self.held:
             raise Closed(what=f"file of blocks {self.path}")
         if first < 0 or first + count > self._num_blocks:
             raise BadValue(what="block", value=first, why=f"the device has {self._num_blocks}")

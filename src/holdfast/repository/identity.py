@@ -38,8 +38,10 @@ class Identity(Record, frozen=True, kw_only=True):
 
     def begin_timeline(self, repository: Repository, timeline: int) -> Identity:
         """Make `timeline` the current one. For the holder of the lease; timelines only go up."""
-        if timeline <= self.timeline:
-            raise BadValue(what="timeline", value=timeline, why=f"the current one is {self.timeline} already")
+        current = Identity.load(repository)  # ours may be old by now
+        if current.uid != self.uid or timeline <= current.timeline:
+            why = f"pipeline {current.uid} is at timeline {current.timeline} already"
+            raise BadValue(what="timeline", value=timeline, why=why)
         identity = Identity(pipeline=self.pipeline, uid=self.uid, timeline=timeline)
         repository.put(KEY, identity.sealed())
         return identity

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 from types import TracebackType
 
-from holdfast.errors import Closed, Fenced, LeaseTaken, RecordCorrupt
+from holdfast.errors import Closed, Fenced, LeaseTaken, NotFound, RecordCorrupt
 from holdfast.repository.base import Lock, Repository
 from holdfast.seal import Record
 
@@ -93,12 +93,21 @@ class Lease:
         return cls(repository, record, lock)
 
     def check(self) -> None:
-        """Raise `Fenced` if a newer lease was taken. A list, not a look at the next number: that one may be gone."""
+        """Raise `Fenced` if a newer lease was taken, or this one's record is not there as it was written.
+
+        A list, not a look at the next number: that one may be gone already.
+        """
         if self._released:
             raise Closed(what=f"lease {self.number}")
         newest = max(_numbers(self._repository), default=0)
         if newest > self.number:
             data = self._repository.read(_key(newest))
+            raise Fenced(number=self.number, newer=newest, holder=_holder(data, newest))
+        try:
+            data = self._repository.read(_key(self.number))
+        except NotFound:
+            raise Fenced(number=self.number, newer=newest, holder="nobody: its record is gone") from None
+        if data != self.record.sealed():  # the folder was put back from a copy, and somebody took the number again
             raise Fenced(number=self.number, newer=newest, holder=_holder(data, newest))
 
     def release(self) -> None:

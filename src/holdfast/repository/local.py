@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from holdfast.errors import AlreadyExists, BadValue, NotFound, StorageFailed
-from holdfast.names import checked_key
+from holdfast.names import checked_key, checked_value_key
 from holdfast.repository import files
 from holdfast.repository.base import Data, Put, joined
 from holdfast.repository.files import local_path
@@ -22,8 +22,9 @@ class LocalRepository:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = local_path("repository address", root)
-        if self.root.exists() and not self.root.is_dir():
-            raise BadValue(what="repository root", value=str(root), why="there is a file, not a folder")
+        with files.failing_as("open", str(self.root)):
+            if self.root.exists() and not self.root.is_dir():
+                raise BadValue(what="repository root", value=str(root), why="there is a file, not a folder")
         self._folders: set[Path] = set()
         self._temporaries = self.root / TEMPORARIES
 
@@ -46,7 +47,7 @@ class LocalRepository:
 
     def put(self, key: str, data: Data) -> None:
         """Write the value durably, replacing what was there."""
-        files.replace_durably(self._path_to_write(key), data, key, via=self._temporaries)
+        files.replace_durably(self._path_to_write(checked_value_key(key)), data, key, via=self._temporaries)
 
     def put_if_absent(self, key: str, data: Data) -> Put:
         """Write the value durably if there is none: the link into place has one winner.
@@ -54,7 +55,7 @@ class LocalRepository:
         1. Write and sync a temporary file.  2. Link it into place, or lose.  3. Sync the folder, winner and loser
         alike: the loser acts on what it reads, so that must be durable before it returns.
         """
-        path = self._path_to_write(key)
+        path = self._path_to_write(checked_value_key(key))
         with files.failing_as("write", key), files.temporary(self._temporaries, data) as temp:  # 1
             for _ in range(_TRIES):
                 try:
@@ -83,7 +84,7 @@ class LocalRepository:
 
     def delete(self, key: str) -> None:
         """Remove the value durably; harmless when there is none."""
-        path = self._path(key)
+        path = self._path(checked_value_key(key))
         with files.failing_as("delete", key):
             try:
                 path.unlink()
@@ -94,7 +95,8 @@ class LocalRepository:
 
     def hold(self, source: Path, key: str) -> None:
         """Keep a file that somebody else made and may not have synced: sync, link, sync the folder."""
-        path = self._path_to_write(key)
+        source = local_path("file to hold", source)
+        path = self._path_to_write(checked_value_key(key))
         with files.failing_as("hold", str(source)):
             if source.is_symlink() or not source.is_file():
                 raise BadValue(what="file to hold", value=str(source), why="it is no plain file")
@@ -108,17 +110,20 @@ class LocalRepository:
             files.sync_folder(path.parent)
 
     def restore(self, key: str, target: Path) -> None:
-        """Put a held file at `target` durably; what stands there is never overwritten."""
-        path = self._path(key)
-        if not path.is_file():
-            raise NotFound(key=key, where=self.where)
+        """Put a held file at `target` durably; what stands there is never overwritten.
+
+        The two share their bytes: whoever changes the file must replace it, as Spark does, and not write into it.
+        """
+        path, target = self._path(key), local_path("target", target)
         with files.failing_as("restore", key):
-            files.make_folder(target.absolute().parent)
+            if not path.is_file():
+                raise NotFound(key=key, where=self.where)
+            files.make_folder(target.parent)
             try:
                 files.link_or_copy(path, target)
             except FileExistsError:
                 raise AlreadyExists(what=str(target)) from None
-            files.sync_folder(target.absolute().parent)
+            files.sync_folder(target.parent)
 
     def lock(self, key: str) -> OsLock:
         """Take the lock file of this name for this process, or raise `Locked` at once."""
@@ -129,6 +134,8 @@ class LocalRepository:
 
     def _path_to_write(self, key: str) -> Path:
         path = self._path(key)
+        if not self._temporaries.is_dir():
+            self._folders.clear()  # the first write, or the first since the folder was removed under us
         if path.parent not in self._folders:
             with files.failing_as("make the folder of", key):
                 if not self._folders:

@@ -8,8 +8,9 @@ from pathlib import Path
 from types import TracebackType
 
 from holdfast.errors import AlreadyExists, BadValue, Locked, NotFound
-from holdfast.names import checked_key
+from holdfast.names import checked_key, checked_value_key
 from holdfast.repository.base import Data, Put, joined
+from holdfast.repository.files import failing_as, local_path
 
 
 class MemoryRepository:
@@ -34,13 +35,13 @@ class MemoryRepository:
 
     def put(self, key: str, data: Data) -> None:
         """Write the value, replacing what was there."""
-        self._values[checked_key(key)] = joined(data)
+        self._values[checked_value_key(key)] = joined(data)
 
     def put_if_absent(self, key: str, data: Data) -> Put:
         """Write the value if there is none."""
         new = joined(data)
         with self._mutex:
-            won = checked_key(key) not in self._values
+            won = checked_value_key(key) not in self._values
             return Put(won, self._values.setdefault(key, new))
 
     def list(self, folder: str = "") -> list[str]:
@@ -51,23 +52,27 @@ class MemoryRepository:
 
     def delete(self, key: str) -> None:
         """Remove the value; harmless when there is none."""
-        self._values.pop(checked_key(key), None)
+        self._values.pop(checked_value_key(key), None)
 
     def hold(self, source: Path, key: str) -> None:
         """Keep a copy of a file; a key that is there stays as it is."""
-        if source.is_symlink() or not source.is_file():
-            raise BadValue(what="file to hold", value=str(source), why="it is no plain file")
-        self.put_if_absent(key, source.read_bytes())
+        checked_value_key(key)
+        source = local_path("file to hold", source)
+        with failing_as("hold", str(source)):
+            if source.is_symlink() or not source.is_file():
+                raise BadValue(what="file to hold", value=str(source), why="it is no plain file")
+            self.put_if_absent(key, source.read_bytes())
 
     def restore(self, key: str, target: Path) -> None:
         """Put a held file at `target`, which must not exist."""
-        data = self.read(key)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with target.open("xb") as writer:
-                writer.write(data)
-        except FileExistsError:
-            raise AlreadyExists(what=str(target)) from None
+        data, target = self.read(key), local_path("target", target)
+        with failing_as("restore", key):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with target.open("xb") as writer:
+                    writer.write(data)
+            except FileExistsError:
+                raise AlreadyExists(what=str(target)) from None
 
     def lock(self, key: str) -> MemoryLock:
         """Take the lock of this name, or raise `Locked` at once."""
@@ -84,6 +89,11 @@ class MemoryLock:
     def __init__(self, locked: set[str], key: str) -> None:
         self._locked: set[str] | None = locked
         self._key = key
+
+    @property
+    def held(self) -> bool:
+        """Whether it is still held."""
+        return self._locked is not None
 
     def release(self) -> None:
         """Let go; harmless when done twice."""

@@ -55,8 +55,9 @@ class Checkpointer:
         self.total_checkpoints += 1
         return True
 
-    def recover(self, stream: str, *, epoch: int = 0) -> Recovered | None:
+    def recover(self, stream: str) -> Recovered | None:
         """Return the stream's last state whole, and count the next interval from it. `None`: a fresh start."""
         state = self._store.latest(stream)
-        self._policy.taken(stream, Progress(state.id.sequence if state else 0, epoch, self._clock()))
+        progress = Progress(state.id.sequence, None, self._clock()) if state else Progress(now=self._clock())
+        self._policy.taken(stream, progress)
         return Recovered(state) if state else None

@@ -5,11 +5,12 @@ A file of version 1 that stands there is read too. One process writes a stream a
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 
-from holdfast.errors import StateCorrupt
-from holdfast.names import checked_name, checked_positive, checked_type
+from holdfast.errors import NotFound, StateCorrupt
+from holdfast.names import checked_name, checked_positive, checked_type, checked_u64
 from holdfast.repository import Repository
 from holdfast.state import CheckpointId, CheckpointState
 from holdfast.stores.base import evicted_by
@@ -35,12 +36,17 @@ class DurableCheckpointStore:
 
     def latest(self, stream: str) -> CheckpointState | None:
         """Return the state with the highest sequence. A damaged one is an error, not a reason to take an older one."""
-        sequences = self._sequences(stream)
-        return self._read(stream, sequences[-1]) if sequences else None
+        while sequences := self._sequences(stream):
+            with contextlib.suppress(NotFound):  # evicted between the list and the read: there is a newer one
+                return self._read(stream, sequences[-1])
+        return None
 
     def load(self, stream: str, sequence: int) -> CheckpointState | None:
         """Return the state with this sequence, or `None`."""
-        return self._read(stream, sequence) if sequence in self._sequences(stream) else None
+        try:
+            return self._read(stream, sequence)
+        except NotFound:
+            return None
 
     def list(self, stream: str) -> list[CheckpointId]:
         """Return the ids of all states of a stream, ascending; each file is read and checked."""
@@ -62,7 +68,13 @@ class DurableCheckpointStore:
         return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
     def _read(self, stream: str, sequence: int) -> CheckpointState:
-        state = CheckpointState.from_bytes(self._repository.read(_key(stream, sequence)), stream)
+        key = _key(checked_name("stream", stream), checked_u64("sequence", sequence))
+        data = self._repository.read(key)
+        try:
+            state = CheckpointState.from_bytes(data, stream)
+        except StateCorrupt as damage:
+            damage.where = f"checkpoint state {key!r}"
+            raise
         if state.id.sequence != sequence:
             raise StateCorrupt(offset=0, why=f"sequence {state.id.sequence} stands in the file of sequence {sequence}")
         return state

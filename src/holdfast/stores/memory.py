@@ -10,40 +10,45 @@ from holdfast.stores.base import evicted_by
 
 
 class MemoryCheckpointStore:
-    """Keeps at most `limit` states a stream; safe to share between threads."""
+    """Keeps at most `limit` states a stream, as bytes: what a caller changes later changes nothing here.
+
+    Safe to share between threads.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = checked_positive("number of states kept", limit)
-        self._streams: dict[str, dict[int, CheckpointState]] = {}
+        self._streams: dict[str, dict[int, bytes]] = {}
         self._mutex = threading.Lock()
 
     def save(self, state: CheckpointState) -> None:
         """Keep a state."""
         name = checked_name("stream", checked_type("state", state, CheckpointState).id.stream_id)
+        data = state.to_bytes()
         with self._mutex:
             states = self._streams.get(name, {})
             evicted = evicted_by(name, state.id.sequence, states, self._limit)
-            kept = {**states, state.id.sequence: state}
+            kept = {**states, state.id.sequence: data}
             self._streams[name] = {each: kept[each] for each in sorted(kept) if each not in evicted}
 
     def latest(self, stream: str) -> CheckpointState | None:
         """Return the state with the highest sequence, or `None`."""
         states = self._states(stream)
-        return states[max(states)] if states else None
+        return CheckpointState.from_bytes(states[max(states)]) if states else None
 
     def load(self, stream: str, sequence: int) -> CheckpointState | None:
         """Return the state with this sequence, or `None`."""
-        return self._states(stream).get(sequence)
+        data = self._states(stream).get(sequence)
+        return None if data is None else CheckpointState.from_bytes(data)
 
     def list(self, stream: str) -> list[CheckpointId]:
         """Return the ids of all states of a stream, ascending."""
-        return [state.id for state in self._states(stream).values()]
+        return [CheckpointState.from_bytes(data).id for data in self._states(stream).values()]
 
     def delete_before(self, stream: str, sequence: int) -> int:
         """Remove the states whose sequence is strictly less; return how many."""
         with self._mutex:
             states = self._states(stream)
-            kept = {each: state for each, state in states.items() if each >= sequence}
+            kept = {each: data for each, data in states.items() if each >= sequence}
             self._streams[stream] = kept
             return len(states) - len(kept)
 
@@ -51,5 +56,5 @@ class MemoryCheckpointStore:
         """Return how many states of a stream are kept."""
         return len(self._states(stream))
 
-    def _states(self, stream: str) -> dict[int, CheckpointState]:
+    def _states(self, stream: str) -> dict[int, bytes]:
         return self._streams.get(checked_name("stream", stream), {})
