@@ -32,6 +32,7 @@ from holdfast.loghead import (
     read_head,
     read_schema,
     read_segment,
+    sync_head,
     write_head,
 )
 from holdfast.names import checked_positive, checked_type, in_words, readable
@@ -58,8 +59,8 @@ class Repaired:
 class LogWriter:
     """The one writer of a log. Close it, or use it in `with`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path = local_path("event log", path)
         self._schema = read_schema(read_about(path), path)
         read_head(path)  # a damaged one is said to be so before anything else is
         self._blocks = FileBlocks.open(path / HEAD, f"the writer's place at event log {path}")
@@ -67,6 +68,7 @@ class LogWriter:
         self._open: Append | None = None
         self._index = -1
         try:
+            sync_head(path)  # its writer may have been killed before it did; what follows is built on it
             self._head = read_head(path)
             self._found = find_head(self._blocks, path)
             with files.failing_as("open", str(path)):
@@ -180,8 +182,13 @@ class LogWriter:
             why = f"it counts {self._head.records} records, and {whole} more follow them whole"
             raise LogCorrupt(path=str(self.path), part=HEAD, why=why)
         if behind:
-            os.ftruncate(self._index, self._head.length)
-            os.fsync(self._index)
+            _cut_durably(self.path / INDEX, self._head.length)
+
+
+def _cut_durably(path: Path, length: int) -> None:
+    with path.open("r+b") as file:
+        os.ftruncate(file.fileno(), length)
+        os.fsync(file.fileno())
 
 
 def _folder(first: int) -> str:
@@ -244,7 +251,8 @@ def repair(path: str | os.PathLike[str]) -> Repaired:
     """Rebuild a head of which one slot is damaged from the index, which proves itself record by record.
 
     Records that the sound slot does not count are regained where they and their segments are whole: the damaged slot
-    may have counted them. With both slots damaged nothing tells how many records there were, and the log stays refused.
+    may have counted them. What follows them is cut off. With both slots damaged nothing tells how many records there
+    were, and the log stays refused.
     """
     folder = local_path("event log", path)
     about = read_about(folder)
@@ -263,6 +271,8 @@ def repair(path: str | os.PathLike[str]) -> Repaired:
         if head.records < counted.records:
             raise LogCorrupt(path=str(folder), part=INDEX, why=f"{head.records} of {counted.records} records are whole")
         write_head(blocks, head, write_head(blocks, head, found))
+        with files.failing_as("repair", str(folder), unknown=True):
+            _cut_durably(folder / INDEX, head.length)
     return Repaired(head.records, head.records - counted.records, len(data) - head.length)
 
 

@@ -426,6 +426,38 @@ def test_a_head_that_went_back_does_not_take_committed_records_along(tmp_path: P
     assert len(names(EventLog.open(tmp_path))) == 4
 
 
+def test_a_log_can_be_written_after_a_repair_that_dropped_records(tmp_path: Path) -> None:
+    log = new_log(tmp_path, events("a"))
+    head = (tmp_path / "head").read_bytes()
+    with log.writer() as writer:
+        for name in "bcd":
+            writer.append(events(name))
+    (tmp_path / "head").write_bytes(head)
+    (lost,) = tmp_path.glob(f"segments/first={1:020}/*.parquet")
+    lost.unlink()
+    repaired = repair(tmp_path)
+    assert (repaired.records, repaired.regained) == (1, 0)
+    assert repaired.dropped_bytes > 0
+    with EventLog.open(tmp_path).writer() as writer:
+        assert writer.append(events("e")) == range(1, 2)
+    assert names(EventLog.open(tmp_path)) == [(0, "a"), (1, "e")]
+
+
+def test_a_writer_syncs_the_head_that_it_builds_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed one may have left it in memory alone: with a second record behind it, a loss of power would show two."""
+    log = new_log(tmp_path, events("a"))
+    synced: list[str] = []
+    fdatasync = os.fdatasync
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    with LogWriter(str(log.path)):
+        assert synced == ["head"]
+
+
 def test_a_reader_makes_a_new_head_durable_before_it_believes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
