@@ -124,7 +124,11 @@ def test_what_a_crash_left_is_cut_off_durably(recorder: Recorder, tmp_path: Path
     with (tmp_path / "log/index").open("ab") as index:
         index.write(b"rubbish")
     calls = recorder.during(lambda: log.writer().close())
-    assert [call for call in calls if "lock" not in call] == ["ftruncate log/index", "fsync log/index"]
+    assert [call for call in calls if "lock" not in call] == [
+        "fdatasync log/head",
+        "ftruncate log/index",
+        "fsync log/index",
+    ]
 
 
 def test_a_stage_writes_its_slot_and_syncs_it(recorder: Recorder, tmp_path: Path) -> None:
