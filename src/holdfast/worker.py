@@ -134,7 +134,7 @@ class CursorWorker:
         if not callable(self.handler):
             raise BadValue(what="handler", value=self.handler, why="it cannot be called")
         checked_positive("batch", self.batch)
-        checked_seconds("idle sleep", self.idle_sleep)
+        object.__setattr__(self, "idle_sleep", checked_seconds("idle sleep", self.idle_sleep))
         if (self.repository is None) is not (self.cursor is None):
             raise BadValue(what="cursor", value=self.cursor, why="a durable cursor needs a repository and a name")
         if self.quarantine_after is not None:
