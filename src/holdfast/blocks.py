@@ -16,8 +16,8 @@ Version 2 divides the device into two halves, each a slot. A slot begins with a 
        192        zeros
 
 Rules:
-- After the first checkpoint both slots are sound, and stay so: a slot that is blank, damaged or unreadable beside a
-  sound one means that a state may have been lost.
+- After the first checkpoint both slots hold a state, and do so for ever: a slot that is blank, damaged or unreadable
+  beside a sound one means that a state may have been lost.
 - A new generation is written over the slot that does not hold the newest valid one, so a write that is refused, torn or
   cut short never harms what stood before.
 - The newest valid generation wins. Where the other slot is not sound, `fell_back` says so.
@@ -37,6 +37,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from holdfast.errors import (
     BadValue,
     BlockFailed,
+    HoldfastError,
     StageBlank,
     StageCorrupt,
     StageMismatch,
@@ -171,18 +172,18 @@ class Device:
                 images = one, other
                 named = 1 - newest if generation and images[1 - newest].generation == generation else newest
                 return Found(images[named], named, images[newest].generation, fell_back=False)
-            case (Image(generation=0), _Damaged() as damaged) | (_Damaged() as damaged, Image(generation=0)):
-                raise self._refused(damaged)
-            case (Image(generation=0), _) | (_, Image(generation=0)):
-                raise StageBlank(stage=self.name)  # made ready, and cut off before its first state
-            case Image() as image, rest:
-                return _single(image, 0, fell_back=not isinstance(rest, _V1))
-            case rest, Image() as image:
-                return _single(image, 1, fell_back=not isinstance(rest, _V1))
+            case _V1(), Image(generation=number) as image if number:
+                return _single(image, 1, fell_back=False)
             case _V1(payload), rest:
                 # What version 1 left behind its image is no slot of ours; a header of ours that is damaged is.
                 torn = isinstance(rest, _Damaged) and rest.step != "bad magic" and not self._spans_halves(payload)
                 return _single(Image(0, "", "", payload), 0, torn)
+            case (Image(generation=0), _) | (_, Image(generation=0)):
+                raise StageBlank(stage=self.name)  # made ready, and cut off before its first state was acknowledged
+            case Image() as image, _:
+                return _single(image, 0, fell_back=True)
+            case _, Image() as image:
+                return _single(image, 1, fell_back=True)
             case (_Damaged() as damaged, _) | (_, _Damaged() as damaged):
                 raise self._refused(damaged)
         raise StageBlank(stage=self.name)
@@ -198,8 +199,9 @@ class Device:
     def write(self, image: Image, over: Found | None) -> Found:
         """Write `image` into the slot that `over` does not occupy; durable on return.
 
-        Beside the first one the other slot is made ready, so that from then on a blank slot is damage: on a blank
-        device before it, and in place of version 1 after it.
+        The first one is written into both slots, so that from then on a slot without a state is damage. On a blank
+        device the other slot is made ready before, so that a first write that was cut off is told from damage: beside a
+        slot that is only ready, nothing was ever acknowledged.
         """
         if len(image.payload) > self.capacity or not self.capacity:
             raise StageTooLarge(stage=self.name, size=len(image.payload), capacity=self.capacity)
@@ -207,13 +209,12 @@ class Device:
             # Version 1 used the device as one slot: there is no room to write beside what must survive.
             size = 2 * (BLOCK_SIZE + len(over.image.payload))
             raise StageTooLarge(stage=self.name, size=size, capacity=self.blocks.num_blocks * BLOCK_SIZE)
-        ready = Image(0, image.stage, image.type_name, b"")
         slot = 0 if over is None else 1 - over.slot
         if over is None:
-            self._write_slot(1 - slot, ready)
+            self._write_slot(1 - slot, Image(0, image.stage, image.type_name, b""))
         self._write_slot(slot, image)
-        if over is not None and over.image.generation == 0:
-            self._write_slot(1 - slot, ready)
+        if over is None or over.image.generation == 0:
+            self._write_slot(1 - slot, image)
         return Found(image, slot, image.generation, fell_back=False)
 
     def _write_slot(self, slot: int, image: Image) -> None:
@@ -283,6 +284,8 @@ class Device:
     def _guarded(self, action: str, block: int, call: Callable[[], T]) -> T:
         try:
             return call()
+        except HoldfastError:
+            raise  # the device was closed, say
         except Exception as error:
             # A call for many blocks may say which of them failed.
             failed = getattr(error, "block", block)

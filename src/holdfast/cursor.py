@@ -186,7 +186,7 @@ class Cursor:
         """Return the gaps seen and kept since the last call, and forget them."""
         gaps = list(self._gaps)
         self._gaps.clear()
-        self._settled = ((), self.dropped_gaps)
+        self._settled = ((), self._settled[1])
         return gaps
 
     def commit(self) -> None:

@@ -12,7 +12,9 @@ no lock and see what the head counts. How a log is written stands in `logwriter`
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.blocks import MemoryBlocks
-from holdfast.errors import AlreadyExists, ClockNotKept, LogCorrupt, LogMissing
+from holdfast.errors import AlreadyExists, ClockNotKept, Locked, LogCorrupt, LogMissing
 from holdfast.loghead import (
     ABOUT,
     HEAD,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CACHED_SEGMENTS = 4
+_OPEN_TRIES = 500
+_OPEN_PAUSE_S = 0.01
 
 
 class EventLog:
@@ -106,10 +110,16 @@ class EventLog:
         cls, path: str | os.PathLike[str], *, keep_clock: bool = False, payload: pa.DataType | None = None
     ) -> EventLog:
         """Open a log, or make it where there is none. One that keeps other columns is refused."""
-        try:
+        for _ in range(_OPEN_TRIES):  # two may be at it at the same moment: whoever comes second finds the first's
+            try:
+                log = cls.open(path)
+                break
+            except LogMissing:
+                with contextlib.suppress(AlreadyExists, Locked):
+                    return cls.create(path, keep_clock=keep_clock, payload=payload)
+                time.sleep(_OPEN_PAUSE_S)
+        else:
             log = cls.open(path)
-        except LogMissing:
-            return cls.create(path, keep_clock=keep_clock, payload=payload)
         if log.schema != schema_of(payload, keep_clock=keep_clock):
             raise AlreadyExists(what=f"an event log with other columns at {log.path}")
         return log

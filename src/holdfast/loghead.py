@@ -104,7 +104,8 @@ def read_head(folder: Path) -> Head:
     return _sound_head(folder)
 
 
-def _sound_head(folder: Path) -> Head:
+def require_head(folder: Path) -> bytes:
+    """Return the head's bytes, or raise `LogCorrupt` where its file is not there or has another size."""
     with files.failing_as("read", HEAD):
         try:
             data = (folder / HEAD).read_bytes()
@@ -112,8 +113,12 @@ def _sound_head(folder: Path) -> Head:
             raise LogCorrupt(path=str(folder), part=HEAD, why="it is missing") from None
     if len(data) != HEAD_BLOCKS * BLOCK_SIZE:
         raise LogCorrupt(path=str(folder), part=HEAD, why=f"it has {len(data)} bytes")
+    return data
+
+
+def _sound_head(folder: Path) -> Head:
     blocks = MemoryBlocks(HEAD_BLOCKS)
-    blocks.data[:] = data
+    blocks.data[:] = require_head(folder)
     found = find_head(blocks, folder)
     if found.fell_back:
         raise LogCorrupt(path=str(folder), part=HEAD, why="one of its two slots is damaged")

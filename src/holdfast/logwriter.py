@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from holdfast.errors import AppendOpen, Closed, LogCorrupt, LogHalted, OutcomeUnknown
+from holdfast.errors import AppendOpen, Closed, LogCorrupt, LogHalted, OutcomeUnknown, StorageFailed
 from holdfast.loghead import (
     HEAD,
     INDEX,
@@ -32,6 +32,7 @@ from holdfast.loghead import (
     read_head,
     read_schema,
     read_segment,
+    require_head,
     sync_head,
     write_head,
 )
@@ -44,7 +45,7 @@ from holdfast.segment import NewEvent, joined, to_parquet, to_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MANY = 1 << 20  # enough of what lies behind the head to see two records of any size that we write
+_REASON_LENGTH = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,10 @@ class LogWriter:
             sync_head(path)  # its writer may have been killed before it did; what follows is built on it
             self._head = read_head(path)
             self._found = find_head(self._blocks, path)
+            self._drop_undecided(_index_bytes(path))
             with files.failing_as("open", str(path)):
+                files.sweep_temporaries(path)
                 self._index = os.open(path / INDEX, os.O_RDWR | os.O_CLOEXEC)
-                self._drop_undecided()
         except BaseException:
             self.close()
             raise
@@ -102,9 +104,9 @@ class LogWriter:
         self._check()
         if self._open is not None:
             raise AppendOpen(path=str(self.path))
+        cancelled = Cancelled(self.tail, checked_positive("count", count), _reason(why))
         self._clear(self.tail)
-        why = readable(checked_type("reason", why, str))
-        return self._record(Cancelled(self.tail, checked_positive("count", count), why))
+        return self._record(cancelled)
 
     def close(self) -> None:
         """Let go of the log; an append that is open has never been. Harmless when done twice."""
@@ -135,9 +137,12 @@ class LogWriter:
         self._clear(first)
         name = f"{_folder(first)}/{uuid.uuid4().hex}.parquet"
         path = self.path / name
-        with files.failing_as("append to", str(self.path)):
-            files.make_folder(path.parent)
-            files.replace_durably(path, data, name)
+        try:
+            with files.failing_as("append to", str(self.path)):
+                files.make_folder(path.parent)
+                files.replace_durably(path, data, name)
+        except OutcomeUnknown as error:  # of the segment, which no record names yet: the log is as it was
+            raise StorageFailed(action="append to", key=str(self.path), why=error.why) from error
         segment = Segment(name, first, table.num_rows, len(data), hashlib.sha256(data).digest())
         return self._record(Committed(first, table.num_rows, (segment,)))
 
@@ -168,13 +173,16 @@ class LogWriter:
         with files.failing_as("append to", str(self.path)), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.path / _folder(first))
 
-    def _drop_undecided(self) -> None:
+    def _drop_undecided(self, index: bytes) -> None:
         """Cut off what an append that crashed has left behind the head: nobody has seen it.
 
-        A crash leaves one record at most. Several whole ones were counted once, so it is the head that went back.
+        A crash leaves one record at most. Several whole ones were counted once, so it is the head that went back. And
+        what the head does count must be there: nothing is written behind an index that was cut.
         """
-        behind = os.pread(self._index, _MANY, self._head.length)
-        whole = 0
+        length = self._head.length
+        if len(index) < length or (length and not index[:length].endswith(self._head.chain)):
+            raise LogCorrupt(path=str(self.path), part=INDEX, why="it does not end with what its head counts")
+        behind, whole = index[length:], 0
         with contextlib.suppress(RangeDamaged):
             for _ in decode(behind, self._head):
                 whole += 1
@@ -182,7 +190,12 @@ class LogWriter:
             why = f"it counts {self._head.records} records, and {whole} more follow them whole"
             raise LogCorrupt(path=str(self.path), part=HEAD, why=why)
         if behind:
-            _cut_durably(self.path / INDEX, self._head.length)
+            with files.failing_as("open", str(self.path)):
+                _cut_durably(self.path / INDEX, length)
+
+
+def _reason(why: object) -> str:
+    return readable(checked_type("reason", why, str))[:_REASON_LENGTH]
 
 
 def _cut_durably(path: Path, length: int) -> None:
@@ -200,6 +213,7 @@ class Append:
 
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
+        self._ended = False
         self._tables: list[pa.Table] = []
         self.sequences = range(writer.tail, writer.tail)
 
@@ -212,22 +226,25 @@ class Append:
 
     def commit(self) -> range:
         """Make all events visible at once and return their sequences. Without events there is nothing to record."""
-        self._require_open()
-        self._writer._check()
-        self._writer._open = None
+        self._end()
         if self._tables:
             self.sequences = self._writer._commit(joined(self._tables))
         return self.sequences
 
     def abort(self, why: str = "aborted") -> range:
         """Give the append up and leave its sequences cancelled."""
-        self._require_open()
-        self._writer._check()
-        self._writer._open = None
+        why = _reason(why)
+        self._end()
         count = sum(table.num_rows for table in self._tables)
         if count:
             self.sequences = self._writer.cancel(count, why)
         return self.sequences
+
+    def _end(self) -> None:
+        self._require_open()
+        self._writer._check()
+        self._writer._open = None
+        self._ended = True
 
     def _require_open(self) -> None:
         if self._writer._open is not self:
@@ -239,35 +256,37 @@ class Append:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writer._open is not self:
-            return  # ended inside the block
+        if self._ended:
+            return  # inside the block
         if error is None:
             self.commit()
         else:
-            self.abort(in_words(error))
+            with contextlib.suppress(Closed, LogHalted):  # nothing to leave a range in; the caller's error matters
+                self.abort(in_words(error))
 
 
 def repair(path: str | os.PathLike[str]) -> Repaired:
     """Rebuild a head of which one slot is damaged from the index, which proves itself record by record.
 
-    Records that the sound slot does not count are regained where they and their segments are whole: the damaged slot
-    may have counted them. What follows them is cut off. With both slots damaged nothing tells how many records there
-    were, and the log stays refused.
+    Whole records that the sound slot does not count are regained: the damaged slot may have counted them. One whose
+    segment is damaged or missing is therefore refused, by the segment's name. What follows the last whole record is cut
+    off. With both slots damaged nothing tells how many records there were, and the log stays refused.
     """
     folder = local_path("event log", path)
     about = read_about(folder)
     schema = read_schema(about, folder)
+    require_head(folder)
     with FileBlocks.open(folder / HEAD) as blocks:
         found = find_head(blocks, folder)
         counted = head_in(found, folder)
-        with files.failing_as("read", INDEX):
-            data = (folder / INDEX).read_bytes()
+        data = _index_bytes(folder)
         head = Head.first(about.uid)
         with contextlib.suppress(RangeDamaged):
             for range_, behind in decode(data, head):
-                if behind.records > counted.records and not _is_whole(folder, range_, schema):
-                    break
                 head = behind
+                if head.records > counted.records and isinstance(range_, Committed):
+                    for segment in range_.segments:
+                        read_segment(folder, segment, schema)
         if head.records < counted.records:
             raise LogCorrupt(path=str(folder), part=INDEX, why=f"{head.records} of {counted.records} records are whole")
         write_head(blocks, head, write_head(blocks, head, found))
@@ -276,10 +295,9 @@ def repair(path: str | os.PathLike[str]) -> Repaired:
     return Repaired(head.records, head.records - counted.records, len(data) - head.length)
 
 
-def _is_whole(folder: Path, range_: Range, schema: pa.Schema) -> bool:
-    try:
-        for segment in range_.segments if isinstance(range_, Committed) else ():
-            read_segment(folder, segment, schema)
-    except LogCorrupt:
-        return False
-    return True
+def _index_bytes(folder: Path) -> bytes:
+    with files.failing_as("read", INDEX):
+        try:
+            return (folder / INDEX).read_bytes()
+        except FileNotFoundError:
+            raise LogCorrupt(path=str(folder), part=INDEX, why="it is missing") from None

@@ -139,10 +139,10 @@ class Manifest:
 
     def __post_init__(self) -> None:
         for what in ("source_names", "sink_names"):
-            if isinstance(getattr(self, what), str):
-                raise BadValue(what=what, value=getattr(self, what), why="a list of names is due, not one")
+            if not isinstance(getattr(self, what), list | tuple):
+                raise BadValue(what=what, value=getattr(self, what), why="a list of names is due")
         object.__setattr__(self, "source_names", tuple(self.source_names))
-        object.__setattr__(self, "sink_names", tuple(sorted(self.sink_names)))
+        object.__setattr__(self, "sink_names", tuple(sorted(self.sink_names, key=str)))
 
     def to_bytes(self) -> bytes:
         """Encode as version 2, whatever version was read. What could not be read back is never written: `BadValue`."""

@@ -77,7 +77,7 @@ def encode(range_: Range, head: Head) -> tuple[bytes, Head]:
     try:
         body = msgspec.msgpack.encode(range_)
         msgspec.msgpack.decode(body, type=Range)  # what could not be read back is never written
-    except (TypeError, UnicodeError, msgspec.MsgspecError) as error:
+    except (TypeError, UnicodeError, OverflowError, msgspec.MsgspecError) as error:
         raise BadValue(what="range", value=range_, why=str(error)) from error
     framed = _LENGTH.pack(len(body)) + body
     chain = hashlib.sha256(head.chain + framed).digest()

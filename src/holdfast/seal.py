@@ -98,7 +98,7 @@ def _require_plain(value: object, depth: int = 0) -> None:
             return
         case float() if math.isfinite(value):
             return
-        case list() | tuple():
+        case list():
             for each in value:
                 _require_plain(each, depth + 1)
         case dict() if all(isinstance(key, str) for key in value):

@@ -176,7 +176,7 @@ class WorkerHandle:
         self._run = run
         self._thread = thread
         _at_work[run] = thread
-        weakref.finalize(self, run.stopping.set)
+        weakref.finalize(self, run.stop)
 
     @property
     def alive(self) -> bool:
@@ -200,7 +200,7 @@ class WorkerHandle:
 
     def stop(self) -> None:
         """Ask the worker to stop after the batch that it is at."""
-        self._run.stopping.set()
+        self._run.stop()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the end, raise what ended the worker, and return whether it has ended."""
@@ -213,7 +213,7 @@ class WorkerHandle:
 
     def drain(self, timeout: float | None = None) -> bool:
         """Let the worker handle what there is, stop when it finds nothing more, and wait for that as `join` does."""
-        self._run.draining.set()
+        self._run.drain()
         return self.join(timeout)
 
     def stop_and_join(self, timeout: float | None = None) -> bool:
@@ -267,9 +267,20 @@ class _Run:
         self.budget = RestartBudget(worker.restart)
         self.stopping = threading.Event()
         self.draining = threading.Event()
+        self._waking = threading.Event()  # set for good by either, so that neither waits out an idle sleep
         self.failure: BaseException | None = None
         self.quarantined: list[Quarantined] = []
         self._repeated = _Repeated()
+
+    def stop(self) -> None:
+        """Ask for an end after the batch at hand."""
+        self.stopping.set()
+        self._waking.set()
+
+    def drain(self) -> None:
+        """Ask for an end when there is nothing more."""
+        self.draining.set()
+        self._waking.set()
 
     def run(self) -> None:
         """Go on until told to stop, or until it cannot."""
@@ -297,7 +308,7 @@ class _Run:
             if not batch:
                 if last:
                     return False
-                self.stopping.wait(self._worker.idle_sleep)
+                self._waking.wait(self._worker.idle_sleep)
                 return True
             action = self._worker.handler(batch, self.cursor.log, self._witness())
             if not isinstance(action, Action):
@@ -310,7 +321,8 @@ class _Run:
         if action is Action.STOP_WITH_ROLLBACK:
             self.cursor.rollback()
             return False
-        self._commit()
+        self._save()
+        self.cursor.take_gaps()  # the handler has had them
         return action is Action.CONTINUE
 
     def _next(self) -> Batch:
@@ -323,12 +335,11 @@ class _Run:
             return None
         return AtLeastOnce(self.cursor.name, self.cursor.committed)
 
-    def _commit(self) -> None:
+    def _save(self) -> None:
         try:
             self.cursor.commit()
         except Exception as error:  # a repository of the user's may raise anything
             raise self._unsaved(error) from error
-        self.cursor.take_gaps()
 
     def _unsaved(self, error: Exception) -> _Ended:
         """Tell, roll back, and end."""
@@ -384,7 +395,7 @@ class _Run:
             except Exception as failed:  # as when a position cannot be saved
                 raise self._unsaved(failed) from failed
         self._repeated.clear()
-        self._commit()
+        self._save()  # the gaps stay, for the handler of the next batch
         self.quarantined.append(record)
         _log.warning(
             "worker %r passed over %d events, %d to %d: %s",
@@ -410,5 +421,5 @@ _at_work: weakref.WeakKeyDictionary[_Run, threading.Thread] = weakref.WeakKeyDic
 def _stop_all() -> None:
     """Let workers whose handles were forgotten finish their batch: a thread cut off inside Arrow aborts the process."""
     for run, thread in list(_at_work.items()):
-        run.stopping.set()
+        run.stop()
         thread.join(_PATIENCE_AT_EXIT_S)

@@ -18,10 +18,12 @@ from holdfast.errors import (
     LeaseTaken,
     Locked,
     NotFound,
+    OutcomeUnknown,
     RecordCorrupt,
     StorageFailed,
 )
 from holdfast.repository import Decisions, History, Identity, Lease, files, newest_lease
+from holdfast.seal import seal
 from holdfast.testing import FaultyRepository, ManualClock
 
 
@@ -171,7 +173,10 @@ def test_losing_the_race_for_a_number_names_the_winner_and_lets_go_of_the_lock(r
 def test_a_damaged_lease_record_still_counts(repository: Repository) -> None:
     lease = Lease.take(repository)
     repository.put("lease/00000009.json", b"damaged")
-    with pytest.raises(Fenced, match="damaged"):
+    with pytest.raises(Fenced, match="cannot be read"):
+        lease.check()
+    repository.put("lease/00000009.json", seal({"version": 2}))  # of a newer Holdfast
+    with pytest.raises(Fenced, match="cannot be read"):
         lease.check()
     lease.release()
     assert Lease.take(repository).number == 10
@@ -240,7 +245,7 @@ def test_what_a_look_finds_is_made_durable_before_it_is_told(repository: Reposit
 
 
 @pytest.mark.parametrize(
-    "facts", [{"x": float("nan")}, {"x": b"bytes"}, {1: "x"}, {"x": {1: 2}}, {"x": object()}], ids=str
+    "facts", [{"x": (1, 2)}, {"x": float("nan")}, {"x": b"bytes"}, {1: "x"}, {"x": {1: 2}}, {"x": object()}], ids=str
 )
 def test_facts_that_json_would_change_are_refused(repository: Repository, facts: Any) -> None:
     with pytest.raises(BadValue):
@@ -250,6 +255,44 @@ def test_facts_that_json_would_change_are_refused(repository: Repository, facts:
         deep = [deep]
     with pytest.raises(BadValue, match="deep"):
         History(repository).add("x", facts={"deep": deep})
+
+
+def test_a_forked_child_has_no_lease(tmp_path: Path) -> None:
+    with Lease.take(LocalRepository(tmp_path)) as lease:
+        child = os.fork()
+        if child == 0:
+            try:
+                lease.check()
+            except Closed:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        lease.check()
+
+
+def test_a_failure_after_the_change_took_effect_is_unknown(
+    local: LocalRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.put("objects/x", b"x")
+    (tmp_path / "f").write_bytes(b"")
+    sync = files.sync_folder
+
+    def fail(folder: Path) -> None:
+        if folder.name in ("objects", "out"):
+            raise OSError(5, "Input/output error")
+        sync(folder)
+
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(files, "sync_folder", fail)
+    for act in (
+        lambda: local.put("objects/y", b""),
+        lambda: local.put_if_absent("objects/z", b""),
+        lambda: local.delete("objects/y"),
+        lambda: local.hold(tmp_path / "f", "objects/f"),
+        lambda: local.restore("objects/x", tmp_path / "out/x"),
+    ):
+        with pytest.raises(OutcomeUnknown, match="read it back"):
+            act()
 
 
 def test_locks_are_no_values(repository: Repository, tmp_path: Path) -> None:
@@ -426,13 +469,17 @@ def test_what_killed_writers_leave_is_hidden_and_swept_after_a_day(local: LocalR
 
 def test_a_folder_that_was_removed_under_us_is_made_again(local: LocalRepository) -> None:
     local.put("a/b", b"1")
+    shutil.rmtree(local.root / "a")
+    local.put("a/b", b"1")
     shutil.rmtree(local.root)
     local.put("a/b", b"2")
     assert local.put_if_absent("a/c", b"3").won
     assert local.read("a/b") == b"2"
 
 
-@pytest.mark.parametrize("path", ["x" * 300, "a\0b", "s3://bucket/x", None])
+@pytest.mark.parametrize(
+    "path", ["x" * 300, "a\0b", "s3://bucket/x", None, "~no-such-user/x", "file://[bad", "file:///a%00b", "file:"]
+)
 def test_paths_that_cannot_be_are_typed_errors(local: LocalRepository, path: Any) -> None:
     local.put("held", b"")
     for act in (

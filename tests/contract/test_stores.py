@@ -158,7 +158,14 @@ def test_a_reader_that_loses_the_race_with_an_eviction_looks_again() -> None:
         if action == "read" and key.endswith("1.state"):
             writer.save(state(2))
 
+    def vanish(action: str, key: str) -> None:
+        if action == "read":
+            inner.delete(key)
+
     assert DurableCheckpointStore(FaultyRepository(inner, evict), 1).latest("s") == state(2)
+    assert DurableCheckpointStore(FaultyRepository(inner, evict), 1).list("s") == [state(2).id]
+    listed = DurableCheckpointStore(FaultyRepository(inner, vanish), 1).list("s")
+    assert listed == []
 
 
 def test_a_failed_eviction_leaves_one_too_many_never_too_few() -> None:

@@ -160,6 +160,65 @@ def test_a_lock_file_that_was_replaced_is_another_lock(tmp_path: Path) -> None:
     other.release()
 
 
+def test_a_file_replaced_between_open_and_lock_is_not_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lock"
+    real, opened = os.open, []
+
+    def swap(name: Path, *args: int) -> int:
+        descriptor = real(name, *args)
+        opened.append(name)
+        if len(opened) == 1:
+            path.unlink()
+            path.touch()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", swap)
+    with OsLock.acquire(path):
+        assert len(opened) > 1
+        with pytest.raises(Locked):
+            OsLock.acquire(path)
+
+
+@pytest.mark.parametrize("left", [b"", b"0", b"999999999", b"9" * 20, b"rubbish"])
+def test_a_pid_that_is_not_the_holders_is_not_told(tmp_path: Path, left: bytes) -> None:
+    """As between the moment of locking and the moment of writing, where a killed holder has left its own."""
+    path = tmp_path / "lock"
+    with OsLock.acquire(path):
+        path.write_bytes(left)
+        with pytest.raises(Locked, match="held by another process") as caught:
+            OsLock.acquire(path)
+        assert caught.value.pid == 0
+
+
+def test_a_child_forked_at_the_worst_moment_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """Locks come and go in one thread while another forks children that live on."""
+    stop = threading.Event()
+    refused: list[Locked] = []
+
+    def churn() -> None:
+        while not stop.is_set():
+            try:
+                OsLock.acquire(tmp_path / "lock").release()
+            except Locked as locked:
+                refused.append(locked)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    children = []
+    for _ in range(60):
+        child = os.fork()
+        if child == 0:
+            time.sleep(0.2)
+            os._exit(0)
+        children.append(child)
+        time.sleep(0.005)
+    stop.set()
+    thread.join()
+    for child in children:
+        os.waitpid(child, 0)
+    assert refused == []
+
+
 def test_a_lock_where_no_file_can_be_is_a_typed_error(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed):
         OsLock.acquire(tmp_path / "missing" / "lock")

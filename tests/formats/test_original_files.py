@@ -1,5 +1,6 @@
 """Files of the system that Holdfast grew out of load as they are. (States and manifests: see their unit tests.)"""
 
+import contextlib
 import struct
 from pathlib import Path
 
@@ -122,14 +123,14 @@ def test_a_version_1_image_loads_as_generation_0() -> None:
 def test_a_version_1_image_survives_until_version_2_stands_beside_it(tear: int) -> None:
     """The new state goes into the free half, then the old half is made ready; power may fail at any write."""
     outcomes = []
-    for writes in range(5):
+    for writes in range(6):
         device = v1_image(CODEC.encode(OLD))
         stage = CheckpointedStage.restore(FaultyBlocks(device, writes, tear), CODEC).stage
         stage.state = NEW
         try:
             assert stage.checkpoint() == 1
         except BlockFailed:
-            assert writes < 4
+            assert writes < 5
         found = CheckpointedStage.restore(device, CODEC)
         assert (found.stage.state, found.generation) in ((OLD, 0), (NEW, 1))
         outcomes.append(found.stage.state == NEW)
@@ -138,8 +139,8 @@ def test_a_version_1_image_survives_until_version_2_stands_beside_it(tear: int) 
     whole = CheckpointedStage.restore(device, CODEC)
     assert (whole.stage.state, whole.generation, whole.fell_back) == (NEW, 1, False)
     device.data[8 * 512 + 200] ^= 1
-    with pytest.raises(StageCorrupt):  # version 1 is gone: nothing old is given for it
-        CheckpointedStage.restore(device, CODEC)
+    found = CheckpointedStage.restore(device, CODEC)  # version 1 is gone: nothing old is given for it
+    assert (found.stage.state, found.generation, found.fell_back) == (NEW, 1, True)
 
 
 def test_a_version_1_image_on_the_smallest_device_loads() -> None:
@@ -170,6 +171,25 @@ def test_a_version_1_image_larger_than_a_slot_loads_and_is_not_overwritten() -> 
     assert bytes(device.data) == before
     moved = CheckpointedStage(found.stage.state, MemoryBlocks(64), codec)
     assert moved.checkpoint() == 1
+
+
+def test_a_large_version_1_image_may_hold_anything_where_a_slot_would_begin() -> None:
+    codec = MsgpackCodec(bytes)
+    state = b"x" * (7 * 512 - 3) + b"PCHK\2\0\0\0" + b"x" * 600
+    found = CheckpointedStage.restore(v1_image(codec.encode(state)), codec)
+    assert (found.stage.state, found.fell_back) == (state, False)
+
+
+def test_a_version_1_image_beside_a_slot_that_is_only_ready_is_not_taken_for_blank() -> None:
+    fresh = MemoryBlocks(16)
+    with contextlib.suppress(BlockFailed):
+        CheckpointedStage(NEW, FaultyBlocks(fresh, 1), CODEC).checkpoint()
+    device = v1_image(CODEC.encode(OLD))
+    device.data[8 * 512 :] = fresh.data[8 * 512 :]
+    found = CheckpointedStage.resume(NEW, device, CODEC)
+    assert found.stage.state == OLD
+    found.stage.checkpoint()
+    assert CheckpointedStage.restore(device, CODEC).stage.state == OLD
 
 
 def test_a_version_1_length_past_the_device_and_an_unknown_version_are_refused() -> None:

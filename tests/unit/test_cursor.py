@@ -179,6 +179,11 @@ def test_rollbacks_count_no_drop_twice_and_lose_no_gap(tmp_path: Path) -> None:
         assert (cursor.gaps, cursor.dropped_gaps) == ((Gap(5, 8, ((5, 6), (6, 8))),), 1)
         cursor.rollback()
         assert (cursor.gaps, cursor.dropped_gaps) == ((Gap(1, 3, ((1, 3),)),), 0)
+    for _ in range(3):
+        polled(cursor)
+        cursor.take_gaps()
+        cursor.rollback()
+        assert cursor.dropped_gaps == 0
 
 
 @given(

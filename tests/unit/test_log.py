@@ -1,4 +1,5 @@
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,8 @@ def test_what_a_crash_left_behind_the_head_has_never_been(tmp_path: Path) -> Non
     for rubbish in (whole, whole[:-1], b"\0", b"rubbish" * 100):
         index.write_bytes(good + rubbish)
         assert names(EventLog.open(tmp_path)) == [(0, "a")]
+    log.writer().close()
+    assert index.read_bytes() == good
     with log.writer() as writer:
         assert writer.append(events("b")) == range(1, 2)
     assert names(EventLog.open(tmp_path)) == [(0, "a"), (1, "b")]
@@ -426,21 +429,89 @@ def test_a_head_that_went_back_does_not_take_committed_records_along(tmp_path: P
     assert len(names(EventLog.open(tmp_path))) == 4
 
 
-def test_a_log_can_be_written_after_a_repair_that_dropped_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [1, 3])
+def test_a_repair_never_gives_up_a_record_whose_segment_is_missing(tmp_path: Path, more: int) -> None:
+    """It may have been counted, and its segment may come back: it is refused by name until it does."""
     log = new_log(tmp_path, events("a"))
     head = (tmp_path / "head").read_bytes()
     with log.writer() as writer:
-        for name in "bcd":
+        for name in "bcd"[:more]:
             writer.append(events(name))
     (tmp_path / "head").write_bytes(head)
     (lost,) = tmp_path.glob(f"segments/first={1:020}/*.parquet")
-    lost.unlink()
-    repaired = repair(tmp_path)
-    assert (repaired.records, repaired.regained) == (1, 0)
-    assert repaired.dropped_bytes > 0
-    with EventLog.open(tmp_path).writer() as writer:
-        assert writer.append(events("e")) == range(1, 2)
-    assert names(EventLog.open(tmp_path)) == [(0, "a"), (1, "e")]
+    aside = lost.rename(tmp_path / "aside")
+    index = (tmp_path / "index").read_bytes()
+    with pytest.raises(LogCorrupt, match=f"{lost.name} is damaged: its file is missing"):
+        repair(tmp_path)
+    assert (tmp_path / "index").read_bytes() == index
+    aside.rename(lost)
+    assert repair(tmp_path).regained == more
+    assert len(names(EventLog.open(tmp_path))) == 1 + more
+
+
+def test_a_long_reason_is_cut_and_hides_no_record_behind_it(tmp_path: Path) -> None:
+    log = new_log(tmp_path, events("a"))
+    head = (tmp_path / "head").read_bytes()
+    with log.writer() as writer:
+        writer.cancel(1, "x" * 2**21)
+        writer.append(events("b"))
+    assert (tmp_path / "index").stat().st_size < 5000
+    (tmp_path / "head").write_bytes(head)
+    with pytest.raises(LogCorrupt, match="2 more follow"):
+        log.writer()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "missing"])
+def test_nothing_is_written_behind_an_index_that_was_damaged(tmp_path: Path, damage: str) -> None:
+    log = new_log(tmp_path, events("a"), events("b"))
+    index = tmp_path / "index"
+    good = index.read_bytes()
+    if damage == "missing":
+        index.unlink()
+    else:
+        index.write_bytes(good[:10] if damage == "cut" else good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(LogCorrupt, match="index is damaged"):
+        log.writer()
+    index.write_bytes(good)
+    log.writer().close()
+
+
+def test_an_append_whose_writer_was_closed_inside_its_block_says_so(tmp_path: Path) -> None:
+    log = EventLog.create(tmp_path)
+    writer = log.writer()
+    with pytest.raises(Closed), writer.begin() as append:
+        append.add(events("a"))
+        writer.close()
+    writer = log.writer()
+    with pytest.raises(KeyError, match="mine"), writer.begin() as append:  # the caller's own error is not hidden
+        append.add(events("a"))
+        writer.close()
+        raise KeyError("mine")
+    assert EventLog.open(tmp_path).tail == 0
+
+
+def test_two_who_open_or_create_at_the_same_moment_have_one_log(tmp_path: Path) -> None:
+    for number in range(20):
+        found: list[str] = []
+
+        def both(path: Path = tmp_path / str(number), found: list[str] = found) -> None:
+            found.append(EventLog.open_or_create(path).identity)
+
+        threads = [threading.Thread(target=both) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 4
+        assert len(set(found)) == 1
+
+
+def test_a_range_out_of_bounds_is_refused_and_the_writer_goes_on(tmp_path: Path) -> None:
+    log = new_log(tmp_path, events("a"))
+    with log.writer() as writer:
+        with pytest.raises(BadValue):
+            writer.cancel(2**64, "x")
+        assert writer.append(events("b")) == range(1, 2)
 
 
 def test_a_writer_syncs_the_head_that_it_builds_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -588,6 +659,24 @@ def test_ranges_know_what_holds_each_sequence_and_what_was_cancelled(
     assert ranges.holding(head.tail) is None
     flat = [sequence for low, high in ranges.cancelled(start, end) for sequence in range(low, high)]
     assert flat == [sequence for sequence, hole in enumerate(holes) if hole and start <= sequence < end]
+
+
+def test_a_record_out_of_its_place_is_refused_however_sound_its_chain_is() -> None:
+    for wrong in (Cancelled(5, 1, "x"), Cancelled(0, 0, "x"), Cancelled(0, -1, "x")):
+        record, head = encode(wrong, FIRST)
+        with pytest.raises(RangeDamaged, match="does not follow"):
+            Ranges("uid").add(record, head)
+
+
+def test_a_head_must_agree_in_everything() -> None:
+    data, head = built([(False, 2), (True, 1)])
+    for wrong in (
+        Head(head.records, head.length, bytes(32), head.tail),
+        Head(head.records, head.length, head.chain, head.tail + 1),
+        Head(head.records, head.length + 1, head.chain, head.tail),
+    ):
+        with pytest.raises(RangeDamaged):
+            Ranges("uid").add(data, wrong)
 
 
 @given(shapes, st.data())

@@ -330,6 +330,7 @@ def test_a_rewrite_never_drops_the_checksum() -> None:
         {"extra": {"owner": "not JSON"}},
         {"source_names": [1]},
         {"source_names": "orders"},
+        {"sink_names": None},
         {"watermark": float("nan")},
         {"epoch": True},
         {"vnode_count": 70_000},

@@ -34,7 +34,7 @@ from holdfast.errors import (
     WorkerFailed,
 )
 from holdfast.testing import FaultyRepository, ManualClock
-from holdfast.worker import Quarantined
+from holdfast.worker import Quarantined, _Run
 from support import events, new_log
 
 ALL = Region.everything()
@@ -405,6 +405,43 @@ def test_a_worker_whose_thread_cannot_start_lets_go_of_its_cursor(
         with pytest.raises(RuntimeError):
             worker(log, Handler(), repository).start()
     worker(log, Handler(), repository).start().join(10)
+
+
+def test_gaps_before_a_quarantined_batch_reach_the_next_handler(tmp_path: Path) -> None:
+    log = EventLog.create(tmp_path / "gaps")
+    with log.writer() as writer:
+        writer.cancel(3, "x")
+        writer.append(events("poison", "good"))
+    handler = Handler(ValueError("poison"), until=None)
+    worker(log, handler, MemoryRepository(), gap_buffer=5, batch=1, quarantine_after=1).start().drain(10)
+    assert handler.batches == [[3], [4]]
+    assert [gap.cancelled for gap in handler.calls[1][0].gaps] == [((0, 3),)]
+
+
+def test_drain_misses_nothing_that_comes_while_it_looks(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event is appended, and drain asked for, in the moment between the look that finds nothing and its end."""
+    handler = Handler(until=None)
+    real = _Run._next
+
+    def late(run: _Run) -> Batch:
+        found = real(run)
+        if not found and not run.draining.is_set():
+            with log.writer() as writer:
+                writer.append(events("late"))
+            run.drain()
+        return found
+
+    monkeypatch.setattr(_Run, "_next", late)
+    handle = worker(log, handler).start()
+    assert handle.join(10)
+    assert handler.batches[-1] == [10]
+
+
+def test_drain_and_stop_do_not_wait_out_an_idle_sleep(log: EventLog) -> None:
+    for end in ("drain", "stop_and_join"):
+        handle = worker(log, Handler(until=None), idle_sleep=60).start()
+        time.sleep(0.05)
+        assert getattr(handle, end)(10)
 
 
 def test_failures_that_differ_are_not_poison(log: EventLog) -> None:

@@ -32,6 +32,7 @@ class FileBlocks:
         path = local_path("file of blocks", path)
         with files.failing_as("create", str(path)):
             files.make_folder(path.parent)
+            files.sweep_temporaries(path.parent)
             with cls.lock(path, str(path)), files.temporary(path.parent, b"") as temp:
                 descriptor = os.open(temp, os.O_RDWR | os.O_CLOEXEC)
                 try:
@@ -43,16 +44,18 @@ class FileBlocks:
                     os.link(temp, path)
                 except FileExistsError:
                     raise AlreadyExists(what=str(path)) from None
-                files.sync_folder(path.parent)
+                with files.failing_as("create", str(path), unknown=True):
+                    files.sync_folder(path.parent)
         return cls.open(path)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], what: str | None = None) -> FileBlocks:
         """Open a file that was made before; `what` names it where it is refused because somebody else has it."""
         path = local_path("file of blocks", path)
-        if not path.is_file():
-            raise BlocksMissing(path=str(path))
-        size = path.stat().st_size
+        with files.failing_as("open", str(path)):
+            if not path.is_file():
+                raise BlocksMissing(path=str(path))
+            size = path.stat().st_size
         if not size or size % BLOCK_SIZE:
             raise BadValue(what="file of blocks", value=str(path), why=f"{size} bytes are no whole blocks")
         lock = cls.lock(path, what or str(path))
@@ -70,7 +73,10 @@ class FileBlocks:
         try:
             blocks = cls.open(path)
         except BlocksMissing:
-            return cls.create(path, num_blocks)
+            try:
+                return cls.create(path, num_blocks)
+            except AlreadyExists:  # somebody was quicker
+                blocks = cls.open(path)
         if blocks.num_blocks != num_blocks:
             blocks.close()
             raise BadValue(what="number of blocks", value=num_blocks, why=f"the file has {blocks.num_blocks}")

@@ -35,13 +35,18 @@ def local_path(what: str, address: str | os.PathLike[str]) -> Path:
         raise BadValue(what=what, value=address, why="a path is due") from None
     if not text or "\0" in text:
         raise BadValue(what=what, value=text, why="it is no path")
-    scheme = _SCHEME.match(text)
-    if scheme is None:
-        return Path(text).expanduser().absolute()
-    parts = urlsplit(text)
+    try:
+        if _SCHEME.match(text) is None:
+            return Path(text).expanduser().absolute()
+        parts = urlsplit(text)
+    except (RuntimeError, ValueError) as error:  # no such user; no such address
+        raise BadValue(what=what, value=redacted_text(text), why=str(error)) from error
+    path = unquote(parts.path)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
         raise BadValue(what=what, value=redacted_text(text), why="only a folder, file: and, for a repository, memory:")
-    return Path(unquote(parts.path)).absolute()
+    if not path or "\0" in path:
+        raise BadValue(what=what, value=text, why="it is no path")
+    return Path(path).absolute()
 
 
 def sync_folder(folder: Path) -> None:

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 from types import TracebackType
 
-from holdfast.errors import Closed, Fenced, LeaseTaken, NotFound, RecordCorrupt
+from holdfast.errors import Closed, Fenced, LeaseTaken, NotFound, RecordCorrupt, UnsupportedVersion
 from holdfast.repository.base import Lock, Repository
 from holdfast.seal import Record
 
@@ -97,7 +97,7 @@ class Lease:
 
         A list, not a look at the next number: that one may be gone already.
         """
-        if self._released:
+        if self._released or (self._lock is not None and not self._lock.held):  # a forked child has no lease
             raise Closed(what=f"lease {self.number}")
         newest = max(_numbers(self._repository), default=0)
         if newest > self.number:
@@ -144,5 +144,5 @@ def _numbers(repository: Repository) -> list[int]:
 def _holder(data: bytes, number: int) -> str:
     try:
         return LeaseRecord.unsealed(data, _key(number)).holder
-    except RecordCorrupt:
-        return "a process whose record is damaged"  # its number counts all the same
+    except (RecordCorrupt, UnsupportedVersion):
+        return "a process whose record cannot be read"  # its number counts all the same

@@ -107,7 +107,8 @@ class LocalRepository:
                 os.close(descriptor)
             with contextlib.suppress(FileExistsError):  # held already
                 files.link_or_copy(source, path)
-            files.sync_folder(path.parent)
+            with files.failing_as("hold", str(source), unknown=True):
+                files.sync_folder(path.parent)
 
     def restore(self, key: str, target: Path) -> None:
         """Put a held file at `target` durably; what stands there is never overwritten.
@@ -123,7 +124,8 @@ class LocalRepository:
                 files.link_or_copy(path, target)
             except FileExistsError:
                 raise AlreadyExists(what=str(target)) from None
-            files.sync_folder(target.parent)
+            with files.failing_as("restore", key, unknown=True):
+                files.sync_folder(target.parent)
 
     def lock(self, key: str) -> OsLock:
         """Take the lock file of this name for this process, or raise `Locked` at once."""
@@ -136,7 +138,7 @@ class LocalRepository:
         path = self._path(key)
         if not self._temporaries.is_dir():
             self._folders.clear()  # the first write, or the first since the folder was removed under us
-        if path.parent not in self._folders:
+        if path.parent not in self._folders or not path.parent.is_dir():
             with files.failing_as("make the folder of", key):
                 if not self._folders:
                     files.make_folder(self._temporaries)

@@ -19,6 +19,7 @@ import errno
 import fcntl
 import os
 import struct
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +30,7 @@ _FLOCK = struct.Struct("@hhqqi")  # struct flock of Linux: type, whence, start, 
 _TRIES = 20
 _PAUSE_S = 0.002
 
+_mutex = threading.Lock()  # held by whoever opens or closes a lock file, and by whoever forks meanwhile
 _held: dict[int, OsLock] = {}
 
 
@@ -46,7 +48,8 @@ class OsLock:
         pid = 0
         for _ in range(_TRIES):
             try:
-                found = cls._try(path)
+                with _mutex:
+                    found = cls._try(path)
             except OSError as error:
                 raise StorageFailed(action="lock", key=name, why=error.strerror or str(error)) from error
             if isinstance(found, OsLock):
@@ -85,13 +88,15 @@ class OsLock:
         return self._descriptor is not None
 
     def release(self) -> None:
-        """Let go; harmless when done twice."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            del _held[descriptor]
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, 0)
-            os.close(descriptor)
+        """Let go; harmless when done twice. Unlocked in so many words: a child may have a copy of the descriptor."""
+        with _mutex:
+            descriptor, self._descriptor = self._descriptor, None
+            if descriptor is not None:
+                del _held[descriptor]
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, 0)
+                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0))
+                os.close(descriptor)
 
     def __enter__(self) -> OsLock:
         return self
@@ -109,9 +114,10 @@ def _forget_in_child() -> None:
         with contextlib.suppress(OSError):
             os.close(descriptor)
     _held.clear()
+    _mutex.release()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(before=_mutex.acquire, after_in_parent=_mutex.release, after_in_child=_forget_in_child)
 
 
 def _is_same(descriptor: int, path: Path) -> bool:
@@ -137,7 +143,7 @@ def _lives(pid: int) -> bool:
     """Whether there is such a process: a pid that a killed holder has left in the file is not the holder's."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

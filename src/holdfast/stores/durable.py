@@ -16,6 +16,7 @@ from holdfast.state import CheckpointId, CheckpointState
 from holdfast.stores.base import evicted_by
 
 FOLDER = "states"
+_TRIES = 100
 _NAME = re.compile(r"(\d{20})\.state")
 
 
@@ -36,10 +37,13 @@ class DurableCheckpointStore:
 
     def latest(self, stream: str) -> CheckpointState | None:
         """Return the state with the highest sequence. A damaged one is an error, not a reason to take an older one."""
-        while sequences := self._sequences(stream):
+        for _ in range(_TRIES):
+            sequences = self._sequences(stream)
+            if not sequences:
+                return None
             with contextlib.suppress(NotFound):  # evicted between the list and the read: there is a newer one
                 return self._read(stream, sequences[-1])
-        return None
+        return self._read(stream, self._sequences(stream)[-1])
 
     def load(self, stream: str, sequence: int) -> CheckpointState | None:
         """Return the state with this sequence, or `None`."""
@@ -50,7 +54,8 @@ class DurableCheckpointStore:
 
     def list(self, stream: str) -> list[CheckpointId]:
         """Return the ids of all states of a stream, ascending; each file is read and checked."""
-        return [self._read(stream, sequence).id for sequence in self._sequences(stream)]
+        found = (self.load(stream, sequence) for sequence in self._sequences(stream))
+        return [state.id for state in found if state is not None]  # but for those evicted since
 
     def delete_before(self, stream: str, sequence: int) -> int:
         """Remove the states whose sequence is strictly less; return how many."""
