@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast import EventLog, NewEvent
@@ -24,6 +25,20 @@ def cuts(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def events(*names: str, scope: str = "default") -> list[NewEvent]:
     return [NewEvent(name, name.encode(), scope=scope) for name in names]
+
+
+def refused_in_a_child(act: Callable[[], object], error: type[Exception]) -> bool:
+    """Whether `act` raises `error` in a forked child; anything else that happens there is an answer of no."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            act()
+        except error:
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def new_log(folder: Path, *batches: list[NewEvent], **options: bool) -> EventLog:

@@ -19,7 +19,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
-from types import TracebackType
 from typing import Any, TypeAlias
 
 from holdfast.cursor import FOLDER, Cursor, DurableCursor, Gap
@@ -224,9 +223,7 @@ class WorkerHandle:
     def __enter__(self) -> WorkerHandle:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.stop()
         if error is None:
             self.join()

@@ -25,6 +25,7 @@ from holdfast.errors import (
 from holdfast.repository import Decisions, History, Identity, Lease, files, newest_lease
 from holdfast.seal import seal
 from holdfast.testing import FaultyRepository, ManualClock
+from support import refused_in_a_child
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -230,7 +231,7 @@ def test_what_could_not_be_read_back_is_never_written(repository: Repository) ->
             Decisions(repository).close(decision_)
     for wrong in (None, 5, "\ud800"):
         with pytest.raises(BadValue):
-            History(repository).add(wrong)  # type: ignore[arg-type]
+            History(repository).add(wrong)
     assert repository.list("timelines/1") == []
     assert History(repository).entries() == []
 
@@ -259,14 +260,7 @@ def test_facts_that_json_would_change_are_refused(repository: Repository, facts:
 
 def test_a_forked_child_has_no_lease(tmp_path: Path) -> None:
     with Lease.take(LocalRepository(tmp_path)) as lease:
-        child = os.fork()
-        if child == 0:
-            try:
-                lease.check()
-            except Closed:
-                os._exit(0)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert refused_in_a_child(lease.check, Closed)
         lease.check()
 
 
@@ -324,7 +318,7 @@ def test_a_decision_in_another_slot_or_damaged_is_refused(repository: Repository
 @pytest.mark.parametrize("bad", [{"epoch": 0}, {"attempt": 0}, {"timeline": 0}, {"epoch": -1}, {"stream": "a/b"}])
 def test_slots_that_cannot_be_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="refused"):
-        Attempt(**{"stream": "s", "timeline": 1, "epoch": 1, "attempt": 1, **bad})  # type: ignore[arg-type]
+        Attempt(**{"stream": "s", "timeline": 1, "epoch": 1, "attempt": 1, **bad})
 
 
 # --- identity and history --------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_states_come_back_whole_in_order(kind: str) -> None:
     assert found.latest("s") == state(300)
     assert (found.load("s", 5), found.load("s", 6), found.load("t", 5)) == (state(5), None, None)
     with pytest.raises(BadValue):
-        found.save(b"state")  # type: ignore[arg-type]
+        found.save(b"state")
     assert found.count("s") == 3
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.errors import Locked, StorageFailed
 from holdfast.repository import LocalRepository, OsLock
+from support import refused_in_a_child
 
 HOLDER = """
 import sys, time
@@ -137,16 +138,16 @@ time.sleep(600)
 
 
 def test_a_forked_child_does_not_hold_what_its_parent_holds(tmp_path: Path) -> None:
-    lock = OsLock.acquire(tmp_path / "lock")
-    child = os.fork()
-    if child == 0:
-        try:
-            OsLock.acquire(tmp_path / "lock")
-        except Locked as locked:
-            os._exit(0 if locked.pid == os.getppid() else 1)
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    lock.release()
+    with OsLock.acquire(tmp_path / "lock") as lock:
+
+        def take() -> None:
+            assert not lock.held
+            with pytest.raises(Locked) as caught:
+                OsLock.acquire(tmp_path / "lock")
+            assert caught.value.pid == os.getppid()
+            raise caught.value
+
+        assert refused_in_a_child(take, Locked)
 
 
 def test_a_lock_file_that_was_replaced_is_another_lock(tmp_path: Path) -> None:

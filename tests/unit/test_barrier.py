@@ -34,7 +34,7 @@ def test_unknown_flags_are_refused(flags: int) -> None:
     with pytest.raises(ValueError, match="flags"):
         BarrierInjector().trigger(1, flags)
     with pytest.raises(ValueError, match="flags"):
-        CheckpointBarrier(1, 1, flags)  # type: ignore[arg-type]
+        CheckpointBarrier(1, 1, flags)
 
 
 def test_each_flag_has_its_property() -> None:
@@ -50,7 +50,7 @@ def test_ids_that_do_not_fit_the_word_are_refused_and_change_nothing(checkpoint_
     injector = BarrierInjector()
     injector.trigger(7)
     with pytest.raises(ValueError, match="checkpoint id"):
-        injector.trigger(checkpoint_id)  # type: ignore[arg-type]
+        injector.trigger(checkpoint_id)
     assert injector.epoch == 1
     claimed = injector.handle().poll(1)
     assert claimed is not None
@@ -103,7 +103,7 @@ def test_every_change_of_the_word_happens_under_the_lock() -> None:
         def __exit__(self, *_: object) -> None:
             held.append(False)
 
-    slot.lock = Watched()  # type: ignore[assignment]
+    slot.lock = Watched()
     handle = injector.handle()
     assert handle.poll(1) is None
     assert held == []  # nothing pending: no lock

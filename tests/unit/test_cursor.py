@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from holdfast.errors import (
     StorageFailed,
 )
 from holdfast.testing import FaultyRepository
-from support import events, new_log
+from support import events, new_log, refused_in_a_child
 
 ALL = Region.everything()
 
@@ -111,7 +110,7 @@ def test_limits_out_of_range_are_refused(tmp_path: Path, limit: int) -> None:
         Cursor(cursor.log, Region(clock=(0, 1)))
     for wrong in (("log", ALL), (cursor.log, "region")):
         with pytest.raises(BadValue):
-            Cursor(*wrong)  # type: ignore[arg-type]
+            Cursor(*wrong)
 
 
 # --- gaps ------------------------------------------------------------------------------------------------------------
@@ -331,14 +330,7 @@ def test_a_log_that_went_back_and_took_another_course_is_refused_not_read_on(
 def test_a_forked_child_has_no_part_in_its_parents_cursor(log: EventLog, repository: LocalRepository) -> None:
     with DurableCursor(repository, "mine", log, ALL) as cursor:
         polled(cursor, 2)
-        child = os.fork()
-        if child == 0:
-            try:
-                cursor.commit()
-            except Closed:
-                os._exit(0)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert refused_in_a_child(cursor.commit, Closed)
         assert read_cursor(repository, "mine") is None
         cursor.commit()
 

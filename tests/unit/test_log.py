@@ -24,7 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.logwriter import repair
 from holdfast.ranges import Cancelled, Committed, Head, RangeDamaged, Ranges, Segment, decode, encode
-from support import events, new_log
+from support import events, new_log, refused_in_a_child
 
 
 def names(log: EventLog, region: Region | None = None, start: int = 0) -> list[tuple[int, str]]:
@@ -39,7 +39,7 @@ def test_events_come_back_in_one_sequence_from_zero(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="start"):
         log.read(start=-1)
     with pytest.raises(BadValue, match="region"):
-        log.read("a")  # type: ignore[arg-type]
+        log.read("a")
     assert log.tail == 3
     event = next(log.read())
     assert (event.scope, event.category, event.type, event.clock, event.payload) == ("default", 0, 0, None, b"a")
@@ -255,7 +255,7 @@ def test_a_log_is_made_once_and_opened_where_it_is(tmp_path: Path) -> None:
     assert EventLog.open_or_create(tmp_path / "new").tail == 0
     for path in ("", "s3://bucket/x", None, 3):
         with pytest.raises(BadValue):
-            EventLog.create(path)  # type: ignore[arg-type]
+            EventLog.create(path)
     (tmp_path / "log.json").unlink()  # as a creation that was cut off leaves it
     again = EventLog.create(tmp_path)
     assert again.identity != made.identity
@@ -563,14 +563,7 @@ def test_a_forked_child_has_no_part_in_its_parents_writer(tmp_path: Path) -> Non
     log = EventLog.create(tmp_path)
     with log.writer() as writer:
         writer.append(events("a"))
-        child = os.fork()
-        if child == 0:
-            try:
-                writer.append(events("child"))
-            except Closed:
-                os._exit(0)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert refused_in_a_child(lambda: writer.append(events("child")), Closed)
         assert writer.append(events("b")) == range(1, 2)
     assert names(log) == [(0, "a"), (1, "b")]
 

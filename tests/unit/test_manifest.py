@@ -335,7 +335,7 @@ def test_a_rewrite_never_drops_the_checksum() -> None:
         {"epoch": True},
         {"vnode_count": 70_000},
         {"sink_commit_statuses": {"a": SinkStatus("Bogus")}},
-        {"source_offsets": {"k": ConnectorCheckpoint({"p": 1234}, 1)}},  # type: ignore[dict-item]
+        {"source_offsets": {"k": ConnectorCheckpoint({"p": 1234}, 1)}},
         {"source_offsets": {"k": ConnectorCheckpoint({}, 1, extra={"offsets": "{}"})}},
         {"operator_states": {"o": OperatorState(state_b64="", extra={"state_b64": '"eA=="'})}},
         {"extra": {"x": '1,"y":2'}},
@@ -350,11 +350,11 @@ def test_what_could_not_be_read_back_is_never_written(fields: dict[str, Any]) ->
 
 def test_states_of_the_wrong_type_are_refused() -> None:
     with pytest.raises(BadValue, match="operator 'a'"):
-        pack_states({"a": "text"})  # type: ignore[dict-item]
+        pack_states({"a": "text"})
     with pytest.raises(BadValue, match="in one piece"):
-        manifest().read_states((memoryview(b""),))  # type: ignore[arg-type]
+        manifest().read_states((memoryview(b""),))
     with pytest.raises(BadValue, match="bytes are due"):
-        Manifest.from_bytes("{}")  # type: ignore[arg-type]
+        Manifest.from_bytes("{}")
 
 
 def test_extra_fields_cannot_stand_in_for_our_own() -> None:

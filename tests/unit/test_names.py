@@ -42,11 +42,11 @@ def test_hostile_names_are_refused_at_every_edge(name: object, tmp_path: object)
 
     edges = [
         lambda: checked_name("stream", name),
-        lambda: cursor_key(name),  # type: ignore[arg-type]
-        lambda: Identity.create(MemoryRepository(), name),  # type: ignore[arg-type]
-        lambda: Attempt(stream=name, timeline=1, epoch=1, attempt=1),  # type: ignore[arg-type]
-        lambda: MemoryCheckpointStore(1).save(CheckpointState(CheckpointId(name, 1))),  # type: ignore[arg-type]
-        lambda: MemoryCheckpointStore(1).latest(name),  # type: ignore[arg-type]
+        lambda: cursor_key(name),
+        lambda: Identity.create(MemoryRepository(), name),
+        lambda: Attempt(stream=name, timeline=1, epoch=1, attempt=1),
+        lambda: MemoryCheckpointStore(1).save(CheckpointState(CheckpointId(name, 1))),
+        lambda: MemoryCheckpointStore(1).latest(name),
     ]
     for edge in edges:
         with pytest.raises(BadInput) as caught:

@@ -45,7 +45,7 @@ def test_a_recovered_stream_is_not_due_at_once() -> None:
 )
 def test_intervals_that_never_or_always_fire_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="interval"):
-        IntervalPolicy(**bad)  # type: ignore[arg-type]
+        IntervalPolicy(**bad)
 
 
 def test_once_means_once_in_a_life() -> None:

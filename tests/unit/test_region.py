@@ -78,7 +78,7 @@ def test_kinds_scopes_and_clocks_filter() -> None:
 )
 def test_regions_that_can_hold_nothing_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="refused"):
-        Region(**bad)  # type: ignore[arg-type]
+        Region(**bad)
 
 
 @pytest.mark.parametrize("bad", [(-1, None), (65536, None), (None, 1), (1, 70_000), (True, None)])

@@ -225,14 +225,14 @@ def test_fail_closed_until_restored() -> None:
     blocks = MemoryBlocks(8)
     one = stage(blocks)
     one.checkpoint()
-    one.state = {"n": object()}  # type: ignore[dict-item]
+    one.state = {"n": object()}
     before = bytes(blocks.data)
     with pytest.raises(StageUnserializable) as caught:
         one.checkpoint()
     assert caught.value.step == "serialize"
     for bad in ("text", {"n": "text"}, {1: 1}):  # what could not be read back is not written
         wrong = CheckpointedStage.restore(blocks, CODEC).stage
-        wrong.state = bad  # type: ignore[assignment]
+        wrong.state = bad
         with pytest.raises(StageUnserializable):
             wrong.checkpoint()
     assert bytes(blocks.data) == before

@@ -150,9 +150,9 @@ def test_ids_are_ordered_by_stream_then_sequence_then_time() -> None:
 @pytest.mark.parametrize("value", [-1, 2**64, 1.5, True])
 def test_values_that_the_bytes_cannot_hold_are_refused(field: str, value: object) -> None:
     with pytest.raises(BadValue):
-        CheckpointState(CheckpointId("s", 1), **{field: value})  # type: ignore[arg-type]
+        CheckpointState(CheckpointId("s", 1), **{field: value})
     with pytest.raises(BadValue):
-        CheckpointState(CheckpointId("s", 1), source_offsets={"a": value})  # type: ignore[dict-item]
+        CheckpointState(CheckpointId("s", 1), source_offsets={"a": value})
 
 
 @pytest.mark.parametrize("state", ["text", bytearray(b"x"), memoryview(b"ab"), array("I", [1, 2])])
@@ -161,9 +161,9 @@ def test_states_that_are_no_bytes_are_refused(state: Any) -> None:
     with pytest.raises(BadValue, match="operator 'm'"):
         CheckpointState(CheckpointId("s", 1), {"m": state})
     with pytest.raises(BadValue):
-        CheckpointState("s", {})  # type: ignore[arg-type]
+        CheckpointState("s", {})
     with pytest.raises(BadValue):
-        CheckpointState(CheckpointId("s", 1), metadata={"a": 1})  # type: ignore[dict-item]
+        CheckpointState(CheckpointId("s", 1), metadata={"a": 1})
 
 
 def test_a_name_that_is_no_utf8_is_refused_when_written() -> None:

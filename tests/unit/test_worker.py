@@ -61,7 +61,7 @@ class Handler:
         if isinstance(step, Exception):
             raise step
         if step is not None:
-            return step  # type: ignore[no-any-return]
+            return step
         return Action.STOP if batch[-1].sequence == self.until else Action.CONTINUE
 
 

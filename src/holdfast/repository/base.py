@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, TypeAlias
 
 from holdfast.errors import BadValue
@@ -66,9 +65,7 @@ class Lock(Protocol):
     def __enter__(self) -> Lock:
         """Return the lock, held already."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let go."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
 
 from holdfast.blocks import BLOCK_SIZE
 from holdfast.errors import AlreadyExists, BadValue, BlocksMissing, Closed
@@ -149,9 +148,7 @@ class FileBlocks:
     def __enter__(self) -> FileBlocks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check(self, first: int, count: int) -> None:

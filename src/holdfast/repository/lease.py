@@ -15,7 +15,6 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from types import TracebackType
 
 from holdfast.errors import Closed, Fenced, LeaseTaken, NotFound, RecordCorrupt, UnsupportedVersion
 from holdfast.repository.base import Lock, Repository
@@ -119,9 +118,7 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from types import TracebackType
 
 from holdfast.errors import AlreadyExists, BadValue, Locked, NotFound
 from holdfast.names import checked_key, checked_value_key
@@ -104,7 +103,5 @@ class MemoryLock:
     def __enter__(self) -> MemoryLock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()

@@ -22,7 +22,6 @@ import struct
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 
 from holdfast.errors import Locked, StorageFailed
 
@@ -101,9 +100,7 @@ class OsLock:
     def __enter__(self) -> OsLock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
