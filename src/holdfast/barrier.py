@@ -15,8 +15,8 @@ from enum import IntFlag
 from threading import Lock
 from typing import Any, TypeAlias
 
+from holdfast.checked import checked_bytes, checked_u64
 from holdfast.errors import BadValue
-from holdfast.names import checked_bytes, checked_u64
 
 _WIRE = struct.Struct("<QQQ")
 _WORD_BITS = 32

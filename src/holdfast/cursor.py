@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast import frame
+from holdfast.checked import checked_bytes, checked_name, checked_positive, checked_type
 from holdfast.errors import (
     BadValue,
     Closed,
@@ -34,7 +35,6 @@ from holdfast.errors import (
     UnsupportedVersion,
 )
 from holdfast.log import EventLog
-from holdfast.names import checked_bytes, checked_name, checked_positive, checked_type
 from holdfast.region import Region
 from holdfast.repository import Repository
 from holdfast.segment import LogEvent

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.checked import checked_name, checked_positive
 from holdfast.errors import BadValue
-from holdfast.names import checked_name, checked_positive
 from holdfast.seal import Record
 
 

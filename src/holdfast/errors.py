@@ -95,6 +95,20 @@ class HoldfastError(Exception):
         return _rebuild, (type(self), dict(vars(self)))
 
 
+def readable(text: str) -> str:
+    """Return text that can be written as UTF-8, whatever was in it."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def in_words(error: BaseException) -> str:
+    """Return an exception's type and text, whatever its text does."""
+    try:
+        text = str(error)
+    except Exception:  # a text that cannot be made must not hide the failure
+        text = "(its text cannot be shown)"
+    return readable(f"{type(error).__name__}: {text}")
+
+
 # --- correct the call ------------------------------------------------------------------------------------------------
 
 

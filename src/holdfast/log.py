@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.blocks import MemoryBlocks
+from holdfast.checked import checked_type, checked_u64
 from holdfast.errors import AlreadyExists, ClockNotKept, Locked, LogCorrupt, LogMissing
 from holdfast.loghead import (
     ABOUT,
@@ -40,7 +41,6 @@ from holdfast.loghead import (
     write_head,
 )
 from holdfast.logwriter import LogWriter
-from holdfast.names import checked_type, checked_u64
 from holdfast.ranges import Committed, Head, RangeDamaged, Ranges, Segment
 from holdfast.region import Region
 from holdfast.repository import FileBlocks, files

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import AppendOpen, Closed, LogCorrupt, LogHalted, OutcomeUnknown, StorageFailed
+from holdfast.checked import checked_positive, checked_type
+from holdfast.errors import AppendOpen, Closed, LogCorrupt, LogHalted, OutcomeUnknown, StorageFailed, in_words, readable
 from holdfast.loghead import (
     HEAD,
     INDEX,
@@ -35,7 +36,6 @@ from holdfast.loghead import (
     sync_head,
     write_head,
 )
-from holdfast.names import checked_positive, checked_type, in_words, readable
 from holdfast.ranges import Cancelled, Committed, Head, Range, RangeDamaged, Segment, decode, encode
 from holdfast.repository import FileBlocks, files
 from holdfast.repository.files import local_path

@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from holdfast.checked import checked_bytes
 from holdfast.errors import BadValue, ManifestCorrupt, ManifestRefused, UnsupportedVersion
-from holdfast.names import checked_bytes
 from holdfast.seal import SealBroken, digest_of, is_sealed, seal
 from holdfast.sidecar import Buffer, OperatorState, read_state
 

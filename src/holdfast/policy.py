@@ -13,8 +13,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from holdfast.checked import checked_positive, checked_seconds
 from holdfast.errors import BadValue
-from holdfast.names import checked_positive, checked_seconds
 
 if TYPE_CHECKING:
     from datetime import timedelta  # a span of time, not a clock

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.checked import checked_type, checked_u64
 from holdfast.errors import BadValue
-from holdfast.names import checked_type, checked_u64
 
 KIND_MAX = (1 << 16) - 1
 _ESCAPES = str.maketrans({"%": "%25", "|": "%7C", "*": "%2A"})

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.checked import checked_u64
 from holdfast.errors import BadValue, MissingExtra
-from holdfast.names import checked_u64
 from holdfast.region import KIND_MAX, Region, checked_coordinate, checked_kind_part
 
 try:

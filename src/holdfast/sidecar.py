@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from holdfast.checked import checked_type
 from holdfast.errors import BadValue, OperatorStateCorrupt
-from holdfast.names import checked_type
 
 DEFAULT_THRESHOLD = 64 * 1024
 

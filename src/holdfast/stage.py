@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from holdfast.blocks import BlockDevice, Device, Found, Image
+from holdfast.checked import checked_bytes, checked_name
 from holdfast.errors import (
     AlreadyExists,
     Closed,
@@ -29,7 +30,6 @@ from holdfast.errors import (
     StageStale,
     StageUnserializable,
 )
-from holdfast.names import checked_bytes, checked_name
 
 _log = logging.getLogger(__name__)
 DEFAULT_NAME = "stage"

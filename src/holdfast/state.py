@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from holdfast import frame
+from holdfast.checked import checked_bytes, checked_type, checked_u64
 from holdfast.errors import BadValue, StateCorrupt, UnsupportedVersion
-from holdfast.names import checked_bytes, checked_type, checked_u64
 
 MAGIC = b"HFSTATE\n"
 VERSION = 2

@@ -21,10 +21,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
+from holdfast.checked import checked_positive, checked_seconds, checked_type
 from holdfast.cursor import FOLDER, Cursor, DurableCursor, Gap
-from holdfast.errors import BadValue, PersistFailed, WorkerFailed
+from holdfast.errors import BadValue, PersistFailed, WorkerFailed, in_words
 from holdfast.log import EventLog
-from holdfast.names import checked_positive, checked_seconds, checked_type, in_words
 from holdfast.policy import RestartBudget, RestartPolicy
 from holdfast.region import Region
 from holdfast.repository import Repository

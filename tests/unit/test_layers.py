@@ -30,7 +30,7 @@ LINES = [
         "ranges",
         "seal",
         "frame",
-        "names",
+        "checked",
         "redaction",
     },
     {"errors"},

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import CheckpointId, CheckpointState, LocalRepository, MemoryCheckpointStore, MemoryRepository
+from holdfast.checked import checked_key, checked_name
 from holdfast.epoch import Attempt
 from holdfast.errors import BadInput, BadName
-from holdfast.names import checked_key, checked_name
 from holdfast.repository import Identity
 
 HOSTILE = [

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from holdfast.blocks import BLOCK_SIZE
+from holdfast.checked import checked_positive
 from holdfast.errors import AlreadyExists, BadValue, BlocksMissing, Closed
-from holdfast.names import checked_positive
 from holdfast.repository import files
 from holdfast.repository.files import local_path
 from holdfast.repository.oslock import OsLock

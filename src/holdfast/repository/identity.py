@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+from holdfast.checked import checked_name, checked_positive
 from holdfast.errors import AlreadyExists, BadValue
-from holdfast.names import checked_name, checked_positive
 from holdfast.repository.base import Repository
 from holdfast.seal import Record
 

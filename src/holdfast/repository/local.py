@@ -6,8 +6,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from holdfast.checked import checked_key, checked_value_key
 from holdfast.errors import AlreadyExists, BadValue, NotFound, StorageFailed
-from holdfast.names import checked_key, checked_value_key
 from holdfast.repository import files
 from holdfast.repository.base import Data, Put, joined
 from holdfast.repository.files import local_path

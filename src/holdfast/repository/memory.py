@@ -6,8 +6,8 @@ import os
 import threading
 from pathlib import Path
 
+from holdfast.checked import checked_key, checked_value_key
 from holdfast.errors import AlreadyExists, BadValue, Locked, NotFound
-from holdfast.names import checked_key, checked_value_key
 from holdfast.repository.base import Data, Put, joined
 from holdfast.repository.files import failing_as, local_path
 

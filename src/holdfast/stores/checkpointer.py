@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.checked import checked_type
 from holdfast.errors import BadValue
-from holdfast.names import checked_type
 from holdfast.policy import IntervalPolicy, Progress
 from holdfast.state import CheckpointState
 from holdfast.stores.base import CheckpointStore

@@ -9,8 +9,8 @@ import contextlib
 import re
 from collections.abc import Sequence
 
+from holdfast.checked import checked_name, checked_positive, checked_type, checked_u64
 from holdfast.errors import NotFound, StateCorrupt
-from holdfast.names import checked_name, checked_positive, checked_type, checked_u64
 from holdfast.repository import Repository
 from holdfast.state import CheckpointId, CheckpointState
 from holdfast.stores.base import evicted_by

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.names import checked_name, checked_positive, checked_type
+from holdfast.checked import checked_name, checked_positive, checked_type
 from holdfast.state import CheckpointId, CheckpointState
 from holdfast.stores.base import evicted_by
 

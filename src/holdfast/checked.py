@@ -1,4 +1,4 @@
-"""Names that come from users, checked once at the edge.
+"""What comes from users, checked once at the edge: names, keys, numbers, bytes.
 
 A name becomes part of a path, a key or a table: it may hold letters, digits, `_`, `.` and `-`, begins with a letter or
 digit and has at most 64 characters. So it cannot climb out of a folder, hide, or differ from another only by an
@@ -55,20 +55,6 @@ def checked_value_key(key: object) -> str:
             kind="key", name=key, why="a lock is kept under such names", rule=f"choose one without {LOCK_SUFFIX}"
         )
     return str(key)
-
-
-def readable(text: str) -> str:
-    """Return text that can be written as UTF-8, whatever was in it."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def in_words(error: BaseException) -> str:
-    """Return an exception's type and text, whatever its text does."""
-    try:
-        text = str(error)
-    except Exception:  # a text that cannot be made must not hide the failure
-        text = "(its text cannot be shown)"
-    return readable(f"{type(error).__name__}: {text}")
 
 
 def checked_u64(what: str, value: object) -> int:
