@@ -39,7 +39,16 @@ _HOMES = {
     "stage": ["CheckpointedStage", "EdgeCheckpoint", "FlushObserver", "MsgpackCodec"],
     "state": ["CheckpointId", "CheckpointState"],
     "stores": ["CheckpointStore", "Checkpointer", "DurableCheckpointStore", "MemoryCheckpointStore"],
-    "worker": ["Action", "AtLeastOnce", "Batch", "Callbacks", "CursorWorker", "WorkerHandle"],
+    "worker": [
+        "Action",
+        "AtLeastOnce",
+        "Batch",
+        "Callbacks",
+        "CursorWorker",
+        "Quarantined",
+        "read_quarantine",
+        "WorkerHandle",
+    ],
 }
 _MODULES = ("errors", "testing")
 _NEED_ARROW = ("cursor", "log", "logwriter", "segment", "worker")
@@ -101,15 +110,19 @@ if TYPE_CHECKING:
     from holdfast.worker import Batch as Batch
     from holdfast.worker import Callbacks as Callbacks
     from holdfast.worker import CursorWorker as CursorWorker
+    from holdfast.worker import Quarantined as Quarantined
     from holdfast.worker import WorkerHandle as WorkerHandle
+    from holdfast.worker import read_quarantine as read_quarantine
 
 
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return importlib.import_module(f"holdfast.{name}")
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-    return getattr(importlib.import_module(f"holdfast.{_HOME_OF[name]}"), name)
+if not TYPE_CHECKING:  # a type checker shall see misspelt names
+
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return importlib.import_module(f"holdfast.{name}")
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'holdfast' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        return getattr(importlib.import_module(f"holdfast.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

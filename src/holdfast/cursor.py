@@ -36,7 +36,7 @@ from holdfast.errors import (
 )
 from holdfast.log import EventLog
 from holdfast.region import Region
-from holdfast.repository import Repository
+from holdfast.repository import Repository, checked_repository
 from holdfast.segment import LogEvent
 
 MAGIC = b"HFCURSOR"
@@ -225,8 +225,8 @@ class DurableCursor(Cursor):
         """Take the cursor and go on from where it was committed; a missing file is a fresh start."""
         super().__init__(log, region, gap_buffer=gap_buffer)
         self.name = checked_name("cursor", name)
-        self._repository = repository
-        self._lock = repository.lock(f"{FOLDER}/{self.name}.lock")
+        self._repository = checked_repository(repository)
+        self._lock = repository.lock(f"{FOLDER}/{self.name}.lock", f"cursor {self.name!r} in {repository.where}")
         self._closed = False
         try:
             self._committed = self._saved_position()

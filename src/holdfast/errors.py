@@ -85,8 +85,13 @@ class HoldfastError(Exception):
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(eq=False, repr=False, kw_only=True)(cls)
 
+    @property
+    def summary(self) -> str:
+        """What is wrong, without the next step: for a text that goes on, or has a next step of its own."""
+        return self.says.format(e=self)
+
     def __str__(self) -> str:
-        return f"{self.says.format(e=self)}. Next: {self.next_step.format(e=self)}."
+        return f"{self.summary}. Next: {self.next_step.format(e=self)}."
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
@@ -103,7 +108,7 @@ def readable(text: str) -> str:
 def in_words(error: BaseException) -> str:
     """Return an exception's type and text, whatever its text does."""
     try:
-        text = str(error)
+        text = error.summary if isinstance(error, HoldfastError) else str(error)
     except Exception:  # a text that cannot be made must not hide the failure
         text = "(its text cannot be shown)"
     return readable(f"{type(error).__name__}: {text}")
@@ -524,8 +529,9 @@ class Closed(Halted):
     """It was closed or given back, so that somebody else may have it now."""
 
     what: str
-    says = "{e.what} was closed"
-    next_step = "open it again"
+    do: str = "open it again"
+    says = "{e.what} was closed, or is not this process's"
+    next_step = "{e.do}"
 
 
 class StageHalted(Halted):

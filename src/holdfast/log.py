@@ -13,6 +13,7 @@ no lock and see what the head counts. How a log is written stands in `logwriter`
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 import uuid
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.blocks import MemoryBlocks
 from holdfast.checked import checked_type, checked_u64
-from holdfast.errors import AlreadyExists, ClockNotKept, Locked, LogCorrupt, LogMissing
+from holdfast.errors import AlreadyExists, BadValue, ClockNotKept, Locked, LogCorrupt, LogMissing
 from holdfast.loghead import (
     ABOUT,
     HEAD,
@@ -77,6 +78,7 @@ class EventLog:
         """
         folder = local_path("event log", path)
         schema = schema_of(payload, keep_clock=keep_clock)
+        _require_own_folder(folder)
         with files.failing_as("create", str(folder)):
             files.make_folder(folder / SEGMENTS)
         with FileBlocks.lock(folder / HEAD, f"the writer's place at event log {folder}"):
@@ -151,13 +153,14 @@ class EventLog:
         if region.clock is not None and not self.keep_clock:
             raise ClockNotKept(log=str(self.path))
 
-    def read(self, region: Region | None = None, start: int = 0) -> Iterator[LogEvent]:
-        """Return the events of a region from sequence `start` on, in order, up to the tail as it is now."""
+    def read(self, region: Region | None = None, start: int = 0, end: int | None = None) -> Iterator[LogEvent]:
+        """Return the events of a region from `start` to before `end`, or to the tail as it is now, in order."""
         region = checked_type("region", region or Region.everything(), Region)
         checked_u64("start", start)
         self.check_region(region)
-        self.refresh()
-        return self._read(region, start, self.tail)
+        tail = self.refresh()
+        events = self._read(region, start, tail if end is None else min(checked_u64("end", end), tail))
+        return events if end is None else itertools.takewhile(lambda event: event.sequence < end, events)
 
     def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the cancelled half-open ranges between two sequences."""
@@ -187,3 +190,14 @@ class EventLog:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(segment.path)
         return self._cache[segment.path]
+
+
+def _require_own_folder(folder: Path) -> None:
+    """Refuse to scatter a log's files among others'."""
+    ours = {ABOUT, HEAD, INDEX, SEGMENTS, f"{HEAD}.lock"}
+    with files.failing_as("create", str(folder)):
+        others = [path.name for path in folder.iterdir() if path.name not in ours] if folder.is_dir() else []
+    foreign = sorted(name for name in others if not name.startswith(files.TEMP_PREFIX))
+    if foreign:
+        why = f"the folder holds other things, such as {foreign[0]!r}"
+        raise BadValue(what="event log", value=str(folder), why=why, do="name a folder of its own")

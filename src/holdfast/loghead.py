@@ -59,7 +59,7 @@ def read_about(folder: Path) -> About:
     try:
         return About.unsealed(data, ABOUT)
     except Corrupt as error:
-        raise LogCorrupt(path=str(folder), part=ABOUT, why=str(error)) from error
+        raise LogCorrupt(path=str(folder), part=ABOUT, why=error.summary) from error
 
 
 def has_records(folder: Path) -> bool:
@@ -130,7 +130,7 @@ def find_head(blocks: BlockDevice, folder: Path) -> Found:
     try:
         found = Device(blocks, _HEAD_NAME).find()
     except (StageCorrupt, StageBlank) as error:
-        raise LogCorrupt(path=str(folder), part=HEAD, why=str(error)) from error
+        raise LogCorrupt(path=str(folder), part=HEAD, why=error.summary) from error
     if found.image.stage != _HEAD_NAME:
         raise LogCorrupt(path=str(folder), part=HEAD, why="it is the image of something else")
     return found

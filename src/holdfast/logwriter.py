@@ -245,7 +245,7 @@ class Append:
 
     def _require_open(self) -> None:
         if self._writer._open is not self:
-            raise Closed(what=f"this append to event log {self._writer.path}")
+            raise Closed(what=f"this append to event log {self._writer.path}", do="begin another with writer.begin()")
 
     def __enter__(self) -> Append:
         return self

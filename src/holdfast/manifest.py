@@ -157,7 +157,9 @@ class Manifest:
         try:
             data = seal({**known, **_raw(self.extra)})
             same = Manifest.from_bytes(data) == replace(self, version=VERSION)
-        except (ManifestCorrupt, TypeError, AttributeError, UnicodeError, msgspec.MsgspecError) as error:
+        except ManifestCorrupt as error:
+            raise BadValue(what="manifest", value=self.checkpoint_id, why=error.why) from error
+        except (TypeError, AttributeError, UnicodeError, msgspec.MsgspecError) as error:
             raise BadValue(what="manifest", value=self.checkpoint_id, why=str(error)) from error
         if not same:
             raise BadValue(what="manifest", value=self.checkpoint_id, why="a field has another type than is due")
@@ -227,12 +229,13 @@ class Manifest:
         if sidecar is not None and not isinstance(sidecar, bytes | bytearray | memoryview):
             raise BadValue(what="sidecar", value=sidecar, why="the bytes of state.bin are due, in one piece")
         view = None if sidecar is None else memoryview(sidecar)
-        if self.state_checksum is not None:
-            if view is None:
-                raise ManifestCorrupt(why="its sidecar state.bin is missing")
-            if hashlib.sha256(view).hexdigest() != self.state_checksum:
-                raise ManifestCorrupt(why="its sidecar state.bin does not match the recorded checksum")
-        return {name: read_state(name, state, view) for name, state in self.operator_states.items()}
+        if self.state_checksum is not None and view is None:
+            raise ManifestCorrupt(why=f"the sidecar state.bin of checkpoint {self.checkpoint_id} is missing")
+        states = {name: read_state(name, state, view) for name, state in self.operator_states.items()}
+        if self.state_checksum is not None and hashlib.sha256(view or b"").hexdigest() != self.state_checksum:
+            why = f"the sidecar state.bin of checkpoint {self.checkpoint_id} does not match its checksum"
+            raise ManifestCorrupt(why=why)
+        return states
 
     def _zero_issues(self) -> Iterable[Issue]:
         zeros = {

@@ -104,3 +104,8 @@ class RestartBudget:
         self._recent.append(now)
         self.restarts += 1
         return True
+
+    def give_back(self, count: int) -> None:
+        """Take back the last so many restarts: what they were spent on has been dealt with otherwise."""
+        for _ in range(min(count, len(self._recent))):
+            self._recent.pop()

@@ -251,7 +251,7 @@ class CheckpointedStage(Generic[S]):
             _tell(self._observer.on_flush_start, self._lease_id)  # 1
         try:
             if self._given_back:  # 2
-                raise Closed(what=f"stage {self._device.name!r}")
+                raise Closed(what=f"stage {self._device.name!r}", do="make another on its device")
             if self._halted:
                 raise StageHalted(stage=self._device.name)
             self._halted = True  # until this one has succeeded

@@ -6,7 +6,8 @@ Rules:
   used up, `join()` raises, callback or not.
 - A position that cannot be saved ends the worker: callback, rollback, stop, and `PersistFailed` at `join()`.
 - With `quarantine_after=n` a batch that has failed n times in a row in the same way is recorded and passed over. With a
-  durable cursor the record stands in the repository before the position moves on.
+  durable cursor the record stands in the repository before the position moves on. The restarts that led there are given
+  back to the budget.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
-from holdfast.checked import checked_positive, checked_seconds, checked_type
+from holdfast.checked import checked_name, checked_positive, checked_seconds, checked_type
 from holdfast.cursor import FOLDER, Cursor, DurableCursor, Gap
 from holdfast.errors import BadValue, PersistFailed, WorkerFailed, in_words
 from holdfast.log import EventLog
 from holdfast.policy import RestartBudget, RestartPolicy
 from holdfast.region import Region
-from holdfast.repository import Repository
+from holdfast.repository import Repository, checked_repository
 from holdfast.seal import Record
 from holdfast.segment import LogEvent
 
@@ -84,6 +85,17 @@ class Quarantined(Record, frozen=True, kw_only=True):
     at_ms: int
 
 
+def read_quarantine(repository: Repository, cursor: str) -> list[Quarantined]:
+    """Return what a durable cursor's workers have passed over, oldest first; each record is checked."""
+    folder = _quarantine_folder(cursor)
+    names = checked_repository(repository).list(folder)
+    return [Quarantined.unsealed(repository.read(f"{folder}/{name}"), f"{folder}/{name}") for name in names]
+
+
+def _quarantine_folder(cursor: str) -> str:
+    return f"{FOLDER}/{checked_name('cursor', cursor)}.quarantine"
+
+
 Handler: TypeAlias = Callable[[Batch, EventLog, AtLeastOnce | None], Action]
 
 
@@ -134,6 +146,8 @@ class CursorWorker:
             raise BadValue(what="handler", value=self.handler, why="it cannot be called")
         checked_positive("batch", self.batch)
         object.__setattr__(self, "idle_sleep", checked_seconds("idle sleep", self.idle_sleep))
+        if self.repository is not None:
+            checked_repository(self.repository)
         if (self.repository is None) is not (self.cursor is None):
             raise BadValue(what="cursor", value=self.cursor, why="a durable cursor needs a repository and a name")
         if self.quarantine_after is not None:
@@ -309,8 +323,8 @@ class _Run:
                 return True
             action = self._worker.handler(batch, self.cursor.log, self._witness())
             if not isinstance(action, Action):
-                do = "return Action.CONTINUE, Action.STOP or Action.STOP_WITH_ROLLBACK"
-                raise BadValue(what="handler's answer", value=action, why="an Action is due", do=do)
+                why = "it must return Action.CONTINUE, Action.STOP or Action.STOP_WITH_ROLLBACK"
+                raise BadValue(what="handler's answer", value=action, why=why)
         except Exception as error:  # a handler may raise anything; the budget decides
             self._failed(batch, error)
             return True
@@ -386,12 +400,13 @@ class _Run:
             at_ms=time.time_ns() // 1_000_000,
         )
         if self._worker.repository is not None:
-            key = f"{FOLDER}/{self._worker.cursor}.quarantine/{record.first}-{record.last}.json"
+            key = f"{_quarantine_folder(str(self._worker.cursor))}/{record.first:020}-{record.last:020}.json"
             try:
                 self._worker.repository.put_if_absent(key, record.sealed())
             except Exception as failed:  # as when a position cannot be saved
                 raise self._unsaved(failed) from failed
         self._repeated.clear()
+        self.budget.give_back(times - 1)  # they led here, which the user asked for
         self._save()  # the gaps stay, for the handler of the next batch
         self.quarantined.append(record)
         _log.warning(

@@ -47,3 +47,5 @@ def test_a_sound_program_passes_and_wrong_ones_do_not(tmp_path: Path) -> None:
         tmp_path,
     )
     assert wrong.stdout.count("error:") == 2, wrong.stdout
+    misspelt = checked("import holdfast as hf\nfrom holdfast import EventLogs\nhf.CursorWorkr\n", tmp_path)
+    assert misspelt.stdout.count("error:") == 2, misspelt.stdout

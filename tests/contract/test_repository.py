@@ -223,6 +223,18 @@ def test_looking_at_an_epoch_gives_its_decisions_and_the_first_open_slot(reposit
     assert found.open == decision(3).attempt
 
 
+@pytest.mark.parametrize("wrong", ["./state", None, 5])
+def test_an_address_is_not_a_repository(wrong: Any) -> None:
+    for use in (Decisions, History, Lease.take, Identity.load, lambda each: Identity.create(each, "orders")):
+        with pytest.raises(BadValue, match="open_repository"):
+            use(wrong)
+
+
+def test_what_a_decision_says_is_told_as_it_is_read(repository: Repository) -> None:
+    typed = Decision(attempt=decision(1).attempt, verdict="commit", lease=1)
+    assert Decisions(repository).close(typed).verdict is Verdict.COMMIT
+
+
 def test_what_could_not_be_read_back_is_never_written(repository: Repository) -> None:
     """A slot is closed once and a history goes on for ever: nothing unreadable may get there."""
     for wrong in ({"verdict": "stop"}, {"facts": {"a": object()}}, {"facts": None}, {"facts": {"a": "\ud800"}}):

@@ -36,6 +36,9 @@ def test_events_come_back_in_one_sequence_from_zero(tmp_path: Path) -> None:
     assert names(log) == [(0, "a"), (1, "b"), (2, "c")]
     assert names(log, start=1) == [(1, "b"), (2, "c")]
     assert names(log, start=99) == []
+    assert [event.entity for event in log.read(start=1, end=2)] == ["b"]
+    assert [event.entity for event in log.read(end=99)] == ["a", "b", "c"]
+    assert list(log.read(start=2, end=1)) == []
     with pytest.raises(BadValue, match="start"):
         log.read(start=-1)
     with pytest.raises(BadValue, match="region"):
@@ -252,7 +255,6 @@ def test_a_log_is_made_once_and_opened_where_it_is(tmp_path: Path) -> None:
     assert EventLog.open_or_create(tmp_path).identity == made.identity
     with pytest.raises(AlreadyExists, match="other columns"):
         EventLog.open_or_create(tmp_path, keep_clock=True)
-    assert EventLog.open_or_create(tmp_path / "new").tail == 0
     for path in ("", "s3://bucket/x", None, 3):
         with pytest.raises(BadValue):
             EventLog.create(path)
@@ -262,6 +264,8 @@ def test_a_log_is_made_once_and_opened_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageFailed):
         EventLog.create(tmp_path / "file")
+    with pytest.raises(BadValue, match="holds other things, such as 'file'"):
+        EventLog.create(tmp_path)
     with pytest.raises(LogMissing):
         EventLog.open(tmp_path / "file")
 

@@ -283,8 +283,10 @@ def test_damaged_state_is_refused_by_the_operators_name_never_replaced() -> None
     good = manifest(operator_states=packed.entries, state_checksum=packed.checksum)
     with pytest.raises(ManifestCorrupt, match="missing"):
         good.read_states(None)
-    with pytest.raises(ManifestCorrupt, match="checksum"):
+    with pytest.raises(OperatorStateCorrupt, match="large"):
         good.read_states(bytes(99))
+    with pytest.raises(ManifestCorrupt, match=r"sidecar state\.bin of checkpoint 7 does not match"):
+        good.read_states(bytes(101))
     unchecked = dataclasses.replace(good, state_checksum=None)
     for sidecar, why in ((None, "missing"), (bytes(99), "ends at byte 100"), (b"\1" + bytes(99), "digest")):
         with pytest.raises(OperatorStateCorrupt, match=why) as caught:

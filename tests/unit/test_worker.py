@@ -34,7 +34,7 @@ from holdfast.errors import (
     WorkerFailed,
 )
 from holdfast.testing import FaultyRepository, ManualClock
-from holdfast.worker import Quarantined, _Run
+from holdfast.worker import Quarantined, _Run, read_quarantine
 from support import events, new_log
 
 ALL = Region.everything()
@@ -341,9 +341,11 @@ def test_a_poison_batch_is_quarantined_after_identical_failures_and_recorded(log
     assert (record.first, record.last, record.events, record.failures) == (3, 5, 3, 3)
     assert record.error == "ValueError: cannot read e"
     assert told == [record]
-    assert repository.list("cursors/mine.quarantine") == ["3-5.json"]
-    key = "cursors/mine.quarantine/3-5.json"
+    assert repository.list("cursors/mine.quarantine") == [f"{3:020}-{5:020}.json"]
+    key = f"cursors/mine.quarantine/{3:020}-{5:020}.json"
     assert Quarantined.unsealed(repository.read(key), key) == record
+    assert read_quarantine(repository, "mine") == [record]
+    assert read_quarantine(repository, "nobody") == []
     assert saved(repository) == 9
 
 
@@ -360,9 +362,9 @@ def test_a_quarantine_record_stands_before_the_position_moves_on(log: EventLog) 
     broken = "put"
     with pytest.raises(PersistFailed):
         worker(log, Handler(ValueError("x")), FaultyRepository(inner, fault), **options).start().join(10)
-    assert inner.list("cursors/mine.quarantine") == ["0-9.json"]
+    assert inner.list("cursors/mine.quarantine") == [f"{0:020}-{9:020}.json"]
     assert saved(inner) is None
-    inner.delete("cursors/mine.quarantine/0-9.json")
+    inner.delete(f"cursors/mine.quarantine/{0:020}-{9:020}.json")
     broken = "put_if_absent"
     with pytest.raises(PersistFailed):
         worker(log, Handler(ValueError("x")), FaultyRepository(inner, fault), **options).start().join(10)
@@ -444,6 +446,23 @@ def test_drain_and_stop_do_not_wait_out_an_idle_sleep(log: EventLog) -> None:
         assert getattr(handle, end)(10)
 
 
+def test_poison_alone_never_uses_up_the_budget(log: EventLog) -> None:
+    """The restarts that led to a quarantine are given back."""
+    seen = []
+
+    def poisoned(batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Action:
+        seen.append(batch[0].sequence)
+        if batch[0].sequence % 2:
+            raise ValueError("odd")
+        return Action.CONTINUE
+
+    policy = RestartPolicy.bounded(2, within=600)
+    handle = worker(log, poisoned, batch=1, quarantine_after=3, restart=policy).start()
+    assert handle.drain(10)
+    assert [record.first for record in handle.quarantined] == [1, 3, 5, 7, 9]
+    assert seen.count(3) == 3
+
+
 def test_failures_that_differ_are_not_poison(log: EventLog) -> None:
     handler = Handler(*[RuntimeError(str(number)) for number in range(4)])
     running = worker(log, handler, quarantine_after=2, restart=RestartPolicy.bounded(3, 60)).start()
@@ -516,6 +535,7 @@ def test_wrong_cursors_are_refused_before_anything_runs(log: EventLog, tmp_path:
         {"log": "orders.log"},
         {"region": "order"},
         {"handler": 5},
+        {"repository": "./state", "cursor": "mine"},
         {"repository": MemoryRepository()},
     ],
     ids=str,

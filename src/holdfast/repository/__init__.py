@@ -1,6 +1,6 @@
 """Where everything that must last is kept: the contract, its backends, and what every repository holds."""
 
-from holdfast.repository.base import Data, Lock, Put, Repository
+from holdfast.repository.base import Data, Lock, Put, Repository, checked_repository
 from holdfast.repository.blockfile import FileBlocks
 from holdfast.repository.decisions import Decisions, Slots
 from holdfast.repository.history import Entry, History
@@ -27,6 +27,7 @@ __all__ = [
     "Put",
     "Repository",
     "Slots",
+    "checked_repository",
     "newest_lease",
     "open_repository",
 ]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 from holdfast.errors import BadValue
 
@@ -69,6 +69,14 @@ class Lock(Protocol):
         """Let go."""
 
 
+def checked_repository(value: object) -> Repository:
+    """Return `value` if it is a repository, and not, as easily happens, its address."""
+    if not hasattr(value, "put_if_absent"):
+        do = "pass open_repository(address), or one of the repository classes"
+        raise BadValue(what="repository", value=value, why=f"it is {type(value).__name__}", do=do)
+    return cast("Repository", value)
+
+
 class Repository(Protocol):
     """A store of immutable values by key; see the rules at the top of this file."""
 
@@ -97,5 +105,5 @@ class Repository(Protocol):
     def restore(self, key: str, target: Path) -> None:
         """Put a held file at `target`, which must not exist."""
 
-    def lock(self, key: str) -> Lock:
-        """Take the lock of this name, or raise `Locked` at once."""
+    def lock(self, key: str, what: str | None = None) -> Lock:
+        """Take the lock of this name, or raise `Locked` at once; `what` is what the lock is of, for people."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from holdfast.epoch import Attempt, Decision
 from holdfast.errors import NotFound, RecordCorrupt
-from holdfast.repository.base import Repository
+from holdfast.repository.base import Repository, checked_repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class Decisions:
     """The decisions kept in one repository."""
 
     def __init__(self, repository: Repository) -> None:
-        self._repository = repository
+        self._repository = checked_repository(repository)
 
     def close(self, decision: Decision) -> Decision:
         """Close a slot and return what stands in it: this decision, or the one that came first."""
         key = slot_key(decision.attempt)
         put = self._repository.put_if_absent(key, decision.sealed())
-        return decision if put.won else _decoded(put.data, key, decision.attempt)
+        return _decoded(put.data, key, decision.attempt)
 
     def look(self, stream: str, timeline: int, epoch: int) -> Slots:
         """Look at an epoch's slots, one after another; the list of all decisions is never read.

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import NotFound, RecordCorrupt
-from holdfast.repository.base import Repository
+from holdfast.repository.base import Repository, checked_repository
 from holdfast.seal import Record, SealBroken, digest_of
 
 KEY = "history.jsonl"
@@ -39,7 +39,7 @@ class History:
     """The history of one pipeline."""
 
     def __init__(self, repository: Repository, clock: Callable[[], float] = time.time) -> None:
-        self._repository = repository
+        self._repository = checked_repository(repository)
         self._clock = clock
 
     def add(self, what: str, why: str = "", facts: dict[str, Any] | None = None, who: str | None = None) -> Entry:

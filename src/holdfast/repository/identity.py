@@ -6,7 +6,7 @@ import uuid
 
 from holdfast.checked import checked_name, checked_positive
 from holdfast.errors import AlreadyExists, BadValue
-from holdfast.repository.base import Repository
+from holdfast.repository.base import Repository, checked_repository
 from holdfast.seal import Record
 
 KEY = "holdfast.json"
@@ -27,14 +27,14 @@ class Identity(Record, frozen=True, kw_only=True):
     def create(cls, repository: Repository, pipeline: str) -> Identity:
         """Make a repository that of a new pipeline, or raise `AlreadyExists`."""
         identity = cls(pipeline=pipeline, uid=uuid.uuid4().hex)
-        if not repository.put_if_absent(KEY, identity.sealed()).won:
+        if not checked_repository(repository).put_if_absent(KEY, identity.sealed()).won:
             raise AlreadyExists(what=f"a pipeline's repository at {repository.where}")
         return identity
 
     @classmethod
     def load(cls, repository: Repository) -> Identity:
         """Return who a repository is; `NotFound` where it is none yet."""
-        return cls.unsealed(repository.read(KEY), KEY)
+        return cls.unsealed(checked_repository(repository).read(KEY), KEY)
 
     def begin_timeline(self, repository: Repository, timeline: int) -> Identity:
         """Make `timeline` the current one. For the holder of the lease; timelines only go up."""

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 
 from holdfast.errors import Closed, Fenced, LeaseTaken, NotFound, RecordCorrupt, UnsupportedVersion
-from holdfast.repository.base import Lock, Repository
+from holdfast.repository.base import Lock, Repository, checked_repository
 from holdfast.seal import Record
 
 FOLDER = "lease"
@@ -70,7 +70,8 @@ class Lease:
         2. Write the next number. Whoever writes it first has it; the other gets `LeaseTaken`.
         3. Remove records that are long past.
         """
-        lock = locker() if locker else repository.lock(LOCK)  # 1
+        checked_repository(repository)
+        lock = locker() if locker else repository.lock(LOCK, f"the lease of {repository.where}")  # 1
         try:
             numbers = _numbers(repository)
             record = LeaseRecord(
@@ -97,7 +98,7 @@ class Lease:
         A list, not a look at the next number: that one may be gone already.
         """
         if self._released or (self._lock is not None and not self._lock.held):  # a forked child has no lease
-            raise Closed(what=f"lease {self.number}")
+            raise Closed(what=f"lease {self.number}", do="take a new one with Lease.take")
         newest = max(_numbers(self._repository), default=0)
         if newest > self.number:
             data = self._repository.read(_key(newest))

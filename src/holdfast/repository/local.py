@@ -127,9 +127,9 @@ class LocalRepository:
             with files.failing_as("restore", key, unknown=True):
                 files.sync_folder(target.parent)
 
-    def lock(self, key: str) -> OsLock:
+    def lock(self, key: str, what: str | None = None) -> OsLock:
         """Take the lock file of this name for this process, or raise `Locked` at once."""
-        return OsLock.acquire(self._path_to_write(key), f"{self.where}/{key}")
+        return OsLock.acquire(self._path_to_write(key), what or f"{self.where}/{key}")
 
     def _path(self, key: str) -> Path:
         return self.root / checked_key(key)

@@ -73,11 +73,11 @@ class MemoryRepository:
             except FileExistsError:
                 raise AlreadyExists(what=str(target)) from None
 
-    def lock(self, key: str) -> MemoryLock:
+    def lock(self, key: str, what: str | None = None) -> MemoryLock:
         """Take the lock of this name, or raise `Locked` at once."""
         with self._mutex:
             if checked_key(key) in self._locked:
-                raise Locked(what=key, pid=os.getpid(), own=True)
+                raise Locked(what=what or key, pid=os.getpid(), own=True)
             self._locked.add(key)
         return MemoryLock(self._locked, key)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from holdfast.checked import checked_name, checked_positive, checked_type, checked_u64
 from holdfast.errors import NotFound, StateCorrupt
-from holdfast.repository import Repository
+from holdfast.repository import Repository, checked_repository
 from holdfast.state import CheckpointId, CheckpointState
 from holdfast.stores.base import evicted_by
 
@@ -24,7 +24,7 @@ class DurableCheckpointStore:
     """Keeps at most `limit` states a stream; a state is durable when `save` returns."""
 
     def __init__(self, repository: Repository, limit: int) -> None:
-        self._repository = repository
+        self._repository = checked_repository(repository)
         self._limit = checked_positive("number of states kept", limit)
 
     def save(self, state: CheckpointState) -> None:

@@ -97,7 +97,7 @@ class FaultyRepository:
         self._fault("restore", key)
         self._repository.restore(key, target)
 
-    def lock(self, key: str) -> Lock:
+    def lock(self, key: str, what: str | None = None) -> Lock:
         """Lock, or fail."""
         self._fault("lock", key)
-        return self._repository.lock(key)
+        return self._repository.lock(key, what)
