@@ -23,6 +23,7 @@
     │   ├── AlreadyExists            something stands where a new thing was to be made
     │   ├── UnsupportedVersion       written by a newer Holdfast
     │   ├── ManifestRefused          a manifest whose validation found errors
+    │   ├── StateMismatch            the checkpoint state is another stream's
     │   ├── CursorRegionMismatch     the cursor was saved for another region
     │   ├── CursorLogMismatch        the cursor was saved for another log
     │   ├── CursorDiverged           the log went back and took another course before the cursor's position
@@ -34,6 +35,7 @@
     │   ├── ManifestCorrupt          a manifest
     │   ├── OperatorStateCorrupt     one operator's state inside a manifest or its sidecar
     │   ├── StageCorrupt             a stage image
+    │   ├── BlocksCut                a file of blocks that has not its size any more
     │   ├── CursorCorrupt            a cursor file
     │   ├── LogCorrupt               an event log
     │   └── RecordCorrupt            a sealed record: lease, decision, identity, history
@@ -344,6 +346,15 @@ class ManifestRefused(Mismatch):
         return "; ".join(self.issues)
 
 
+class StateMismatch(Mismatch):
+    """The checkpoint state is sound, and another stream's."""
+
+    found: str
+    asked: str
+    says = "the checkpoint state is of stream {e.found!r}, not {e.asked!r}"
+    next_step = "read it under its own stream, or the state of the stream that you want"
+
+
 class CursorRegionMismatch(Mismatch):
     """The cursor was saved for another region, or for none."""
 
@@ -445,6 +456,15 @@ class StageCorrupt(Corrupt):
     why: str
     says = "stage {e.stage!r}: {e.step}: {e.why}"
     next_step = "restore the device from a copy"
+
+
+class BlocksCut(Corrupt):
+    """A file of blocks has not its size any more: it was cut, or is no such file."""
+
+    path: str
+    size: int
+    says = "file of blocks {e.path} is damaged: {e.size} bytes are no whole blocks"
+    next_step = "restore it from a copy, or check the path"
 
 
 class CursorCorrupt(Corrupt):

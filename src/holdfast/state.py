@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from holdfast import frame
 from holdfast.checked import checked_bytes, checked_type, checked_u64
-from holdfast.errors import BadValue, StateCorrupt, UnsupportedVersion
+from holdfast.errors import BadValue, StateCorrupt, StateMismatch, UnsupportedVersion
 
 MAGIC = b"HFSTATE\n"
 VERSION = 2
@@ -127,7 +127,7 @@ class CheckpointState:
         reader = _Reader(body)
         found = reader.text("stream id")
         if stream_id is not None and found != stream_id:
-            raise StateCorrupt(offset=0, why=f"it belongs to stream {found!r}, not {stream_id!r}")
+            raise StateMismatch(found=found, asked=stream_id)
         created_at = reader.u64("creation time")
         values = _read_v1(reader)
         metadata: dict[str, str] = {}

@@ -11,6 +11,7 @@ from holdfast import (
     CheckpointId,
     CheckpointState,
     EventLog,
+    FileBlocks,
     LocalRepository,
     Manifest,
     MemoryBlocks,
@@ -126,6 +127,21 @@ def test_stage_image_whose_device_is_cut() -> None:
         with pytest.raises((StageMismatch, StageCorrupt, StageBlank)) as caught:
             CheckpointedStage.restore(blocks_of(good[: length * 512]), codec)
         assert not isinstance(caught.value, StageBlank)
+
+
+def test_stage_image_in_a_file_that_is_cut_anywhere(tmp_path: Path) -> None:
+    """Within a block or at its edge, down to nothing: damage, not a wrong argument, and never a missing file."""
+    codec, path = MsgpackCodec(bytes), tmp_path / "blocks"
+    with FileBlocks.create(path, 4) as blocks:
+        stage = CheckpointedStage.resume(b"", blocks, codec).stage
+        for state in (b"old", b"new"):
+            stage.state = state
+            stage.checkpoint()
+    for length, data in cuts(path.read_bytes()):
+        path.write_bytes(data)
+        with pytest.raises(Corrupt):
+            with FileBlocks.open(path) as blocks:
+                pytest.fail(f"{length}: {CheckpointedStage.restore(blocks, codec)}")
 
 
 def test_stage_image_with_its_only_generation_damaged() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import CheckpointId, CheckpointState
-from holdfast.errors import BadValue, StateCorrupt, UnsupportedVersion
+from holdfast.errors import BadValue, StateCorrupt, StateMismatch, UnsupportedVersion
 from holdfast.frame import pack
 from holdfast.state import MAGIC
 from support import cuts
@@ -132,7 +132,7 @@ def test_a_future_version_is_refused_by_name_not_guessed() -> None:
 def test_a_version_1_state_without_a_stream_id_and_one_of_another_stream_are_refused() -> None:
     with pytest.raises(StateCorrupt, match="stream id"):
         CheckpointState.from_bytes(GOLDEN)
-    with pytest.raises(StateCorrupt, match="belongs to stream 'orders'"):
+    with pytest.raises(StateMismatch, match="stream 'orders', not 'payments'"):
         CheckpointState.from_bytes(GOLDEN_STATE.to_bytes(), "payments")
 
 

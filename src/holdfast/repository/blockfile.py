@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.blocks import BLOCK_SIZE
 from holdfast.checked import checked_positive
-from holdfast.errors import AlreadyExists, BadValue, BlocksMissing, Closed
+from holdfast.errors import AlreadyExists, BadValue, BlocksCut, BlocksMissing, Closed
 from holdfast.repository import files
 from holdfast.repository.files import local_path
 from holdfast.repository.oslock import OsLock
@@ -56,7 +56,7 @@ class FileBlocks:
                 raise BlocksMissing(path=str(path))
             size = path.stat().st_size
         if not size or size % BLOCK_SIZE:
-            raise BadValue(what="file of blocks", value=str(path), why=f"{size} bytes are no whole blocks")
+            raise BlocksCut(path=str(path), size=size)
         lock = cls.lock(path, what or str(path))
         try:
             with files.failing_as("open", str(path)):
