@@ -8,6 +8,7 @@
     │   ├── SaveTooOld               the bounded store would evict this state at once
     │   ├── StageTooLarge            the state does not fit its device: nothing was written
     │   ├── StageUnserializable      the codec could not turn the state into bytes: nothing was written
+    │   ├── NotSupported             asked for something that would not hold, or is not there
     │   └── MissingExtra             an optional dependency is not installed
     ├── Absent (LookupError)         create it, or correct the path
     │   ├── NotFound                 no such key in the repository
@@ -29,7 +30,17 @@
     │   ├── CursorDiverged           the log went back and took another course before the cursor's position
     │   ├── CursorAhead              the cursor stands past the end of its log
     │   ├── StageMismatch            the image belongs to another stage or type
-    │   └── StageStale               the image is older than the generation asked for
+    │   ├── StageStale               the image is older than the generation asked for
+    │   ├── OffsetsDiverged          a decided epoch came back with other input
+    │   ├── OffsetsGap               an epoch does not begin where the last one ended
+    │   ├── ReplayDiverged           a decided epoch came back with other rows: the state is not the same
+    │   ├── SparkLogMismatch         Spark's checkpoint folder and the decisions tell different stories
+    │   ├── SinkBehind               a sink does not hold what was decided for it
+    │   ├── SinkAhead                a sink holds epochs that this repository never decided
+    │   ├── SinkForeign              a sink's place belongs to another pipeline, or to an earlier one of this name
+    │   ├── SinksChanged             the stream's sinks are not those of its last decision
+    │   ├── SchemaMismatch           a table does not take the columns of the stream
+    │   └── StagedGone               what was prepared for an epoch is not there any more
     ├── Corrupt                      bytes are damaged: restore them from a copy
     │   ├── StateCorrupt             a checkpoint state
     │   ├── ManifestCorrupt          a manifest
@@ -42,13 +53,17 @@
     ├── Storage                      the storage said no: mend it, then try again
     │   ├── StorageFailed            nothing was changed
     │   ├── BlockFailed              one block of a device could not be read or written
+    │   ├── SinkFailed               a sink, or the server behind it, failed
+    │   ├── InDoubt                  an epoch is decided, and a sink could not take it yet
     │   └── OutcomeUnknown           it may or may not have happened: look before trying again
     └── Halted                       work ended for a reason: look at the cause
         ├── Closed                   it was closed or given back; somebody else may have it now
         ├── StageHalted              a checkpoint failed earlier; the stage must be restored first
         ├── LogHalted                an append failed earlier; the log must be opened again first
         ├── WorkerFailed             a worker's handler failed and its restart budget is used up
-        └── PersistFailed            a worker could not save its position
+        ├── PersistFailed            a worker could not save its position
+        ├── QueryFailed              Spark ended a stream's query with an error
+        └── StreamFailed             a stream failed and its restart budget is used up, or a restart could not help
 
 Each error carries its facts as attributes; its text ends with the next step. All of them can be pickled, because
 they cross process boundaries on a cluster.
@@ -196,6 +211,16 @@ class StageUnserializable(BadInput):
     step: str = "serialize"
     says = "stage {e.stage!r}: {e.step}: {e.why}"
     next_step = "correct the state or its codec, then restore the stage"
+
+
+class NotSupported(BadInput):
+    """What was asked for would not hold, or is not there. `why` gives the reason."""
+
+    what: str
+    why: str
+    do: str = "choose another way"
+    says = "{e.what} is refused: {e.why}"
+    next_step = "{e.do}"
 
 
 class MissingExtra(BadInput, ImportError):
@@ -414,6 +439,137 @@ class StageStale(Mismatch):
     next_step = "restore the device from a copy that holds generation {e.asked}"
 
 
+class OffsetsDiverged(Mismatch):
+    """A decided epoch came back with other input than it was decided with: Spark's log was lost, or changed."""
+
+    stream: str
+    epoch: int
+    what: str
+    says = "epoch {e.epoch} of stream {e.stream!r} is decided, and came back with another {e.what}"
+    next_step = "put the stream's spark/ folder back as it was; do not delete the decision: sinks may hold its rows"
+
+
+class OffsetsGap(Mismatch):
+    """An epoch does not begin where the last decided one ended: input was skipped, or would be read twice."""
+
+    stream: str
+    epoch: int
+    source: int
+    partition: str
+    ended: str
+    begins: str
+    says = (
+        "epoch {e.epoch} of stream {e.stream!r} begins at {e.begins} of source {e.source}{e.of_partition}, "
+        "but the epoch before it ended at {e.ended}"
+    )
+    next_step = "put the stream's spark/ folder back as it was, or run with accept=['gaps'] to record the gap and go on"
+
+    @property
+    def of_partition(self) -> str:
+        """The partition, where the source tells one."""
+        return f" partition {self.partition}" if self.partition else ""
+
+
+class ReplayDiverged(Mismatch):
+    """A decided epoch gave other rows when its state was rebuilt: sinks hold the first ones, the state the second."""
+
+    stream: str
+    epoch: int
+    decided: str
+    found: str
+    says = (
+        "epoch {e.epoch} of stream {e.stream!r} gave other rows when its state was rebuilt "
+        "({e.decided} when decided, {e.found} now): the query is not deterministic"
+    )
+    next_step = "make the query deterministic, or run with accept=['replay'] to keep the rebuilt state; it is recorded"
+
+
+class SparkLogMismatch(Mismatch):
+    """Spark's checkpoint folder and the decisions tell different stories."""
+
+    stream: str
+    path: str
+    why: str
+    says = "the Spark checkpoint {e.path} of stream {e.stream!r} does not fit its decisions: {e.why}"
+    next_step = "put the folder back from the same moment as the decisions; nothing was changed"
+
+
+class SinkBehind(Mismatch):
+    """A sink does not hold what was decided for it: it was restored from an older copy, or lost a write."""
+
+    stream: str
+    sink: str
+    holds: int
+    decided: int
+    says = "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but epoch {e.decided} was committed to it"
+    next_step = (
+        "restore the sink from a copy that holds epoch {e.decided}; what was staged for it is not there any more"
+    )
+
+
+class SinkAhead(Mismatch):
+    """A sink holds epochs that this repository never decided: the repository was restored from an older copy."""
+
+    stream: str
+    sink: str
+    holds: int
+    decided: int
+    says = (
+        "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but the last decision here is epoch {e.decided}"
+    )
+    next_step = "restore the repository's newest copy, or the sink from the same moment as the repository"
+
+
+class SinkForeign(Mismatch):
+    """A sink's place belongs to another pipeline, or to an earlier one of the same name."""
+
+    sink: str
+    place: str
+    owner: str
+    says = "sink {e.sink!r}: {e.place} belongs to {e.owner}"
+    next_step = "use that pipeline's repository, or choose another place: appending here would write rows twice"
+
+
+class SinksChanged(Mismatch):
+    """The stream's sinks are not those of its last decision."""
+
+    stream: str
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    in_doubt: int = 0  # the epoch that a removed sink may not hold yet
+    says = "the sinks of stream {e.stream!r} changed since its last decision: added {e.added}, removed {e.removed}"
+    next_step = "{e.advice}"
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        if self.in_doubt:
+            return f"run once with the same sinks first: epoch {self.in_doubt} may not be in the removed ones yet"
+        return (
+            "give the same sinks (by name), or run with accept=['sinks']: an added sink begins with the next epoch, "
+            "a removed one gets nothing more"
+        )
+
+
+class SchemaMismatch(Mismatch):
+    """A table does not take the columns of the stream."""
+
+    sink: str
+    table: str
+    why: str
+    says = "sink {e.sink!r}: table {e.table} does not take the stream's rows: {e.why}"
+    next_step = "change the table or the stream's columns; nothing was written"
+
+
+class StagedGone(Mismatch):
+    """What was prepared for an epoch is not there any more, and the epoch was never made visible."""
+
+    sink: str
+    epoch: int
+    says = "sink {e.sink!r}: what was staged for epoch {e.epoch} is gone, and the epoch is not visible"
+    next_step = "restore the sink from a copy that holds it"
+
+
 # --- restore from a copy ---------------------------------------------------------------------------------------------
 
 
@@ -528,6 +684,36 @@ class BlockFailed(Storage):
         return self.action if self.action == "flush" else f"{self.action} block {self.block}"
 
 
+class SinkFailed(Storage):
+    """A sink, or the server behind it, failed. Whether the change took effect may be open: the epoch knows."""
+
+    sink: str
+    action: str
+    why: str
+    do: str = "mend the sink (server, rights, space), then run again: the epoch goes on where it was"
+    says = "sink {e.sink!r} could not {e.action}: {e.why}"
+    next_step = "{e.do}"
+
+
+class InDoubt(Storage):
+    """An epoch is decided, and a sink could not take it yet. Nothing is lost: it is committed at the next start."""
+
+    stream: str
+    epoch: int
+    sinks: tuple[str, ...]
+    why: str
+    says = (
+        "epoch {e.epoch} of stream {e.stream!r} is decided but in doubt: not yet committed to {e.listed}: {e.why}; "
+        "nothing is lost"
+    )
+    next_step = "mend the sink, then run the pipeline again: it finishes the epoch first"
+
+    @property
+    def listed(self) -> str:
+        """The sinks in one line."""
+        return ", ".join(self.sinks)
+
+
 class OutcomeUnknown(Storage):
     """The change may or may not be durable: the failure came after the point where it could take effect."""
 
@@ -593,3 +779,37 @@ class PersistFailed(Halted):
     why: str
     says = "worker {e.worker!r} could not save its position: {e.why}; the last saved one is {e.position}"
     next_step = "mend the storage, then start the worker again: it repeats the last batch"
+
+
+class QueryFailed(Halted):
+    """Spark ended a stream's query with an error."""
+
+    stream: str
+    why: str
+    says = "the Spark query of stream {e.stream!r} failed: {e.why}"
+    next_step = "read the cause; the last committed epoch stands"
+
+
+class StreamFailed(Halted):
+    """A stream failed and its restart budget is used up, or a restart could not help. The cause is chained."""
+
+    pipeline: str
+    stream: str
+    epoch: int | None
+    sink: str | None
+    failure: str  # its class: source, sink, state, user code, fenced, refused
+    restarts: int
+    policy: str
+    why: str
+    do: str = "mend the cause, then run the pipeline again: it goes on after the last committed epoch"
+    says = (
+        "stream {e.stream!r} of pipeline {e.pipeline!r} failed{e.where} ({e.failure}) and gave up after "
+        "{e.restarts} restarts (policy: {e.policy}): {e.why}"
+    )
+    next_step = "{e.do}"
+
+    @property
+    def where(self) -> str:
+        """Epoch and sink, where they are known."""
+        epoch = f" at epoch {self.epoch}" if self.epoch else ""
+        return f"{epoch}, sink {self.sink!r}" if self.sink else epoch

@@ -86,6 +86,29 @@ class RestartPolicy:
         return f"at most {self.max_restarts} in {self.within:g} s"
 
 
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before a restart: longer each time, up to a limit, and never quite the same."""
+
+    first: float = 1.0
+    factor: float = 2.0
+    longest: float = 60.0
+    jitter: float = 0.2  # a share of the wait, added or taken off
+
+    def __post_init__(self) -> None:
+        checked_seconds("first wait", self.first)
+        checked_seconds("longest wait", self.longest)
+        if not self.factor >= 1:
+            raise BadValue(what="backoff factor", value=self.factor, why="at least 1 is due")
+        if not 0 <= self.jitter <= 1:
+            raise BadValue(what="jitter", value=self.jitter, why="a share from 0 to 1 is due")
+
+    def seconds(self, failures: int, chance: float) -> float:
+        """Return the wait after so many failures in a row, counted from 1; `chance` lies between 0 and 1."""
+        wait = min(self.first * self.factor ** min(failures - 1, 64), self.longest)
+        return wait * (1 + self.jitter * (2 * chance - 1))
+
+
 class RestartBudget:
     """What is left of a policy."""
 

@@ -3,6 +3,7 @@
 from holdfast.repository.base import Data, Lock, Put, Repository, checked_repository
 from holdfast.repository.blockfile import FileBlocks
 from holdfast.repository.decisions import Decisions, Slots
+from holdfast.repository.gaps import GapRecord, Gaps
 from holdfast.repository.history import Entry, History
 from holdfast.repository.identity import Identity
 from holdfast.repository.lease import Lease, LeaseRecord, newest_lease
@@ -16,6 +17,8 @@ __all__ = [
     "Decisions",
     "Entry",
     "FileBlocks",
+    "GapRecord",
+    "Gaps",
     "History",
     "Identity",
     "Lease",

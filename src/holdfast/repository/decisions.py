@@ -6,11 +6,14 @@ the first one wrote stands for everybody; that alone decides.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from holdfast.epoch import Attempt, Decision
+from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import NotFound, RecordCorrupt
 from holdfast.repository.base import Repository, checked_repository
+
+_SLOT = re.compile(r"(\d+)\.(\d+)\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,39 @@ class Decisions:
             closed.append(_decoded(self._repository.put_if_absent(key, data).data, key, attempt))
             attempt = attempt.next()
 
+    def newest(self, stream: str, timeline: int) -> Decision | None:
+        """Return the last decision to commit, or `None`. Only the names are listed, and older ones are pruned."""
+        epochs = {int(match[1]) for name in self._names(stream, timeline) if (match := _SLOT.fullmatch(name))}
+        for epoch in sorted(epochs, reverse=True):  # the newest, or the one before it where that is not decided
+            for decision in self.look(stream, timeline, epoch).closed:
+                if decision.verdict is Verdict.COMMIT:
+                    return decision
+        return None
+
+    def prune(self, stream: str, timeline: int, before: int) -> int:
+        """Remove the slots of epochs before this one; return how many. For the holder of the lease."""
+        names = self._names(stream, timeline)
+        old = [name for name in names if (match := _SLOT.fullmatch(name)) and int(match[1]) < before]
+        for name in old:
+            self._repository.delete(f"{_folder(stream, timeline)}/{name}")
+        return len(old)
+
+    def _names(self, stream: str, timeline: int) -> list[str]:
+        return self._repository.list(_folder(stream, timeline))
+
+
+def stream_folder(stream: str, timeline: int) -> str:
+    """Return the folder of everything that is kept of one stream in one timeline."""
+    return f"timelines/{timeline}/streams/{stream}"
+
+
+def _folder(stream: str, timeline: int) -> str:
+    return f"{stream_folder(stream, timeline)}/epochs"
+
 
 def slot_key(attempt: Attempt) -> str:
     """Return the key of an attempt's slot."""
-    return f"timelines/{attempt.timeline}/streams/{attempt.stream}/epochs/{attempt.epoch}.{attempt.attempt}.json"
+    return f"{_folder(attempt.stream, attempt.timeline)}/{attempt.epoch}.{attempt.attempt}.json"
 
 
 def _decoded(data: bytes, key: str, attempt: Attempt) -> Decision:

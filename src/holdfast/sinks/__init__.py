@@ -1,0 +1,1 @@
+"""Sinks: the contract, and one file for each."""

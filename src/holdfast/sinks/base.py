@@ -1,0 +1,176 @@
+"""The contract of a sink: the second half of exactly-once.
+
+An epoch reaches a sink in two steps. `prepare` writes it so that nobody can see it; `commit` makes it visible, once,
+however often it is called. Between the two stands the durable decision, which names the handle that `prepare` returned.
+
+What a sink must keep:
+
+- `prepare` makes nothing visible. Whatever it leaves carries the name of its key, lease and attempt included, so that
+  no two tries share a folder, a table or a transaction. It runs one action on the DataFrame: rows that are computed
+  twice may differ. The handle is small JSON, without secrets: it is kept in the repository.
+- `commit` is idempotent, and bears that two drivers call it at the same moment with the same handle. It remembers the
+  key together with the data: in one transaction, or by what it leaves. A key at or before the last one that it
+  remembers is done already. It checks that it moved exactly the rows that the handle counts. If what was prepared is
+  gone and was never committed, it raises `StagedGone`. It may then clear what earlier epochs and other attempts of this
+  one staged, and only that: what this epoch staged stays until the next one is committed, where it can.
+- `abort` clears what one attempt staged, and is harmless when there is nothing.
+- `inspect` tells what the sink holds. It is asked at every start, whatever Spark says.
+- Errors of the sink's own world are raised as `SinkFailed`, without passwords. A failure may come after the change
+  took effect: the caller will call again.
+
+Not asked of a sink: any clean-up when it fails, is killed or is interrupted. The next driver does that by `abort`.
+Not promised to a sink: that `prepare` is followed by `commit` or `abort` in this process, or on this machine.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checked import checked_name
+from holdfast.epoch import Attempt, Reach, unwatched
+from holdfast.errors import NotSupported
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+OUTPUT_MODES = ("append", "update", "complete")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who writes: a stream of a pipeline. The uid tells two pipelines of one name apart."""
+
+    pipeline: str
+    uid: str
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is written: one attempt at one epoch, under one lease.
+
+    `lease` is `None` only in `abort`, where it means the attempt under whichever lease.
+    """
+
+    owner: Owner
+    attempt: Attempt
+    lease: int | None
+
+    @property
+    def timeline(self) -> int:
+        """The timeline that the epoch counts in."""
+        return self.attempt.timeline
+
+    @property
+    def epoch(self) -> int:
+        """The epoch."""
+        return self.attempt.epoch
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Timeline and epoch: what a sink's ledger is ordered by."""
+        return self.timeline, self.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What `prepare` returns.
+
+    `handle` is all that `commit` will be given. `paths` are files and folders on a local disk that the sink has not
+    synced: they are made durable before the decision. `trace` says whether `inspect` will show this epoch once it is
+    committed; an epoch without rows may leave none.
+    """
+
+    handle: dict[str, Any]
+    rows: int
+    paths: tuple[Path, ...] = ()
+    trace: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a sink holds of one owner in one timeline.
+
+    `epoch` is the last committed one that left a trace, 0 for none. `foreign` is another uid under which the sink knows
+    the owner's pipeline and stream, or which owns the place.
+    """
+
+    epoch: int = 0
+    foreign: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a sink is told before the first epoch: who writes to it, what, and how."""
+
+    owner: Owner
+    schema: StructType
+    output_mode: str
+    spark: SparkSession
+    local: bool = True  # the executors are on this machine
+    shared: bool = False  # the user says that paths are seen alike by every machine
+    reach: Reach = field(default=unwatched, compare=False)
+    tell: Callable[[str], None] = field(default=print, compare=False)  # something a person should know, once
+
+
+class Sink(ABC):
+    """Where a stream's epochs go; see the contract at the top of this file. Write one by subclassing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = checked_name("sink", name)
+        self._setting: Setting | None = None
+
+    @property
+    def setting(self) -> Setting:
+        """Who writes to this sink; there once `open` was called."""
+        if self._setting is None:
+            raise NotSupported(what=f"sink {self.name!r}", why="it belongs to no stream yet", do="give it to a stream")
+        return self._setting
+
+    def open(self, setting: Setting) -> None:
+        """Get ready, before the first epoch and again after each restart; raise if this cannot work.
+
+        Refuse output modes that have no meaning here; check that the other side can be reached and takes these columns.
+        Overriding methods call this one first.
+        """
+        self._setting = setting
+
+    @abstractmethod
+    def prepare(self, df: DataFrame, key: Key) -> Staged:
+        """Write the rows so that nobody can see them."""
+
+    @abstractmethod
+    def commit(self, key: Key, handle: dict[str, Any]) -> None:
+        """Make what was prepared visible, once; idempotent."""
+
+    @abstractmethod
+    def abort(self, key: Key) -> None:
+        """Clear what this attempt staged; idempotent."""
+
+    @abstractmethod
+    def inspect(self, owner: Owner, timeline: int) -> Standing:
+        """Tell what the sink holds."""
+
+    def rewind(self, owner: Owner, timeline: int, epoch: int) -> None:
+        """Undo what was committed after that epoch; optional, refused where a sink does not do it."""
+        del owner, timeline, epoch
+        raise NotSupported(what=f"rewinding sink {self.name!r}", why=f"{type(self).__name__} cannot take epochs back")
+
+    def close(self) -> None:
+        """Let go of what `open` took. Called at the end of a run, not after a crash."""
+        self._setting = None
+
+
+def refuse_mode(sink: Sink, output_mode: str, changelog: bool, do: str) -> None:
+    """Refuse an output mode that would leave several versions of a row side by side, unless that is wanted."""
+    if output_mode != "append" and not changelog:
+        raise NotSupported(
+            what=f"output mode {output_mode!r} into sink {sink.name!r}",
+            why="each epoch would add its versions of the rows to the older ones",
+            do=f"{do}, or pass changelog=True to keep every version",
+        )

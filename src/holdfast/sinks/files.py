@@ -1,0 +1,305 @@
+"""Files: parquet, json, csv or orc, in a folder on a local disk or one that every machine sees alike.
+
+Spark writes an attempt into a folder beside the target. Two layouts make it visible:
+
+- `epochs` (default): one rename to `hf_epoch=t<timeline>-<epoch>/`. A reader sees all of an epoch or nothing.
+- `flat`: the files are linked into the folder and its partitions one by one, under names that begin with timeline and
+  epoch. No extra column; a reader may see a part of the epoch that is being committed.
+
+Rules:
+- The folder has one owner, written at `_holdfast/owner.key`. Names that begin with `_` are hidden from Spark's readers,
+  and `.key` from those that look for `*.json` or `*.parquet`.
+- Each attempt has a `_holdfast.key` with its key, its row count and its files with their sizes. In the layout `epochs`
+  it moves with them: an existing target counts only if its key is the one of the handle. In the layout `flat` it is
+  linked to `_holdfast/` last: that is the ledger.
+- An epoch without rows leaves no trace.
+- Append only: other output modes would leave several versions of a row side by side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkForeign, StagedGone
+from holdfast.repository.files import local_path, make_folder, sync_folder, temporary
+from holdfast.seal import Record, digest_of
+from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, Standing, refuse_mode
+from holdfast.sinks.rows import default_name
+from holdfast.sinks.stagedfiles import KEY_FILE, KeyRecord, proven, require_seen_by_all, stage
+from holdfast.sinks.staging import SUFFIX, Staging, names_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FORMATS = ("parquet", "json", "csv", "orc")
+LAYOUTS = ("epochs", "flat")
+EPOCH_COLUMN = "hf_epoch"
+LEDGER = "_holdfast"
+OWNER_FILE = "owner.key"
+_EPOCH_FOLDER = re.compile(rf"{EPOCH_COLUMN}=t(\d+)-(\d+)")
+_LEDGER_FILE = re.compile(r"t(\d+)-(\d+)\.key")
+_FLAT_TYPES_ONLY = ("struct", "array", "map", "binary", "interval", "variant")
+
+
+class OwnerRecord(Record, frozen=True, kw_only=True):
+    """Whose a folder is."""
+
+    pipeline: str
+    uid: str
+    stream: str
+
+
+class FileSink(Sink):
+    """Files in a folder; see the rules at the top of this file."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: str = "parquet",
+        layout: str = "epochs",
+        partition_by: str | Sequence[str] = (),
+        options: dict[str, str] | None = None,
+        changelog: bool = False,
+        name: str | None = None,
+    ) -> None:
+        self.path = local_path("sink path", _refuse_stores(path))
+        super().__init__(name or default_name("files", self.path.name))
+        if format not in FORMATS:
+            raise BadValue(what="format", value=format, why=f"one of {', '.join(FORMATS)} is due")
+        if layout not in LAYOUTS:
+            raise BadValue(what="layout", value=layout, why=f"one of {', '.join(LAYOUTS)} is due")
+        self.format = format
+        self.layout = layout
+        self.partition_by = [partition_by] if isinstance(partition_by, str) else list(partition_by)
+        self.options = dict(options or {})
+        self.changelog = changelog
+        self._staging = Staging(self.path.with_name(self.path.name + SUFFIX))
+
+    def __repr__(self) -> str:
+        return f"FileSink({str(self.path)!r}, format={self.format!r}, layout={self.layout!r})"
+
+    # --- before the first epoch ---
+
+    def open(self, setting: Setting) -> None:
+        """Check the columns and the place, make the folder, and write the owner into it if it has none."""
+        super().open(setting)
+        refuse_mode(self, setting.output_mode, self.changelog, "use a sink with a key")
+        require_seen_by_all(self.name, setting)
+        self._check_columns(setting)
+        with self._failing("make its folder"):
+            self._staging.make()
+            make_folder(self.path)
+            if self.path.stat().st_dev != self._staging.root.stat().st_dev:
+                why = "it is on another file system than the folder above it, so nothing can be renamed into it"
+                raise NotSupported(what=f"sink path {self.path}", why=why, do="choose a folder below it")
+            if self.layout == "epochs":
+                self._refuse_loose_files()
+            self._claim(setting.owner)
+
+    def _check_columns(self, setting: Setting) -> None:
+        columns = {each.name.lower(): each.dataType.typeName() for each in setting.schema.fields}
+        missing = [each for each in self.partition_by if each.lower() not in columns]
+        if missing:
+            raise BadValue(what="partition_by", value=missing, why=f"the stream has no such column: {sorted(columns)}")
+        if len(self.partition_by) >= len(columns):
+            raise BadValue(what="partition_by", value=self.partition_by, why="no column would be left for the files")
+        if self.layout == "epochs" and EPOCH_COLUMN in columns:
+            why = f"the layout 'epochs' adds a column {EPOCH_COLUMN}"
+            raise BadValue(what="column", value=EPOCH_COLUMN, why=why, do="rename it, or use layout='flat'")
+        if self.format == "csv":
+            nested = [name for name, kind in columns.items() if any(kind.startswith(t) for t in _FLAT_TYPES_ONLY)]
+            if nested:
+                raise BadValue(what="columns", value=nested, why="csv cannot hold them", do="use to_json(), or parquet")
+
+    def _refuse_loose_files(self) -> None:
+        """Refuse a folder in which files lie already: beside `hf_epoch=` folders, Spark could not read either."""
+        for each in os.scandir(self.path):
+            if not each.name.startswith(("_", ".")) and not _EPOCH_FOLDER.fullmatch(each.name):
+                raise NotSupported(
+                    what=f"the layout 'epochs' in {self.path}",
+                    why=f"there is {each.name!r} already, and readers could not tell the two layouts apart",
+                    do="choose an empty folder, or layout='flat'",
+                )
+
+    def _claim(self, owner: Owner) -> None:
+        ledger = self.path / LEDGER
+        make_folder(ledger)
+        record = OwnerRecord(pipeline=owner.pipeline, uid=owner.uid, stream=owner.stream)
+        with temporary(ledger, record.sealed()) as temp:
+            try:
+                os.link(temp, ledger / OWNER_FILE)
+            except FileExistsError:
+                return  # whose it is, `inspect` tells
+        sync_folder(ledger)
+
+    # --- an epoch ---
+
+    def prepare(self, df: DataFrame, key: Key) -> Staged:
+        """Let Spark write into the attempt's folder."""
+        with self._failing("prepare"):
+            return stage(
+                df,
+                key,
+                self._staging,
+                self.setting,
+                format=self.format,
+                options=self.options,
+                partition_by=self.partition_by,
+            )
+
+    def commit(self, key: Key, handle: dict[str, Any]) -> None:
+        """Rename the attempt's folder into place, or link its files, as the layout says."""
+        if handle["rows"]:
+            with self._failing(f"commit epoch {key.epoch}"):
+                if self.layout == "epochs":
+                    self._rename(key, handle)
+                else:
+                    self._link(key, handle)
+        self._staging.sweep(key)
+
+    def _rename(self, key: Key, handle: dict[str, Any]) -> None:
+        source, target = self._staging.folder(key), self.path / f"{EPOCH_COLUMN}={_place(key)}"
+        if not self._stands(target / KEY_FILE, handle):
+            proven(self.name, source, key, handle)
+            self.setting.reach("committing")
+            try:
+                source.rename(target)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                if not self._stands(target / KEY_FILE, handle):  # another driver was faster with the same one
+                    raise StagedGone(sink=self.name, epoch=key.epoch) from error
+        sync_folder(self.path)  # found or made: whoever made it may have died before this
+        sync_folder(self._staging.root)
+
+    def _link(self, key: Key, handle: dict[str, Any]) -> None:
+        entry = self.path / LEDGER / f"{_place(key)}.key"
+        source = self._staging.folder(key)
+        if not self._stands(entry, handle) and self._last(key.timeline) < key.epoch:
+            record = proven(self.name, source, key, handle)
+            folders = {self.path}
+            for number, name in enumerate(record.files):
+                target = self.path / _flat_name(name, key)
+                self._make_partition(target.parent, folders)
+                if number == 1:
+                    self.setting.reach("committing")
+                try:
+                    os.link(source / name, target)
+                except FileExistsError:
+                    pass  # linked by a driver that died, or that is as fast
+                except FileNotFoundError:
+                    if not self._stands(entry, handle):
+                        raise StagedGone(sink=self.name, epoch=key.epoch) from None
+            for folder in folders:
+                sync_folder(folder)
+            with contextlib.suppress(FileExistsError):
+                os.link(source / KEY_FILE, entry)
+        sync_folder(entry.parent)
+        self._forget_older(key)
+
+    def _make_partition(self, folder: Path, made: set[Path]) -> None:
+        if folder not in made:
+            make_folder(folder)
+            made.add(folder)
+
+    def _forget_older(self, key: Key) -> None:
+        """Remove ledger entries before the last two: the highest one says it all."""
+        for timeline, epoch in self._ledger():
+            if (timeline, epoch) < (key.timeline, key.epoch - 1):
+                (self.path / LEDGER / f"t{timeline}-{epoch:010}.key").unlink(missing_ok=True)
+
+    def _stands(self, path: Path, handle: dict[str, Any]) -> bool:
+        """Whether the key file at `path` is the handle's. One of somebody else's is never taken for ours."""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            if path.parent.name.startswith(EPOCH_COLUMN) and names_in(path.parent):
+                raise SinkForeign(sink=self.name, place=str(path.parent), owner="nobody that it names") from None
+            return False
+        if digest_of(data) != handle["digest"]:
+            found = KeyRecord.unsealed(data, str(path))
+            owner = f"pipeline {found.pipeline!r} (uid {found.uid}), lease {found.lease}"
+            raise SinkForeign(sink=self.name, place=str(path), owner=owner)
+        return True
+
+    def abort(self, key: Key) -> None:
+        """Remove the attempt's folder."""
+        self._staging.clear(key)
+
+    # --- what is there ---
+
+    def inspect(self, owner: Owner, timeline: int) -> Standing:
+        """Look at the owner and at the last epoch in the folder or in its ledger."""
+        path = self.path / LEDGER / OWNER_FILE
+        with self._failing("be inspected"):
+            try:
+                found = OwnerRecord.unsealed(path.read_bytes(), str(path))
+            except FileNotFoundError:
+                return Standing()
+            if (found.pipeline, found.uid, found.stream) != (owner.pipeline, owner.uid, owner.stream):
+                return Standing(
+                    foreign=f"stream {found.stream!r} of pipeline {found.pipeline!r} with the uid {found.uid}"
+                )
+            return Standing(self._last(timeline))
+
+    def _last(self, timeline: int) -> int:
+        places = self._ledger() if self.layout == "flat" else self._epochs()
+        return max((epoch for found, epoch in places if found == timeline), default=0)
+
+    def _ledger(self) -> list[tuple[int, int]]:
+        return _places(self.path / LEDGER, _LEDGER_FILE)
+
+    def _epochs(self) -> list[tuple[int, int]]:
+        return _places(self.path, _EPOCH_FOLDER)
+
+    def _failing(self, action: str) -> _Failing:
+        return _Failing(self.name, action)
+
+
+class _Failing:
+    """Turns the operating system's errors into the sink's."""
+
+    def __init__(self, sink: str, action: str) -> None:
+        self._sink = sink
+        self._action = action
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            why = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+            raise SinkFailed(sink=self._sink, action=self._action, why=why) from error
+
+
+def _refuse_stores(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    if isinstance(path, str) and re.match(r"(s3[an]?|gs|abfss?|wasbs?|hdfs|oss|cosn?)://", path):
+        raise NotSupported(
+            what=f"a FileSink in a store ({path.split(':')[0]}:)",
+            why="it has no atomic rename that we could rely on",
+            do="write to a table format with a log of its own (Delta Lake, Iceberg), or to a folder",
+        )
+    return path
+
+
+def _place(key: Key) -> str:
+    return f"t{key.timeline}-{key.epoch:010}"
+
+
+def _flat_name(name: str, key: Key) -> Path:
+    """Return a file's name in the flat layout. A checksum file keeps the name that Hadoop looks for."""
+    path = Path(name)
+    if path.name.startswith("."):
+        return path.with_name(f".{_place(key)}-{path.name[1:]}")
+    return path.with_name(f"{_place(key)}-{path.name}")
+
+
+def _places(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, int]]:
+    return [(int(match[1]), int(match[2])) for name in names_in(folder) if (match := pattern.fullmatch(name))]

@@ -1,0 +1,60 @@
+"""What several sinks ask of a DataFrame: how many rows an action saw, and an order-free digest of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
+
+from holdfast.checked import MAX_LENGTH
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def counted(df: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
+    """Return the DataFrame and a function that tells, after one action on it, how many rows that action saw."""
+    seen = Observation()
+    return df.observe(seen, f.count(f.lit(1)).alias("rows")), lambda: int(seen.get["rows"])
+
+
+def digested(df: DataFrame) -> tuple[DataFrame, Callable[[], str]]:
+    """Return the DataFrame and a function that tells, after one action on it, a digest that knows no order.
+
+    Floating-point columns, and those that cannot be hashed, count by their values that are not null only: a sum of
+    doubles may differ in its last bit when its parts come in another order.
+    """
+    exact = [field.name for field in df.schema.fields if not _INEXACT.search(field.dataType.simpleString())]
+    others = [field.name for field in df.schema.fields if field.name not in exact]
+    seen = Observation()
+    row = f.xxhash64(*[_quoted(name) for name in exact]) if exact else f.lit(0)
+    observed = df.observe(
+        seen,
+        f.count(f.lit(1)).alias("rows"),
+        f.bit_xor(row).alias("xor"),
+        f.sum(row.cast("decimal(20,0)")).alias("sum"),
+        *[f.count(_quoted(name)).alias(f"values_{number}") for number, name in enumerate(others)],
+    )
+
+    def tell() -> str:
+        found = seen.get
+        parts = [found["rows"], found["xor"] or 0, found["sum"] or 0]
+        parts += [found[f"values_{number}"] for number in range(len(others))]
+        return ":".join(str(part) for part in parts)
+
+    return observed, tell
+
+
+_INEXACT = re.compile(r"float|double|map<|variant|interval|geo")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def default_name(kind: str, target: str) -> str:
+    """Return a sink's name made of its kind and its target, for users who give none."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", f"{kind}.{target}")[:MAX_LENGTH]

@@ -1,0 +1,333 @@
+"""SQLite: a table in a database file, filled by one transaction an epoch, together with the ledger.
+
+Spark stages an attempt as Parquet beside the database; `commit` reads it back on the driver and writes rows and ledger
+in one transaction with `synchronous=FULL`.
+
+Rules:
+- `append` adds rows. A key makes it an upsert: the last version of a row stands. `complete` replaces the whole table.
+- The ledger is the table `holdfast_epochs` in the same database. The last two epochs are kept in it.
+- Types: whole numbers and booleans as INTEGER, float and double as REAL, text as TEXT, binary as BLOB. What SQLite has
+  no type for is kept as text that reads back exactly: decimals, dates, timestamps (UTC where they have a zone).
+- Not kept: NaN becomes NULL, because SQLite has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import BadValue, MissingExtra, NotSupported, SchemaMismatch, SinkFailed
+from holdfast.repository.files import local_path, make_folder, sync_folder
+from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, Standing, refuse_mode
+from holdfast.sinks.rows import default_name
+from holdfast.sinks.stagedfiles import proven, require_seen_by_all, stage
+from holdfast.sinks.staging import SUFFIX, Staging
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LEDGER = "holdfast_epochs"
+_BUSY_S = 30.0
+_BATCH = 10_000
+_TYPES = {
+    "boolean": "INTEGER",
+    "byte": "INTEGER",
+    "short": "INTEGER",
+    "integer": "INTEGER",
+    "long": "INTEGER",
+    "float": "REAL",
+    "double": "REAL",
+    "string": "TEXT",
+    "varchar": "TEXT",
+    "char": "TEXT",
+    "binary": "BLOB",
+    "decimal": "TEXT",
+    "date": "TEXT",
+    "timestamp": "TEXT",
+    "timestamp_ntz": "TEXT",
+}
+_AS_TEXT: dict[str, Callable[[Any], str]] = {
+    "decimal": str,
+    "date": lambda value: str(value.isoformat()),
+    "timestamp": lambda value: str(value.isoformat(sep=" ", timespec="microseconds")),
+    "timestamp_ntz": lambda value: str(value.isoformat(sep=" ", timespec="microseconds")),
+}
+_CREATE_LEDGER = f"""
+CREATE TABLE IF NOT EXISTS {LEDGER} (
+    pipeline TEXT NOT NULL, uid TEXT NOT NULL, stream TEXT NOT NULL, target TEXT NOT NULL,
+    timeline INTEGER NOT NULL, epoch INTEGER NOT NULL, rows INTEGER NOT NULL, at_ms INTEGER NOT NULL,
+    PRIMARY KEY (uid, stream, target, timeline, epoch)
+)"""
+_OF_OURS = "uid = ? AND stream = ? AND target = ?"
+
+
+class SqliteSink(Sink):
+    """A table in a SQLite database; see the rules at the top of this file."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        table: str,
+        *,
+        key: str | Sequence[str] = (),
+        create: bool = True,
+        epoch_column: str | None = None,
+        changelog: bool = False,
+        name: str | None = None,
+    ) -> None:
+        self.path = local_path("database", path)
+        if not isinstance(table, str) or not table or "\0" in table or table.lower().startswith("sqlite_"):
+            raise BadValue(what="table", value=table, why="a table's name is due")
+        if table.lower() == LEDGER:
+            raise BadValue(what="table", value=table, why="the ledger is kept there")
+        super().__init__(name or default_name("sqlite", table))
+        self.table = table
+        self.key = [key] if isinstance(key, str) else list(key)
+        self.create = create
+        self.epoch_column = epoch_column
+        self.changelog = changelog
+        self._staging = Staging(self.path.with_name(self.path.name + SUFFIX) / self.name)
+
+    def __repr__(self) -> str:
+        return f"SqliteSink({str(self.path)!r}, table={self.table!r})"
+
+    # --- before the first epoch ---
+
+    def open(self, setting: Setting) -> None:
+        """Make the ledger and, on request, the table; check that the table takes the columns."""
+        super().open(setting)
+        _require_arrow()
+        require_seen_by_all(self.name, setting)
+        if not self.key and setting.output_mode == "update":
+            refuse_mode(self, setting.output_mode, self.changelog, "pass key=[...] to upsert")
+        columns = self._columns(setting)
+        with self._failing("be opened"):
+            make_folder(self.path.parent)
+            self._staging.make()
+            with self._connected() as connection:
+                connection.execute(_CREATE_LEDGER)
+                if not _columns_of(connection, self.table):
+                    self._create_table(connection, columns)
+                self._check_table(connection, columns)
+                connection.execute("COMMIT")
+            sync_folder(self.path.parent)
+
+    def _columns(self, setting: Setting) -> dict[str, str]:
+        """Return the stream's columns with their types here, or refuse one that has none."""
+        found: dict[str, str] = {}
+        for each in setting.schema.fields:
+            kind = each.dataType.typeName()
+            if kind not in _TYPES:
+                raise NotSupported(
+                    what=f"column {each.name!r} of type {each.dataType.simpleString()} in sink {self.name!r}",
+                    why="SQLite has no such type",
+                    do=f"write it as text: to_json({each.name})",
+                )
+            found[each.name] = _TYPES[kind]
+        lower = {name.lower() for name in found}
+        for column in self.key:
+            if column not in found:
+                raise BadValue(what="key", value=column, why=f"the stream has no such column: {sorted(found)}")
+        if self.epoch_column is not None:
+            if self.epoch_column.lower() in lower:
+                raise BadValue(what="epoch_column", value=self.epoch_column, why="the stream has such a column")
+            found[self.epoch_column] = "INTEGER"
+        return found
+
+    def _create_table(self, connection: sqlite3.Connection, columns: dict[str, str]) -> None:
+        if not self.create:
+            why = "there is no such table"
+            raise SchemaMismatch(sink=self.name, table=self.table, why=f"{why}; create=True would make it")
+        parts = [f"{_quoted(name)} {kind}" for name, kind in columns.items()]
+        if self.key:
+            parts.append(f"PRIMARY KEY ({', '.join(map(_quoted, self.key))})")
+        connection.execute(f"CREATE TABLE {_quoted(self.table)} ({', '.join(parts)})")
+
+    def _check_table(self, connection: sqlite3.Connection, columns: dict[str, str]) -> None:
+        there = _columns_of(connection, self.table)
+        missing = [name for name in columns if name.lower() not in there]
+        if missing:
+            raise self._mismatch(f"it has no column {', '.join(missing)}")
+        given = {name.lower() for name in columns}
+        for name, required in there.items():
+            if required and name not in given:
+                raise self._mismatch(f"its column {name!r} may not be null, and the stream has none such")
+        if self.key and {name.lower() for name in self.key} not in _unique_keys(connection, self.table):
+            raise self._mismatch(f"it has no unique index on ({', '.join(self.key)}), which an upsert needs")
+
+    def _mismatch(self, why: str) -> SchemaMismatch:
+        return SchemaMismatch(sink=self.name, table=self.table, why=why)
+
+    # --- an epoch ---
+
+    def prepare(self, df: DataFrame, key: Key) -> Staged:
+        """Stage the rows as Parquet. An epoch without rows leaves no trace, unless it replaces what was there."""
+        staged = stage(df, key, self._staging, self.setting)
+        return Staged(staged.handle, staged.rows, staged.paths, trace=staged.trace or self._replaces)
+
+    @property
+    def _replaces(self) -> bool:
+        return self.setting.output_mode == "complete" and not self.changelog
+
+    def commit(self, key: Key, handle: dict[str, Any]) -> None:
+        """Write rows and ledger in one transaction."""
+        if handle["rows"] or self._replaces:
+            with self._failing(f"commit epoch {key.epoch}"), self._connected() as connection:
+                if self._last(connection, key.owner, key.timeline) < key.epoch and not self._later(connection, key):
+                    self._write(connection, key, handle)
+                    self.setting.reach("committing")
+                connection.execute("COMMIT")
+        self._staging.sweep(key)
+
+    def _write(self, connection: sqlite3.Connection, key: Key, handle: dict[str, Any]) -> None:
+        if self._replaces:
+            connection.execute(f"DELETE FROM {_quoted(self.table)}")  # noqa: S608 - quoted
+        if handle["rows"]:
+            folder = self._staging.folder(key)
+            files = proven(self.name, folder, key, handle).files
+            moved = 0
+            for rows in _rows(folder, files):
+                connection.executemany(self._insert(len(rows[0])), [self._row(row, key) for row in rows])
+                moved += len(rows)
+            if moved != handle["rows"]:
+                why = f"{moved} rows were staged where the decision counts {handle['rows']}"
+                raise SinkFailed(sink=self.name, action=f"commit epoch {key.epoch}", why=why)
+        owner = key.owner
+        ours = (owner.uid, owner.stream, self.table)
+        connection.execute(
+            f"INSERT INTO {LEDGER} VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - a constant
+            (owner.pipeline, *ours, key.timeline, key.epoch, handle["rows"], time.time_ns() // 1_000_000),
+        )
+        connection.execute(
+            f"DELETE FROM {LEDGER} WHERE {_OF_OURS} AND (timeline < ? OR epoch < ?)",  # noqa: S608 - constants
+            (*ours, key.timeline, key.epoch - 1),
+        )
+
+    def _row(self, row: tuple[Any, ...], key: Key) -> tuple[Any, ...]:
+        return (*row, key.epoch) if self.epoch_column is not None else row
+
+    def _insert(self, width: int) -> str:
+        """Return the statement that adds one row, or replaces the one of its key."""
+        names = [each.name for each in self.setting.schema.fields]
+        if len(names) != width:
+            raise SinkFailed(sink=self.name, action="commit", why=f"{width} columns were staged, not {len(names)}")
+        if self.epoch_column is not None:
+            names.append(self.epoch_column)
+        marks = ", ".join("?" * len(names))
+        text = f"INSERT INTO {_quoted(self.table)} ({', '.join(map(_quoted, names))}) VALUES ({marks})"  # noqa: S608
+        if not self.key or self._replaces:
+            return text
+        rest = [f"{_quoted(name)} = excluded.{_quoted(name)}" for name in names if name not in self.key]
+        keys = ", ".join(map(_quoted, self.key))
+        return f"{text} ON CONFLICT ({keys}) DO " + (f"UPDATE SET {', '.join(rest)}" if rest else "NOTHING")
+
+    def abort(self, key: Key) -> None:
+        """Remove what the attempt staged."""
+        self._staging.clear(key)
+
+    # --- what is there ---
+
+    def inspect(self, owner: Owner, timeline: int) -> Standing:
+        """Ask the ledger."""
+        if not self.path.exists():
+            return Standing()
+        with self._failing("be inspected"), self._connected() as connection:
+            if not _columns_of(connection, LEDGER):
+                return Standing()
+            foreign = connection.execute(
+                f"SELECT uid FROM {LEDGER} WHERE pipeline = ? AND stream = ? AND target = ? AND uid <> ?",  # noqa: S608
+                (owner.pipeline, owner.stream, self.table, owner.uid),
+            ).fetchone()
+            if foreign:
+                return Standing(foreign=f"an earlier pipeline {owner.pipeline!r} with the uid {foreign[0]}")
+            return Standing(self._last(connection, owner, timeline))
+
+    def _last(self, connection: sqlite3.Connection, owner: Owner, timeline: int) -> int:
+        found = connection.execute(
+            f"SELECT max(epoch) FROM {LEDGER} WHERE {_OF_OURS} AND timeline = ?",  # noqa: S608 - constants
+            (owner.uid, owner.stream, self.table, timeline),
+        ).fetchone()
+        return int(found[0] or 0)
+
+    def _later(self, connection: sqlite3.Connection, key: Key) -> bool:
+        """Whether a later timeline has begun here: then this epoch is of one that was left."""
+        found = connection.execute(
+            f"SELECT 1 FROM {LEDGER} WHERE {_OF_OURS} AND timeline > ?",  # noqa: S608 - constants
+            (key.owner.uid, key.owner.stream, self.table, key.timeline),
+        ).fetchone()
+        return found is not None
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """Give a connection inside a write transaction; whoever does not commit has changed nothing."""
+        connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+        finally:
+            connection.close()
+
+    @contextlib.contextmanager
+    def _failing(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise SinkFailed(sink=self.name, action=action, why=f"{error} ({self.path})") from error
+
+
+def _columns_of(connection: sqlite3.Connection, table: str) -> dict[str, bool]:
+    """Return a table's columns, in lower case, and whether each must be given; nothing where there is no table."""
+    rows = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+    return {row[1].lower(): bool(row[3]) and row[4] is None for row in rows}
+
+
+def _unique_keys(connection: sqlite3.Connection, table: str) -> list[set[str]]:
+    found = []
+    columns = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+    if primary := {row[1].lower() for row in columns if row[5]}:
+        found.append(primary)
+    for index in connection.execute(f"PRAGMA index_list({_quoted(table)})").fetchall():
+        if index[2] and not index[4]:  # unique, and not partial
+            rows = connection.execute(f"PRAGMA index_info({_quoted(index[1])})").fetchall()
+            found.append({str(row[2]).lower() for row in rows})
+    return found
+
+
+def _rows(folder: Path, files: dict[str, int]) -> Iterator[list[tuple[Any, ...]]]:
+    """Give what was staged, some rows at a time, as SQLite takes them."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
+
+    for name in sorted(files):
+        if name.endswith(".parquet") and not Path(name).name.startswith("."):
+            with pq.ParquetFile(folder / name) as staged:
+                for batch in staged.iter_batches(_BATCH):
+                    columns = [_values(column) for column in batch.columns]
+                    if batch.num_rows:
+                        yield list(zip(*columns, strict=True))
+
+
+def _values(column: Any) -> list[Any]:
+    kind = str(column.type)
+    values: list[Any] = column.to_pylist()
+    for start, name in (("decimal", "decimal"), ("date", "date"), ("timestamp", "timestamp")):
+        if kind.startswith(start):
+            convert = _AS_TEXT[name]
+            return [None if value is None else convert(value) for value in values]
+    return values
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _require_arrow() -> None:
+    try:
+        import pyarrow.parquet  # noqa: F401, PLC0415 - an extra
+    except ImportError:
+        raise MissingExtra(extra="spark", module="pyarrow") from None

@@ -1,0 +1,112 @@
+"""What an attempt staged as files: written by Spark, listed in a sealed record beside them, proven before use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import NotSupported, RecordCorrupt, SinkFailed, StagedGone
+from holdfast.repository.files import replace_durably
+from holdfast.seal import Record, digest_of
+from holdfast.sinks.base import Key, Setting, Staged
+from holdfast.sinks.rows import counted
+from holdfast.sinks.staging import Staging, below
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+KEY_FILE = "_holdfast.key"
+
+
+class KeyRecord(Record, frozen=True, kw_only=True):
+    """What one attempt staged."""
+
+    pipeline: str
+    uid: str
+    stream: str
+    timeline: int
+    epoch: int
+    attempt: int
+    lease: int
+    rows: int
+    files: dict[str, int]  # path inside the folder -> size
+
+
+def require_seen_by_all(sink: str, setting: Setting) -> None:
+    """Refuse a local folder where executors on other machines would write to another one."""
+    if not setting.local and not setting.shared:
+        raise NotSupported(
+            what=f"the local folder of sink {sink!r} on a cluster",
+            why="each machine would write to a folder of its own",
+            do="use a folder that every machine sees alike and say so with Pipeline(..., shared=True)",
+        )
+
+
+def stage(
+    df: DataFrame,
+    key: Key,
+    staging: Staging,
+    setting: Setting,
+    *,
+    format: str = "parquet",
+    options: Mapping[str, str] | None = None,
+    partition_by: Sequence[str] = (),
+) -> Staged:
+    """Let Spark write an attempt's rows, and put the list of what it wrote beside them. No rows leave nothing."""
+    folder = staging.folder(key)
+    counting, rows = counted(df)
+    counting.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    writer = counting.write.format(format).options(**(options or {}))
+    writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    if partition_by:
+        writer = writer.partitionBy(*partition_by)
+    writer.mode("errorifexists").save(folder.as_uri())
+    count = rows()
+    setting.reach("staging")
+    if not count:
+        staging.clear(key)
+        return Staged({"rows": 0}, 0, trace=False)
+    found = list(below(folder))
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in found if path.is_file()}
+    record = _record(key, count, sizes).sealed()
+    replace_durably(folder / KEY_FILE, record, KEY_FILE)
+    handle = {"rows": count, "files": len(sizes), "digest": digest_of(record)}
+    return Staged(handle, count, (*found, staging.root))
+
+
+def proven(sink: str, folder: Path, key: Key, handle: Mapping[str, Any]) -> KeyRecord:
+    """Return the list of what was staged: the one that the handle names, and every file of it there in full."""
+    path = folder / KEY_FILE
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise StagedGone(sink=sink, epoch=key.epoch) from None
+    record = KeyRecord.unsealed(data, str(path))
+    if digest_of(data) != handle["digest"]:
+        raise RecordCorrupt(key=str(path), why="it is not the one that the decision names")
+    for name, size in record.files.items():
+        try:
+            found = (folder / name).stat().st_size
+        except FileNotFoundError:
+            if not folder.exists():  # cleared while we looked: by a driver that has gone on
+                raise StagedGone(sink=sink, epoch=key.epoch) from None
+            found = -1
+        if found != size:
+            why = f"{folder / name} has {found} bytes where {size} were staged" if found >= 0 else f"{name} is gone"
+            raise SinkFailed(sink=sink, action=f"commit epoch {key.epoch}", why=why)
+    return record
+
+
+def _record(key: Key, rows: int, files: dict[str, int]) -> KeyRecord:
+    return KeyRecord(
+        pipeline=key.owner.pipeline,
+        uid=key.owner.uid,
+        stream=key.owner.stream,
+        timeline=key.timeline,
+        epoch=key.epoch,
+        attempt=key.attempt.attempt,
+        lease=key.lease or 0,
+        rows=rows,
+        files=files,
+    )

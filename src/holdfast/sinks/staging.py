@@ -1,0 +1,97 @@
+"""Where sinks of files keep what nobody may see yet: one folder an attempt, beside the place that it is for.
+
+The folder's name is its key, so no two tries share one, and what a dead driver left is known by its name alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.repository.files import make_folder
+from holdfast.sinks.base import Key, Owner
+
+SUFFIX = ".staging"
+_NAME = re.compile(r"(?P<uid>[^.]+)\.(?P<stream>.+)\.t(?P<t>\d+)\.e(?P<e>\d+)\.a(?P<a>\d+)\.l(?P<l>\d+)")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A folder that some attempt left."""
+
+    path: Path
+    place: tuple[int, int]
+    attempt: int
+    lease: int
+
+
+class Staging:
+    """The staging folders of one sink."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def make(self) -> None:
+        """Make the place durably."""
+        make_folder(self.root)
+
+    def folder(self, key: Key) -> Path:
+        """Return the folder of one attempt."""
+        tried = key.attempt
+        name = f"{key.owner.uid}.{tried.stream}.t{tried.timeline}.e{tried.epoch:010}.a{tried.attempt}.l{key.lease}"
+        return self.root / name
+
+    def left(self, owner: Owner) -> Iterator[Left]:
+        """Find what this owner's attempts left."""
+        for name in names_in(self.root):
+            match = _NAME.fullmatch(name)
+            if match and (match["uid"], match["stream"]) == (owner.uid, owner.stream):
+                place = int(match["t"]), int(match["e"])
+                yield Left(self.root / name, place, int(match["a"]), int(match["l"]))
+
+    def clear(self, key: Key) -> None:
+        """Remove what one attempt left, under its lease or, where the key has none, under any."""
+        for each in self.left(key.owner):
+            if each.place == key.place and each.attempt == key.attempt.attempt and key.lease in (None, each.lease):
+                _remove(each.path)
+
+    def sweep(self, key: Key) -> None:
+        """After a commit: remove what earlier epochs left, and other attempts at this one."""
+        for each in self.left(key.owner):
+            other = (each.attempt, each.lease) != (key.attempt.attempt, key.lease)
+            if each.place < key.place or (each.place == key.place and other):
+                _remove(each.path)
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder, sorted; none where there is no such folder."""
+    try:
+        return sorted(each.name for each in folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """Give everything in a folder: subfolders and files, hidden ones too, and the folder itself last."""
+    for top, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            yield Path(top, name)
+        yield Path(top)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder as far as possible. What stays does no harm but take space: the next sweep finds it again."""
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            _log.warning("could not remove the staging folder %s: %s", path, error)

@@ -1,0 +1,1 @@
+"""Pipelines on Spark: the epoch protocol, recovery and supervision. `adapter` alone knows Spark's internals."""

@@ -1,0 +1,253 @@
+"""The only place that knows Spark's internals, and for which version.
+
+What is used and not part of Spark's public API: the JVM behind a session (`_jvm`, `_jdf`, `_jsc`), class names of
+logical plans, settings by their full name, and the RDD of a local checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.errors import Locked, NotSupported
+from holdfast.repository.oslock import OsLock
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+VERSION = "4.3"
+LEAST_RETAINED = 10
+RETAIN = "spark.sql.streaming.minBatchesToRetain"
+RETAINED = 100  # Spark's own default
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+STOP_TIMEOUT = "spark.sql.streaming.stopTimeout"
+SPECULATION = "spark.speculation"
+_STATE = "spark.sql.streaming.stateStore"
+_PACKAGE = "org.apache.spark.sql.execution.streaming"
+PROVIDER = f"{_STATE}.providerClass"
+_ROCKSDB = f"{_PACKAGE}.state.RocksDBStateStoreProvider"
+FAST_FILES = {FILE_MANAGER: f"{_PACKAGE}.checkpointing.FileSystemBasedCheckpointFileManager"}
+STATE = {
+    PROVIDER: _ROCKSDB,
+    f"{_STATE}.checkpointFormatVersion": "2",
+    f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+}
+_STATEFUL = {
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "Distinct",
+    "FlatMapGroupsInPandasWithState",
+    "FlatMapGroupsWithState",
+    "GlobalLimit",
+    "LocalLimit",
+    "TransformWithState",
+    "TransformWithStateInPySpark",
+}
+_settings = threading.RLock()  # a session's settings are changed around the start of one query at a time
+_log = logging.getLogger(__name__)
+
+
+def require_classic(spark: SparkSession) -> None:
+    """Refuse sessions that this version does not know: other versions of Spark, and Spark Connect."""
+    if not pyspark.__version__.startswith(f"{VERSION}."):
+        why = f"Spark's internals differ by minor version, and this Holdfast knows {VERSION}"
+        raise NotSupported(what=f"Spark {pyspark.__version__}", why=why, do=f"pip install 'pyspark=={VERSION}.*'")
+    if not isinstance(spark, SparkSession) or not hasattr(spark, "_jsparkSession"):
+        why = "its driver is elsewhere: neither its files nor its lock can be reached from here"
+        raise NotSupported(what="a Spark Connect session", why=why, do="run the program on the driver: spark-submit")
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether executors are on this machine."""
+    return str(spark.sparkContext.master).startswith("local")
+
+
+def setting(spark: SparkSession, name: str) -> str | None:
+    """Return a setting that somebody made, or `None` where Spark's default is in force."""
+    found = spark.conf.get(name, None)
+    return None if found is None else str(found)
+
+
+def require_retention(spark: SparkSession) -> int:
+    """Return how many batches Spark keeps, or refuse too few: recovery may need the last ones."""
+    kept = int(setting(spark, RETAIN) or RETAINED)
+    if kept < LEAST_RETAINED:
+        why = f"recovery and checkpoints need at least {LEAST_RETAINED} batches"
+        raise NotSupported(what=f"{RETAIN}={kept}", why=why, do=f"set {RETAIN} to {RETAINED}, its default")
+    return kept
+
+
+def state_settings(spark: SparkSession) -> dict[str, str]:
+    """Return the settings of state for a new stream: ours, but for what the user has set."""
+    if setting(spark, PROVIDER) not in (None, _ROCKSDB):
+        return {name: found for name in STATE if (found := setting(spark, name)) is not None}
+    return {name: setting(spark, name) or value for name, value in STATE.items()}
+
+
+# --- plans ---
+
+
+def _nodes(df: DataFrame) -> Iterator[Any]:
+    pending = [df._jdf.queryExecution().analyzed()]
+    while pending:
+        node = pending.pop()
+        yield node
+        children = node.children()
+        pending += [children.apply(number) for number in range(children.size())]
+
+
+def is_stateful(df: DataFrame) -> bool:
+    """Whether a streaming DataFrame keeps state from batch to batch."""
+    for node in _nodes(df):
+        kind = node.getClass().getSimpleName()
+        if kind in _STATEFUL and node.isStreaming():
+            return True
+        if kind == "Join" and node.left().isStreaming() and node.right().isStreaming():
+            return True
+    return False
+
+
+def source_names(df: DataFrame) -> list[str]:
+    """Return the names of the streaming sources that a DataFrame reads."""
+    return [
+        str(node.sourceName())
+        for node in _nodes(df)
+        if node.getClass().getSimpleName() in ("StreamingRelation", "StreamingRelationV2")
+    ]
+
+
+# --- freezing rows ---
+
+
+@contextlib.contextmanager
+def frozen(df: DataFrame) -> Iterator[DataFrame]:
+    """Compute the rows once and keep them for several actions.
+
+    An eager local checkpoint, not `persist`: a persisted part that is lost with its executor would be computed anew,
+    into other rows where the query is not deterministic; a lost checkpoint block fails the attempt instead.
+    """
+    kept = df.localCheckpoint(eager=True)
+    try:
+        yield kept
+    finally:
+        with contextlib.suppress(Exception):  # the session may be gone
+            kept._jdf.queryExecution().logical().rdd().unpersist(False)  # `df.unpersist()` would leave the blocks
+
+
+def run_for_nothing(df: DataFrame) -> None:
+    """Run a DataFrame and keep nothing of it: Spark must rebuild the state behind it."""
+    df.write.format("noop").mode("overwrite").save()
+
+
+# --- the lock ---
+
+
+class JvmLock:
+    """A lock that the driver's JVM holds, because it may live and write on for seconds after its Python was killed."""
+
+    def __init__(self, channel: Any, pid: int) -> None:
+        self._channel = channel
+        self._pid = pid  # of this Python: a forked child does not have the lock
+
+    @classmethod
+    def acquire(cls, spark: SparkSession, path: Path, what: str) -> JvmLock:
+        """Take the lock on `path`, or raise `Locked` at once with the holder's pid."""
+        jvm: Any = spark._jvm
+        pid = int(jvm.java.lang.ProcessHandle.current().pid())
+        for _ in range(20):
+            channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
+            try:
+                lock = channel.tryLock()
+            except Py4JJavaError as error:
+                channel.close()
+                if "OverlappingFileLock" not in str(error.java_exception):
+                    raise
+                raise Locked(what=what, pid=pid, own=True) from None
+            if lock is not None:
+                return cls(channel, os.getpid())
+            channel.close()
+            OsLock.acquire(path, what).release()  # raises, with the pid of the holder; or it has just let go
+        raise Locked(what=what, pid=0)
+
+    @property
+    def held(self) -> bool:
+        """Whether this process's JVM still has it."""
+        return self._channel is not None and os.getpid() == self._pid
+
+    def release(self) -> None:
+        """Let go; harmless when done twice, or when the JVM is gone."""
+        channel, self._channel = self._channel, None
+        if channel is not None and os.getpid() == self._pid:
+            with contextlib.suppress(Exception):
+                channel.close()
+
+    def __enter__(self) -> JvmLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+# --- queries ---
+
+
+@contextlib.contextmanager
+def _with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change a session's settings for a while. A query clones the session when it starts, so it keeps them."""
+    with _settings:
+        before = {name: setting(spark, name) for name in settings}
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name, old in before.items():
+                if old is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, old)
+
+
+def start_query(
+    df: DataFrame,
+    body: Callable[[DataFrame, int], None],
+    *,
+    name: str,
+    output_mode: str,
+    trigger: Mapping[str, Any],
+    options: Mapping[str, str],
+    checkpoint: Path,
+    settings: Mapping[str, str],
+) -> StreamingQuery:
+    """Start a query that gives each batch to `body`."""
+    writer = df.writeStream.foreachBatch(body).outputMode(output_mode).queryName(name).options(**options)
+    writer = writer.option("checkpointLocation", checkpoint.as_uri())
+    if trigger:
+        writer = writer.trigger(**trigger)
+    with _with_settings(df.sparkSession, settings):
+        return writer.start()
+
+
+def stop_from_within(query: StreamingQuery) -> None:
+    """Stop a query at the end of its own callback: it commits the batch and ends clean. The interrupt is swallowed."""
+    try:
+        query.stop()
+    except Py4JJavaError as error:
+        if "InterruptedException" not in str(error.java_exception):
+            raise
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether a query ended because it was told to stop."""
+    text = str(error)
+    return "InterruptedException" in text or "InterruptedIOException" in text or "ClosedByInterrupt" in text

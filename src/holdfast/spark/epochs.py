@@ -1,0 +1,382 @@
+"""The epoch protocol at work: what happens inside `foreachBatch`, from Spark's offsets to the last sink's commit.
+
+Rules:
+- One durable decision an epoch. Before it, nothing is visible and everything can be dropped; after it, only forward.
+- An attempt number is used once. After a restart or a failed try, the slot that may have been used is closed first.
+- Nothing is cleaned up on the way out of a failure: it could not be on a kill either. The next try does that.
+- What a decided epoch gave its sinks is never computed again: a replay commits the handles of the decision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdfast.epoch import Attempt, Decision, Facts, Move, Reach, Share, State, Verdict, after, unwatched
+from holdfast.errors import (
+    Fenced,
+    InDoubt,
+    OffsetsDiverged,
+    OffsetsGap,
+    ReplayDiverged,
+    SinkFailed,
+    StagedGone,
+    in_words,
+)
+from holdfast.repository import Decisions, Gaps, Lease
+from holdfast.repository.gaps import OFFSETS, QUARANTINED, REPLAY
+from holdfast.sinks.base import Key, Owner, Sink, Staged
+from holdfast.sinks.rows import digested
+from holdfast.spark import adapter
+from holdfast.spark.sparklog import Offsets, SparkLog, differences, last_entries
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PRUNE_EVERY = 50
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Course:
+    """What the last decided epoch left for the next one to start from."""
+
+    epoch: int = 0
+    ends: Sequence[str | None] = ()
+    source_log: dict[str, int] = field(default_factory=dict)
+    stands: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Where an epoch failed."""
+
+    error: BaseException
+    epoch: int
+    state: State
+    sink: str | None
+
+
+class Stopping(Exception):
+    """A batch arrived after the stream was told to stop. Nothing of it was begun."""
+
+
+class Cut(Exception):
+    """Something ended the epoch that is no ordinary error."""
+
+
+class EpochRunner:
+    """Takes the batches of one stream through the protocol, one at a time."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        timeline: int,
+        sinks: Sequence[Sink],
+        *,
+        decisions: Decisions,
+        gaps: Gaps,
+        lease: Lease,
+        log: SparkLog,
+        stateful: bool,
+        retain: int,
+        accept: frozenset[str] = frozenset(),
+        reach: Reach = unwatched,
+    ) -> None:
+        self.owner = owner
+        self.timeline = timeline
+        self.sinks = {sink.name: sink for sink in sinks}
+        self.mutex = threading.Lock()  # held while an epoch is under way
+        self.course = Course()
+        self.failure: Failure | None = None
+        self.rows = 0
+        self.stopping = threading.Event()
+        self.poison: Failure | None = None  # the next try at this epoch is to be quarantined instead
+        self.at_end: Callable[[], None] = lambda: None  # called at the end of an epoch, once stopping was asked for
+        self.decided: Callable[[int, int], None] = lambda *_: None
+        self._decisions = decisions
+        self._gaps = gaps
+        self._lease = lease
+        self._log = log
+        self.stateful = stateful
+        self._retain = retain
+        self._accept = accept
+        self._reach = reach
+        self._fresh = True  # nothing is known yet of what others may have begun
+        self._begun = False  # an epoch was begun by this runner
+        self._unused: Attempt | None = None  # its slot is open and nobody has staged anything under it
+        self._state = State.UNTRIED
+        self._sink: str | None = None
+
+    def __call__(self, df: DataFrame, batch: int) -> None:
+        """Take one batch through; what goes wrong is kept for the supervisor and raised to Spark."""
+        if self.stopping.is_set():
+            raise Stopping
+        with self.mutex:
+            self._state, self._sink = State.UNTRIED, None
+            try:
+                self._epoch(df, batch)
+            except BaseException as error:
+                self._fresh, self._unused = True, None
+                self.failure = Failure(error, batch + 1, self._state, self._sink)
+                if isinstance(error, Exception):
+                    raise
+                raise Cut from error  # py4j would not answer the JVM
+            self.failure = None
+            if self.stopping.is_set():
+                self.at_end()
+
+    # --- the protocol ---
+
+    def _epoch(self, df: DataFrame, batch: int) -> None:
+        """Carry an epoch through two-phase commit.
+
+        1. Open: is the lease ours, what do the slots say?  2. Prepare every sink.  3. Make replay possible.
+        4. Decide.  5. Commit every sink.  6. Or replay: the epoch is decided, and Spark has not committed it.
+        """
+        epoch = batch + 1
+        self._begun = True
+        self._reach("opening")
+        self._lease.check()  # 1
+        offsets = self._log.offsets(batch)
+        attempt, decided = self._open(epoch)
+        if decided is not None:
+            self._replay(df, batch, offsets, decided)  # 6
+            return
+        self._check_start(batch)
+        self._move(Move.OPEN)
+        self._reach("opened")
+        start = list(self.course.ends) or [None] * len(offsets.ends)
+        poison = self.poison if self.poison and self.poison.epoch == epoch else None
+        staged, digest = self._set_aside(df, poison) if poison else self._prepare(df, attempt)  # 2
+        entries = self._log.source_entries(self.course.source_log)  # 3
+        self._log.harden(batch, entries, [path for each in staged.values() for path in each.paths])
+        self._move(Move.HARDEN)
+        self._reach("durable")
+        facts = Facts(  # 4
+            start=start,
+            end=list(offsets.ends),
+            offsets_digest=offsets.digest,
+            source_log=last_entries(entries, self.course.source_log),
+            source_entries=entries,
+            sinks={name: self._share(name, each, epoch) for name, each in staged.items()},
+            rows=max((each.rows for each in staged.values()), default=0),
+            watermark_ms=offsets.watermark_ms,
+            row_digest=digest,
+            quarantined=in_words(poison.error) if poison else None,
+        )
+        self._decide(attempt, facts)
+        self._reach("decided")
+        self._commit(attempt, self._lease.number, facts)  # 5
+        self._finish(attempt, facts)
+
+    def _open(self, epoch: int) -> tuple[Attempt, Decision | None]:
+        """Return the attempt to use, or the decision that stands."""
+        slots = self._decisions.look(self.owner.stream, self.timeline, epoch)
+        for decision in slots.closed:
+            if decision.verdict is Verdict.COMMIT:
+                return decision.attempt, decision
+        attempt = slots.open
+        if attempt == self._unused or (not self._fresh and not slots.closed):
+            self._unused = None
+            return attempt, None
+        return self.clear(epoch)
+
+    def clear(self, epoch: int) -> tuple[Attempt, Decision | None]:
+        """Close the slot that somebody may have used, and drop what aborted attempts staged.
+
+        Losing the race for the slot means that the epoch was decided after all; then that decision is returned.
+        """
+        slots = self._decisions.look(self.owner.stream, self.timeline, epoch)
+        closed = [*slots.closed, *self._closed(slots.open)]
+        for decision in closed:
+            if decision.verdict is Verdict.COMMIT:
+                return decision.attempt, decision
+        self._state = State.ABORTED
+        self._reach("aborted")
+        for decision in closed:
+            for sink in self.sinks.values():
+                self._sink = sink.name
+                sink.abort(Key(self.owner, decision.attempt, None))
+        self._sink = None
+        self._move(Move.DISCARD)
+        self._reach("discarded")
+        self._unused = slots.open.next() if closed else slots.open
+        return self._unused, None
+
+    def _closed(self, attempt: Attempt) -> list[Decision]:
+        """Close an open slot, unless nobody can ever have used it: the first slot, under the first lease of all."""
+        if self._lease.number == 1 and attempt.attempt == 1 and not self._begun:
+            return []
+        return [
+            self._decisions.close(Decision(attempt=attempt, verdict=Verdict.ABORT, lease=self._lease.number)),
+        ]
+
+    def _prepare(self, df: DataFrame, attempt: Attempt) -> tuple[dict[str, Staged], str | None]:
+        """Let every sink write. With several the rows are frozen first: each must get the same ones."""
+        tell = None
+        if self.stateful:
+            df, tell = digested(df)
+        staged: dict[str, Staged] = {}
+        key = Key(self.owner, attempt, self._lease.number)
+        with adapter.frozen(df) if len(self.sinks) > 1 else contextlib.nullcontext(df) as rows:
+            for number, sink in enumerate(self.sinks.values(), 1):
+                self._sink = sink.name
+                staged[sink.name] = sink.prepare(rows, key)
+                self._move(Move.PREPARE_LAST if number == len(self.sinks) else Move.PREPARE)
+                self._reach("prepared")
+        self._sink = None
+        counts = {name: each.rows for name, each in staged.items()}
+        if len(set(counts.values())) > 1:
+            raise SinkFailed(sink=min(counts, key=lambda name: counts[name]), action="prepare", why=_uneven(counts))
+        self._reach("all prepared")
+        return staged, tell() if tell else None
+
+    def _set_aside(self, df: DataFrame, poison: Failure) -> tuple[dict[str, Staged], str | None]:
+        """Give no sink this epoch: it has failed again and again, and the user allowed it to be passed over."""
+        if self.stateful:
+            adapter.run_for_nothing(df)  # the state goes on; only sinks that refuse are passed over here
+        self._move(Move.PREPARE_LAST)
+        del poison
+        return {name: Staged({}, 0, trace=False) for name in self.sinks}, None
+
+    def _share(self, name: str, staged: Staged, epoch: int) -> Share:
+        before = self.course.stands.get(name, 0)
+        return Share(handle=staged.handle, rows=staged.rows, stands=epoch if staged.trace else before, before=before)
+
+    def _decide(self, attempt: Attempt, facts: Facts) -> None:
+        """Close the slot with commit. Whoever loses has been replaced: it drops what it staged, and stops."""
+        ours = Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=self._lease.number, facts=facts.plain())
+        stands = self._decisions.close(ours)
+        if stands != ours:
+            self._move(Move.LOSE)
+            for sink in self.sinks.values():
+                sink.abort(Key(self.owner, attempt, self._lease.number))
+            self._lease.check()
+            raise Fenced(number=self._lease.number, newer=stands.lease, holder=f"the driver that closed {attempt}")
+        self._move(Move.DECIDE)
+        if facts.quarantined:
+            self._record_quarantine(attempt, facts)
+
+    def _commit(self, attempt: Attempt, lease: int, facts: Facts) -> None:
+        """Make every sink's handle visible. One that fails keeps no other from its turn."""
+        failed: dict[str, Exception] = {}
+        shares = {} if facts.quarantined else facts.sinks
+        for name, share in shares.items():
+            sink = self.sinks.get(name)
+            if sink is None:
+                continue  # removed since, as the user said
+            self._sink = name
+            try:
+                sink.commit(Key(self.owner, attempt, lease), share.handle)
+            except Exception as error:  # a sink of the user's may raise anything
+                failed[name] = error
+                _log.warning("stream %s epoch %d: %s", self.owner.stream, attempt.epoch, in_words(error))
+                continue
+            self._move(Move.COMMIT)
+            self._reach("committed")
+        if failed:
+            self._lease.check()  # a driver that was replaced may find everything gone: that is why
+            self._sink, first = next(iter(failed.items()))
+            if isinstance(first, StagedGone):
+                raise first
+            raise InDoubt(
+                stream=self.owner.stream, epoch=attempt.epoch, sinks=tuple(failed), why=in_words(first)
+            ) from first
+        self._sink = None
+        self._move(Move.COMMIT_LAST)
+        self._reach("all committed")
+
+    def _finish(self, attempt: Attempt, facts: Facts) -> None:
+        self._lease.check()  # a driver that was paused here must not go on
+        self.course = course_after(attempt.epoch, facts)
+        self._fresh, self.poison = False, None
+        self.rows += facts.rows
+        if attempt.epoch % PRUNE_EVERY == 0:
+            self._decisions.prune(self.owner.stream, self.timeline, attempt.epoch - self._retain)
+        self.decided(attempt.epoch, facts.rows)
+
+    # --- replay ---
+
+    def _replay(self, df: DataFrame, batch: int, offsets: Offsets, decision: Decision) -> None:
+        """Bring a decided epoch to its end: check that it is the same one, commit its handles, rebuild the state."""
+        facts = Facts.of(decision)
+        self._check_same(batch, offsets, facts)
+        self._move(Move.FIND)
+        self._commit(decision.attempt, decision.lease, facts)
+        if self.stateful or self._log.has_state():
+            observed, tell = digested(df)
+            adapter.run_for_nothing(observed)
+            if facts.row_digest is not None and (found := tell()) != facts.row_digest:
+                self._diverged(batch + 1, facts.row_digest, found)
+        self._finish(decision.attempt, facts)
+
+    def _check_same(self, batch: int, offsets: Offsets, facts: Facts) -> None:
+        what = None
+        if offsets.digest != facts.offsets_digest:
+            what = f"end than it was decided with ({list(offsets.ends)}, not {facts.end})"
+        for entry, digest in facts.source_entries.items():
+            if self._log.entry_digest(entry) != digest:
+                what = f"entry {entry} in its source's log"
+        if what:
+            raise OffsetsDiverged(stream=self.owner.stream, epoch=batch + 1, what=what)
+
+    def _diverged(self, epoch: int, decided: str, found: str) -> None:
+        error = ReplayDiverged(stream=self.owner.stream, epoch=epoch, decided=decided, found=found)
+        if "replay" not in self._accept:
+            raise error
+        facts = {"decided": decided, "found": found}
+        self._gaps.add(self.owner.stream, self.timeline, epoch, kind=REPLAY, why=error.summary, facts=facts)
+        _log.warning("%s; accepted and recorded", error.summary)
+
+    # --- gaps ---
+
+    def _check_start(self, batch: int) -> None:
+        """Every epoch begins where the last one ended, source by source and partition by partition."""
+        if not batch or not self.course.epoch:
+            return
+        begins = self._log.offsets(batch - 1).ends
+        for source in range(max(len(begins), len(self.course.ends))):
+            ended = self.course.ends[source] if source < len(self.course.ends) else None
+            begin = begins[source] if source < len(begins) else None
+            for partition, old, new in differences(ended, begin):
+                self._gap(
+                    OffsetsGap(
+                        stream=self.owner.stream,
+                        epoch=batch + 1,
+                        source=source,
+                        partition=partition,
+                        ended=old,
+                        begins=new,
+                    )
+                )
+
+    def _gap(self, error: OffsetsGap) -> None:
+        if "gaps" not in self._accept:
+            raise error
+        facts = {"source": error.source, "partition": error.partition, "ended": error.ended, "begins": error.begins}
+        self._gaps.add(self.owner.stream, self.timeline, error.epoch, kind=OFFSETS, why=error.summary, facts=facts)
+        _log.warning("%s; accepted and recorded", error.summary)
+
+    def _record_quarantine(self, attempt: Attempt, facts: Facts) -> None:
+        record = {"start": facts.start, "end": facts.end}
+        why = facts.quarantined or ""
+        self._gaps.add(self.owner.stream, self.timeline, attempt.epoch, kind=QUARANTINED, why=why, facts=record)
+        _log.warning("stream %s: epoch %d is quarantined: %s", self.owner.stream, attempt.epoch, why)
+
+    def _move(self, move: Move) -> None:
+        self._state = after(self._state, move)
+
+
+def course_after(epoch: int, facts: Facts) -> Course:
+    """Return what a decided epoch leaves for the next one."""
+    stands = {name: share.stands for name, share in facts.sinks.items()}
+    return Course(epoch, facts.end, facts.source_log, stands)
+
+
+def _uneven(counts: dict[str, int]) -> str:
+    return "the sinks counted different rows of one epoch: " + ", ".join(f"{name} {n}" for name, n in counts.items())

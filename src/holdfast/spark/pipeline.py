@@ -1,0 +1,369 @@
+"""Pipelines: a named set of streams that run, recover and stop together."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checked import checked_name
+from holdfast.epoch import Reach, unwatched
+from holdfast.errors import AlreadyExists, BadValue, NotFound, NotSupported, StreamFailed
+from holdfast.policy import Backoff, RestartPolicy
+from holdfast.recovery import RecoveryPlan
+from holdfast.repository import Identity, Lease, LocalRepository
+from holdfast.repository.files import local_path, make_folder
+from holdfast.repository.lease import LOCK
+from holdfast.sinks.base import Sink
+from holdfast.spark import adapter
+from holdfast.spark.session import embedded
+from holdfast.spark.spec import ACCEPTABLE, DEFAULT_RESTART, Build, StreamSpec, checked_spec
+from holdfast.spark.stream import Run, StreamCallbacks, StreamRun, StreamStatus, as_data
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+_LOOK_S = 0.2  # how often the main thread looks up from waiting, so that signals reach it
+_PATIENCE_S = 5.0  # how long a run that was cut waits for its threads
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStatus:
+    """How a pipeline is doing."""
+
+    pipeline: str
+    uid: str
+    timeline: int
+    lease: int
+    streams: dict[str, StreamStatus]
+
+    def data(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        return dict(as_data(self))
+
+
+class Pipeline:
+    """A named set of streams with one repository, `<root>/<name>/`.
+
+    `shared=True` says that the root, and local paths of sinks, are seen alike by every machine that may run this. Then
+    there is no lock of one machine: a new start takes over from an old one, which ends with `Fenced`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        root: str | os.PathLike[str],
+        *,
+        shared: bool = False,
+        restart: RestartPolicy | Mapping[str, RestartPolicy] = DEFAULT_RESTART,
+        backoff: Backoff | None = None,
+        callbacks: StreamCallbacks | None = None,
+    ) -> None:
+        self.name = checked_name("pipeline", name)
+        self.repository = LocalRepository(local_path("root", root) / self.name)
+        self.shared = shared
+        self._restart = restart
+        self._backoff = backoff or Backoff()
+        self._callbacks = callbacks or StreamCallbacks()
+        self._streams: dict[str, StreamSpec] = {}
+        self._spark: SparkSession | None = None
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}, {self.repository.where!r}, streams={list(self._streams)})"
+
+    def stream(
+        self,
+        build: Build | None = None,
+        *,
+        sinks: Sink | Sequence[Sink],
+        name: str | None = None,
+        output_mode: str = "append",
+        trigger: str | Mapping[str, Any] | None = None,
+        options: Mapping[str, str] | None = None,
+        restart: RestartPolicy | Mapping[str, RestartPolicy] | None = None,
+        quarantine_after: int | None = None,
+    ) -> Callable[[Build], Build]:
+        """Add a stream: a function from a session to a streaming DataFrame, and the sinks that get every row once.
+
+        Used as a decorator, or called with the function. `trigger` is a processing time ("10 seconds") or one of
+        Spark's triggers as a dict; `restart` a policy, or one by kind of failure; after `quarantine_after` equal
+        failures of one epoch it is passed over, and recorded as a gap.
+        """
+
+        def add(function: Build) -> Build:
+            spec = checked_spec(
+                name or getattr(function, "__name__", None),
+                function,
+                sinks=sinks,
+                output_mode=output_mode,
+                trigger=trigger,
+                options=options,
+                restart=self._restart if restart is None else restart,
+                quarantine_after=quarantine_after,
+            )
+            self._add(spec)
+            return function
+
+        if build is not None:
+            add(build)
+        return add
+
+    def _add(self, spec: StreamSpec) -> None:
+        if spec.name in self._streams:
+            raise AlreadyExists(what=f"stream {spec.name!r} of pipeline {self.name!r}", do="give it another name")
+        taken = {id(sink): other.name for other in self._streams.values() for sink in other.sinks}
+        for sink in spec.sinks:
+            if id(sink) in taken:
+                why = f"stream {taken[id(sink)]!r} has it already"
+                raise BadValue(what=f"sink {sink.name!r} of stream {spec.name!r}", value=sink, why=why, do="make two")
+        self._streams[spec.name] = spec
+
+    def start(
+        self,
+        spark: SparkSession | None = None,
+        *,
+        available_now: bool = False,
+        accept: Collection[str] = (),
+        reach: Reach = unwatched,
+    ) -> PipelineHandle:
+        """Recover every stream and start it; return at once with a handle.
+
+        Without a session, one is made on this machine and stopped at the end. `accept` names what the user knows and
+        wants to go on with: "sinks" (they changed), "gaps" (an epoch begins elsewhere), "replay" (a state was rebuilt
+        otherwise). `reach` is called at each point of the protocol, for tests.
+        """
+        if not self._streams:
+            raise BadValue(what="pipeline", value=self.name, why="it has no stream", do="add one with @pipeline.stream")
+        accepted = _checked_accept(accept)
+        session, own = (spark or self._spark, False) if spark or self._spark else embedded()
+        assert session is not None  # noqa: S101 - for the type checker: one of the two
+        with contextlib.ExitStack() as undo:
+            if own:
+                undo.callback(session.stop)
+            adapter.require_classic(session)
+            self._require_reachable(session)
+            retain = adapter.require_retention(session)
+            lease = Lease.take(self.repository, locker=lambda: self._lock(session))
+            undo.callback(lease.release)
+            run = Run(
+                spark=session,
+                repository=self.repository,
+                identity=self._identity(),
+                lease=lease,
+                retain=retain,
+                shared=self.shared,
+                available_now=available_now,
+                accept=accepted,
+                backoff=self._backoff,
+                callbacks=self._callbacks,
+                reach=reach,
+            )
+            streams = [StreamRun(spec, run) for spec in self._streams.values()]
+            for stream in streams:
+                undo.callback(stream.close)
+                stream.recover()
+            return PipelineHandle(self.name, run, streams, undo.pop_all())
+
+    def run(
+        self,
+        spark: SparkSession | None = None,
+        *,
+        available_now: bool = False,
+        accept: Collection[str] = (),
+        reach: Reach = unwatched,
+    ) -> PipelineStatus:
+        """Run until every stream ends, or until stopped; raise `StreamFailed` where one gave up.
+
+        SIGTERM and Ctrl-C end every stream at its epoch's end; a second one ends them at once.
+        """
+        with _signals() as asked:
+            handle = self.start(spark, available_now=available_now, accept=accept, reach=reach)
+            try:
+                while not handle.wait(_LOOK_S):
+                    if asked.signals == 1 and not handle.stopping:
+                        _log.warning("stopping at the end of each stream's epoch; once more stops at once")
+                        threading.Thread(target=handle.stop, name="holdfast-stop", daemon=True).start()
+                    elif asked.signals > 1:
+                        handle.cut()
+                        raise KeyboardInterrupt
+            except BaseException:
+                handle.cut()
+                raise
+            return handle.await_termination()
+
+    def _identity(self) -> Identity:
+        try:
+            identity = Identity.load(self.repository)
+        except NotFound:
+            if self.repository.list("timelines"):
+                why = "there are timelines, but no holdfast.json"
+                raise BadValue(what="repository", value=self.repository.where, why=why, do="restore the file") from None
+            return Identity.create(self.repository, self.name)
+        if identity.pipeline != self.name:
+            why = f"it belongs to pipeline {identity.pipeline!r}"
+            raise BadValue(what="repository", value=self.repository.where, why=why, do="choose another root")
+        return identity
+
+    def _require_reachable(self, spark: SparkSession) -> None:
+        if not adapter.is_local(spark) and not self.shared:
+            raise NotSupported(
+                what=f"the local root {self.repository.where} on a cluster",
+                why="executors on other machines would not see Spark's checkpoint in it",
+                do="use a folder that every machine sees alike and say so with Pipeline(..., shared=True)",
+            )
+
+    def _lock(self, spark: SparkSession) -> adapter.JvmLock | None:
+        if self.shared:
+            return None  # drivers may be on other machines: leases alone keep them apart
+        path = self.repository.root / LOCK
+        make_folder(path.parent)
+        return adapter.JvmLock.acquire(spark, path, f"the lease of pipeline {self.name!r}")
+
+
+class PipelineHandle:
+    """A running pipeline."""
+
+    def __init__(self, name: str, run: Run, streams: list[StreamRun], undo: contextlib.ExitStack) -> None:
+        self.name = name
+        self.stopping = False
+        self._run = run
+        self._streams = streams
+        self._undo = undo
+        self._over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._live, args=(stream,), name=f"holdfast-{stream.name}", daemon=True)
+            for stream in streams
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._caretaker = threading.Thread(target=self._take_care, name="holdfast-caretaker", daemon=True)
+        self._caretaker.start()
+
+    def status(self) -> PipelineStatus:
+        """Tell how every stream is doing."""
+        identity = self._run.identity
+        streams = {stream.name: stream.status() for stream in self._streams}
+        return PipelineStatus(self.name, identity.uid, identity.timeline, self._run.lease.number, streams)
+
+    @property
+    def recovery(self) -> dict[str, RecoveryPlan]:
+        """What recovery found and did, by stream."""
+        return {stream.name: stream.plan for stream in self._streams if stream.plan is not None}
+
+    def stop(self) -> None:
+        """End every stream at its epoch's end; returns when they have ended."""
+        self.stopping = True
+        stoppers = [threading.Thread(target=stream.stop, daemon=True) for stream in self._streams]
+        for thread in stoppers:
+            thread.start()
+        for thread in [*stoppers, *self._threads]:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def cut(self) -> None:
+        """End every stream at once, wherever it is: as safe as a kill. What is undone is finished at the next start."""
+        self.stopping = True
+        for stream in self._streams:
+            threading.Thread(target=stream.cut, daemon=True).start()
+        self._over.wait(_PATIENCE_S)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until all is over, or so long; return whether it is."""
+        return self._over.wait(seconds)
+
+    def await_termination(self, timeout: float | None = None) -> PipelineStatus:
+        """Wait until all streams have ended; raise `StreamFailed` where one gave up, `TimeoutError` after `timeout`.
+
+        A stream that gives up ends the pipeline: the others stop at their epoch's end.
+        """
+        if not self._over.wait(timeout):
+            raise TimeoutError(f"pipeline {self.name!r} still runs after {timeout} s")
+        failures = self._failures()
+        if failures:
+            raise failures[0]
+        return self.status()
+
+    def _failures(self) -> list[StreamFailed]:
+        return [stream.failed for stream in self._streams if stream.failed is not None]
+
+    def _live(self, stream: StreamRun) -> None:
+        stream.live()
+        if stream.failed is not None and not self.stopping:
+            self.stopping = True
+            for other in self._streams:
+                threading.Thread(target=other.stop, daemon=True).start()
+
+    def _take_care(self) -> None:
+        """Wait for the streams, then give back what the run took."""
+        for thread in self._threads:
+            thread.join()
+        try:
+            self._undo.close()
+        except Exception:
+            _log.exception("pipeline %s: something could not be given back", self.name)
+        self._over.set()
+
+    def __enter__(self) -> PipelineHandle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._over.wait()
+
+
+def exactly_once(
+    df: DataFrame,
+    *,
+    name: str,
+    sinks: Sink | Sequence[Sink],
+    root: str | os.PathLike[str],
+    output_mode: str = "append",
+    trigger: str | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Pipeline:
+    """Make a pipeline of one stream from a streaming DataFrame: `.start()` it in place of `df.writeStream…start()`."""
+    pipeline = Pipeline(name, root)
+    pipeline.stream(lambda _: df, name=name, sinks=sinks, output_mode=output_mode, trigger=trigger, **options)
+    pipeline._spark = df.sparkSession
+    return pipeline
+
+
+class _Asked:
+    """How many signals have asked for an end."""
+
+    def __init__(self) -> None:
+        self.signals = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.signals += 1
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_Asked]:
+    """Count SIGTERM and Ctrl-C instead of dying of them; only the main thread can."""
+    asked = _Asked()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {each: signal.signal(each, asked) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _checked_accept(accept: Collection[str]) -> frozenset[str]:
+    words = [accept] if isinstance(accept, str) else accept
+    for word in words:
+        if word not in ACCEPTABLE:
+            raise BadValue(what="accept", value=word, why=f"one of {', '.join(ACCEPTABLE)} is due")
+    return frozenset(words)

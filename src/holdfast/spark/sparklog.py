@@ -1,0 +1,192 @@
+"""Spark's own checkpoint folder of one stream: read, and made durable; never edited.
+
+Spark syncs none of its files. Before a decision names a batch, `harden` makes durable what replaying it will need.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import SparkLogMismatch, UnsupportedVersion
+from holdfast.recovery import SparkPosition
+from holdfast.repository.files import failing_as, sync_all
+
+_NUMBER = re.compile(r"\d+")
+_ENTRY = re.compile(r"(\d+)(?:\.compact)?")
+_MANY_FOLDERS = 64  # of state: looking through more costs more than syncing the file system
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """One entry of the offset log: where each source's batch ends, verbatim, and the watermark."""
+
+    ends: tuple[str | None, ...]
+    digest: str
+    watermark_ms: int
+
+
+class SparkLog:
+    """The checkpoint folder of one stream."""
+
+    def __init__(self, folder: Path, stream: str) -> None:
+        self.folder = folder
+        self._stream = stream
+        self._durable: set[Path] = set()
+
+    def position(self) -> SparkPosition:
+        """Tell how far the logs go."""
+        return SparkPosition(str(self.folder), self._last("offsets"), self._last("commits"))
+
+    def offsets(self, batch: int) -> Offsets:
+        """Read an entry of the offset log."""
+        path = self.folder / "offsets" / str(batch)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise self._mismatch(f"offsets/{batch} is not there") from None
+        lines = data.decode("utf-8", "replace").split("\n")
+        if lines[0] not in ("v1", "v2"):
+            found = int(lines[0][1:]) if re.fullmatch(r"v\d{1,9}", lines[0]) else 0
+            raise UnsupportedVersion(what=f"Spark's offset log {path}", found=found, known="v1 and v2")
+        try:
+            metadata: dict[str, Any] = json.loads(lines[1])
+            watermark = int(metadata.get("batchWatermarkMs", 0))
+        except (IndexError, ValueError, AttributeError) as error:
+            raise self._mismatch(f"offsets/{batch} cannot be read: {error}") from None
+        ends = tuple(None if line == "-" else line for line in lines[2:])
+        return Offsets(ends, hashlib.sha256(data).hexdigest(), watermark)
+
+    def source_log(self) -> dict[str, int]:
+        """Return the last entry of each source's own log, by source."""
+        logs = {source.name: _entries(source) for source in _folders(self.folder / "sources")}
+        return {source: max(entries) for source, entries in logs.items() if entries}
+
+    def source_entries(self, after: dict[str, int]) -> dict[str, str]:
+        """Return the digests of the sources' log entries that are newer than `after`."""
+        found: dict[str, str] = {}
+        for source in _folders(self.folder / "sources"):
+            names = self._following(source, after[source.name]) if source.name in after else _entries(source).values()
+            found |= {f"{source.name}/{name}": _digest(source / name) for name in names}
+        return found
+
+    def _following(self, source: Path, last: int) -> Iterator[str]:
+        """Give the entries after `last`, without a list of all: there may be thousands."""
+        while True:
+            last += 1
+            name = next((name for name in (str(last), f"{last}.compact") if (source / name).exists()), None)
+            if name is None:
+                return
+            yield name
+
+    def entry_digest(self, entry: str) -> str | None:
+        """Return the digest of one entry of a source's log, or `None` where it is gone."""
+        try:
+            return _digest(self.folder / "sources" / entry)
+        except FileNotFoundError:
+            return None
+
+    def has_state(self) -> bool:
+        """Whether the query keeps state here."""
+        return (self.folder / "state").is_dir()
+
+    def harden(self, batch: int, entries: Iterable[str], staged: Iterable[Path]) -> None:
+        """Make durable what replaying the batch needs, and what the sinks staged."""
+        folder = self.folder
+        new = [*_with_crc(folder / "offsets" / str(batch)), folder / "offsets"]
+        if batch:
+            new += [*_with_crc(folder / "commits" / str(batch - 1)), folder / "commits"]
+        for entry in entries:
+            path = folder / "sources" / entry
+            new += [*_with_crc(path), path.parent]
+        fixed = [*_with_crc(folder / "metadata"), folder / "sources", folder, folder.parent]
+        new += [path for path in fixed if path not in self._durable]
+        state = self._new_state()
+        with failing_as("sync", str(folder)):
+            sync_all([*new, *(state or ()), *staged], at_once=state is None)
+        self._durable.update(fixed, state or ())
+
+    def _new_state(self) -> list[Path] | None:
+        """Find state files that were not synced yet: they never change once written. `None`: too many to look for."""
+        found: list[Path] = []
+        gone = {path for path in self._durable if path.is_relative_to(self.folder / "state")}
+        for number, (top, _, names) in enumerate(os.walk(self.folder / "state")):
+            if number > _MANY_FOLDERS:
+                return None
+            paths = {Path(top, name) for name in names}
+            gone -= paths
+            found += paths - self._durable
+        self._durable -= gone  # Spark has cleaned them up
+        return [*found, *{path.parent for path in found}]
+
+    def _last(self, log: str) -> int:
+        """Return the number of the last entry, plus one: a batch's epoch."""
+        folder = self.folder / log
+        if not folder.is_dir():
+            return 0
+        return max((int(each.name) + 1 for each in folder.iterdir() if _NUMBER.fullmatch(each.name)), default=0)
+
+    def _mismatch(self, why: str) -> SparkLogMismatch:
+        return SparkLogMismatch(stream=self._stream, path=str(self.folder), why=why)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+
+
+def _entries(source: Path) -> dict[int, str]:
+    """Return the names of a source's log entries by their numbers, in order; a compacted one stands for itself."""
+    found = {int(match[1]): each.name for each in source.iterdir() if (match := _ENTRY.fullmatch(each.name))}
+    return dict(sorted(found.items()))
+
+
+def last_entries(entries: Iterable[str], before: dict[str, int]) -> dict[str, int]:
+    """Return the last entry of each source's log, given the new ones and what was the last before."""
+    last = dict(before)
+    for entry in entries:
+        source, name = entry.split("/")
+        last[source] = max(last.get(source, -1), int(name.removesuffix(".compact")))
+    return last
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _with_crc(path: Path) -> tuple[Path, Path]:
+    """Return a file and its checksum file: a stale or missing one would break the restart."""
+    return path, path.with_name(f".{path.name}.crc")
+
+
+def differences(ended: str | None, begins: str | None) -> Iterator[tuple[str, str, str]]:
+    """Compare two offsets of one source, partition by partition: where, where it ended, where the next one begins."""
+    if ended == begins:
+        return
+    old, new = _leaves(ended), _leaves(begins)
+    for where in sorted(old.keys() | new.keys()):
+        if old.get(where) != new.get(where):
+            yield where, old.get(where, "nothing"), new.get(where, "nothing")
+
+
+def _leaves(offset: str | None) -> dict[str, str]:
+    """Return an offset's single values by where they stand in it."""
+    found: dict[str, str] = {}
+
+    def walk(value: Any, where: str) -> None:
+        if isinstance(value, dict) and value:
+            for name, each in value.items():
+                walk(each, f"{where}/{name}" if where else str(name))
+        else:
+            found[where] = json.dumps(value)
+
+    try:
+        walk(json.loads(offset or "null"), "")
+    except ValueError:
+        found[""] = str(offset)
+    return found

@@ -1,0 +1,139 @@
+"""What the user says of a stream, checked once: its sinks, its output mode, its trigger, its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checked import checked_name, checked_positive
+from holdfast.errors import BadValue, NotSupported
+from holdfast.policy import RestartPolicy
+from holdfast.sinks.base import OUTPUT_MODES, Sink
+from holdfast.spark.failures import BUDGETED, Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ACCEPTABLE = ("gaps", "replay", "sinks")
+_TRIGGERS = ("processingTime", "availableNow", "once")
+_REFUSED_TRIGGERS = {
+    "continuous": "continuous processing has no batches, so there is nothing to decide on",
+    "realTime": "in real-time mode rows leave a batch before it ends, so they cannot be held back until it is decided",
+}
+_REFUSED_OPTIONS = {
+    "asyncprogress": "asynchronous progress tracking lets Spark forget a batch that was decided",
+    "checkpointlocation": "the repository keeps Spark's checkpoint",
+    "path": "where rows go is said by sinks",
+}
+Build = Callable[["SparkSession"], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """One stream, as the user described it."""
+
+    name: str
+    build: Build
+    sinks: tuple[Sink, ...]
+    output_mode: str
+    trigger: dict[str, Any]
+    options: dict[str, str]
+    restart: Mapping[Kind, RestartPolicy]
+    quarantine_after: int | None
+
+
+def checked_sinks(stream: str, sinks: object) -> tuple[Sink, ...]:
+    """Return the sinks, at least one, each of another name."""
+    found = (sinks,) if isinstance(sinks, Sink) else sinks
+    if not isinstance(found, Sequence) or not found or not all(isinstance(each, Sink) for each in found):
+        why = "a list of at least one sink is due"
+        raise BadValue(what=f"sinks of stream {stream!r}", value=sinks, why=why, do="pass sinks=[hf.FileSink(...)]")
+    names = [each.name for each in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadValue(
+                what="sink name", value=name, why=f"stream {stream!r} has two of it", do="pass name=... to one"
+            )
+    return tuple(found)
+
+
+def checked_output_mode(mode: object) -> str:
+    """Return an output mode that Spark knows."""
+    if mode not in OUTPUT_MODES:
+        raise BadValue(what="output_mode", value=mode, why=f"one of {', '.join(OUTPUT_MODES)} is due")
+    return str(mode)
+
+
+def checked_trigger(trigger: object) -> dict[str, Any]:
+    """Return a trigger as Spark's `trigger()` takes it; text is a processing time, as in "10 seconds"."""
+    if trigger is None:
+        return {}
+    if isinstance(trigger, str):
+        return {"processingTime": trigger}
+    if not isinstance(trigger, Mapping) or len(trigger) != 1:
+        why = 'a text such as "10 seconds", or one of Spark\'s triggers as a dict, is due'
+        raise BadValue(what="trigger", value=trigger, why=why, do='pass trigger={"availableNow": True}, say')
+    (kind,) = trigger
+    if kind in _REFUSED_TRIGGERS:
+        raise NotSupported(what=f"the trigger {kind!r}", why=_REFUSED_TRIGGERS[kind], do="use a processing time")
+    if kind not in _TRIGGERS:
+        raise BadValue(what="trigger", value=kind, why=f"one of {', '.join(_TRIGGERS)} is due")
+    return dict(trigger)
+
+
+def checked_options(options: object) -> dict[str, str]:
+    """Return options for Spark's `writeStream`, without those that would undo what is promised."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise BadValue(what="options", value=options, why="a dict is due")
+    for name in options:
+        for start, why in _REFUSED_OPTIONS.items():
+            if str(name).lower().startswith(start):
+                raise NotSupported(what=f"the option {name!r}", why=why, do="leave it out")
+    return {str(name): str(value) for name, value in options.items()}
+
+
+def checked_restart(restart: object) -> dict[Kind, RestartPolicy]:
+    """Return a policy for each kind of failure, from one for all or from a dict by kind."""
+    if isinstance(restart, RestartPolicy):
+        return dict.fromkeys(BUDGETED, restart)
+    if not isinstance(restart, Mapping):
+        raise BadValue(what="restart", value=restart, why="a RestartPolicy, or a dict of them by kind, is due")
+    kinds = {str(kind): kind for kind in BUDGETED}
+    for kind, policy in restart.items():
+        if str(kind) not in kinds or not isinstance(policy, RestartPolicy):
+            raise BadValue(what="restart", value={kind: policy}, why=f"kinds are {', '.join(kinds)}")
+    given = {kinds[str(kind)]: policy for kind, policy in restart.items()}
+    return {kind: given.get(kind, DEFAULT_RESTART) for kind in BUDGETED}
+
+
+DEFAULT_RESTART = RestartPolicy.bounded(5, within=600)
+
+
+def checked_spec(
+    name: object,
+    build: Build,
+    *,
+    sinks: object,
+    output_mode: object,
+    trigger: object,
+    options: object,
+    restart: object,
+    quarantine_after: int | None,
+) -> StreamSpec:
+    """Check all that a user says of a stream."""
+    checked = checked_name("stream", name)
+    if not callable(build):
+        raise BadValue(what=f"stream {checked!r}", value=build, why="a function of a SparkSession is due")
+    return StreamSpec(
+        name=checked,
+        build=build,
+        sinks=checked_sinks(checked, sinks),
+        output_mode=checked_output_mode(output_mode),
+        trigger=checked_trigger(trigger),
+        options=checked_options(options),
+        restart=checked_restart(restart),
+        quarantine_after=None if quarantine_after is None else checked_positive("quarantine_after", quarantine_after),
+    )

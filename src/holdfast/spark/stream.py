@@ -1,0 +1,460 @@
+"""One stream's life in a run: recovered, started, watched, restarted within its budget, stopped at an epoch's end."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.epoch import Decision, Facts, Reach, State, unwatched
+from holdfast.errors import (
+    BadValue,
+    HoldfastError,
+    InDoubt,
+    NotSupported,
+    QueryFailed,
+    SinkBehind,
+    SinkForeign,
+    StagedGone,
+    Storage,
+    StreamFailed,
+    in_words,
+)
+from holdfast.policy import Backoff, RestartBudget
+from holdfast.recovery import RecoveryPlan, plan
+from holdfast.redaction import redacted_text
+from holdfast.repository import Decisions, GapRecord, Gaps, Identity, Lease, LocalRepository
+from holdfast.repository.decisions import stream_folder
+from holdfast.seal import Record
+from holdfast.sinks.base import Key, Owner, Setting, Sink
+from holdfast.spark import adapter
+from holdfast.spark.epochs import Course, EpochRunner, Failure, Stopping, course_after
+from holdfast.spark.failures import BUDGETED, Kind, kind_of, same
+from holdfast.spark.sparklog import SparkLog
+from holdfast.spark.spec import StreamSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_log = logging.getLogger(__name__)
+_UNREPLAYABLE = {"socket": "what it has read once it cannot read again, so a crash would lose it"}
+
+
+def _nothing(*_: object) -> None:
+    """Be told and do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamCallbacks:
+    """What the user wants to be told. A callback that fails is logged; the stream goes on."""
+
+    on_epoch: Callable[[str, int, int], object] = _nothing  # stream, epoch, rows
+    on_restart: Callable[[str, Exception, int], object] = _nothing  # stream, error, how many so far
+    on_exhausted: Callable[[str, Exception], object] = _nothing
+    on_quarantine: Callable[[str, GapRecord], object] = _nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What all streams of one run share."""
+
+    spark: SparkSession
+    repository: LocalRepository
+    identity: Identity
+    lease: Lease
+    retain: int
+    shared: bool
+    available_now: bool
+    accept: frozenset[str]
+    backoff: Backoff
+    callbacks: StreamCallbacks
+    reach: Reach = unwatched
+    clock: Callable[[], float] = time.monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """How a stream is doing."""
+
+    stream: str
+    state: str  # starting, running, restarting, ended, stopped, failed
+    epoch: int  # the last one that every sink has
+    rows: int  # given to each sink in this run
+    restarts: int
+    in_doubt: int | None = None  # an epoch that is decided and not yet in every sink
+    error: str | None = None
+
+
+class StreamRecord(Record, frozen=True, kw_only=True):
+    """How a stream was first started: Spark must be told the same ever after."""
+
+    stream: str
+    settings: dict[str, str]
+
+
+@dataclass(slots=True)
+class _Repeats:
+    """How often the same failure came in a row."""
+
+    last: Failure | None = None
+    times: int = 0
+
+    def count(self, failure: Failure) -> int:
+        self.times = self.times + 1 if self.last is not None and same(self.last, failure) else 1
+        self.last = failure
+        return self.times
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What the outside may see and ask."""
+
+    state: str = "starting"
+    restarts: int = 0
+    error: Exception | None = None
+    plan: RecoveryPlan | None = None
+    started: threading.Event = field(default_factory=threading.Event)
+
+
+class StreamRun:
+    """One stream of a running pipeline."""
+
+    def __init__(self, spec: StreamSpec, run: Run) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.failed: StreamFailed | None = None
+        self._run = run
+        self._owner = Owner(run.identity.pipeline, run.identity.uid, spec.name)
+        self._timeline = run.identity.timeline
+        self._decisions = Decisions(run.repository)
+        self._gaps = Gaps(run.repository)
+        folder = stream_folder(self.name, self._timeline)
+        self._record_key = f"{folder}/stream.json"
+        self._log = SparkLog(run.repository.root / folder / "spark", self.name)
+        self._runner: EpochRunner | None = None
+        self._df: DataFrame | None = None
+        self._query: StreamingQuery | None = None
+        self._settings: dict[str, str] = {}
+        self._stopping = threading.Event()
+        self._watch = _Watch()
+        self._repeats = _Repeats()
+        self._budgets = {kind: RestartBudget(spec.restart[kind]) for kind in BUDGETED}
+        self._in_a_row = 0
+
+    # --- recovery ---
+
+    def recover(self) -> RecoveryPlan:
+        """Get ready to go on after the last decided epoch.
+
+        1. Build the DataFrame and refuse what cannot hold.  2. Open the sinks.  3. Compare decisions, Spark's logs and
+        sinks.  4. Finish the last decision where a sink lacks it.  5. Close and discard what is open.
+        """
+        self._df = self._built()  # 1
+        stateful = adapter.is_stateful(self._df)
+        self._settings = self._pinned_settings()
+        for sink in self.spec.sinks:  # 2
+            sink.open(self._setting(self._df))
+        if self._runner is None:
+            self._runner = self._new_runner(stateful)
+        while True:
+            decision = self._decisions.newest(self.name, self._timeline)  # 3
+            made = plan(
+                self.name, decision, self._log.position(), self._holds(decision), new_sinks=self._accepts("sinks")
+            )
+            if decision is not None:
+                self._finish(decision, made)  # 4
+                self._runner.course = course_after(made.decided, Facts.of(decision))
+            else:
+                self._runner.course = Course(source_log={})
+            self._runner.course.stands = dict(made.stands)
+            if self._runner.clear(made.decided + 1)[1] is None:  # 5
+                break  # else a driver that we replace has decided it just now
+        self._watch.plan = made
+        _log.info("%s", made.words())
+        return made
+
+    def _built(self) -> DataFrame:
+        df = self.spec.build(self._run.spark)
+        if not getattr(df, "isStreaming", False):
+            why = "its function must return a streaming DataFrame"
+            raise BadValue(what=f"stream {self.name!r}", value=type(df).__name__, why=why, do="use spark.readStream")
+        for source in adapter.source_names(df):
+            if source in _UNREPLAYABLE:
+                raise NotSupported(
+                    what=f"the source {source!r} of stream {self.name!r}",
+                    why=_UNREPLAYABLE[source],
+                    do="put a log before it (Kafka, or files)",
+                )
+        return df
+
+    def _pinned_settings(self) -> dict[str, str]:
+        """Return the settings that this stream was first started with; they are written down at its first start."""
+        record = StreamRecord(stream=self.name, settings=adapter.state_settings(self._run.spark))
+        data = self._run.repository.put_if_absent(self._record_key, record.sealed()).data
+        settings = dict(StreamRecord.unsealed(data, self._record_key).settings)
+        if not self._run.shared:
+            settings |= adapter.FAST_FILES  # under our lock nobody else writes there
+        return settings
+
+    def _setting(self, df: DataFrame) -> Setting:
+        return Setting(
+            owner=self._owner,
+            schema=df.schema,
+            output_mode=self.spec.output_mode,
+            spark=self._run.spark,
+            local=adapter.is_local(self._run.spark),
+            shared=self._run.shared,
+            reach=self._run.reach,
+            tell=lambda text: _log.warning("stream %s: %s", self.name, text),
+        )
+
+    def _new_runner(self, stateful: bool) -> EpochRunner:
+        runner = EpochRunner(
+            self._owner,
+            self._timeline,
+            self.spec.sinks,
+            decisions=self._decisions,
+            gaps=self._gaps,
+            lease=self._run.lease,
+            log=self._log,
+            stateful=stateful,
+            retain=self._run.retain,
+            accept=self._run.accept,
+            reach=self._run.reach,
+        )
+        runner.at_end = self._end_from_within
+        runner.decided = self._epoch_ended
+        return runner
+
+    def _holds(self, decision: Decision | None) -> dict[str, int]:
+        """Ask every sink what it holds."""
+        holds: dict[str, int] = {}
+        for sink in self.spec.sinks:
+            try:
+                standing = sink.inspect(self._owner, self._timeline)
+            except Storage as error:
+                if decision is None:
+                    raise
+                raise self._doubt(decision, [sink.name], error) from error
+            if standing.foreign is not None:
+                raise SinkForeign(sink=sink.name, place=repr(sink), owner=standing.foreign)
+            holds[sink.name] = standing.epoch
+        return holds
+
+    def _finish(self, decision: Decision, made: RecoveryPlan) -> None:
+        """Give the last decided epoch to the sinks that lack it."""
+        facts = Facts.of(decision)
+        for name in made.finish:
+            sink = next(each for each in self.spec.sinks if each.name == name)
+            try:
+                sink.commit(Key(self._owner, decision.attempt, decision.lease), facts.sinks[name].handle)
+            except StagedGone as error:
+                before = facts.sinks[name].before
+                raise SinkBehind(stream=self.name, sink=name, holds=before, decided=made.decided) from error
+            except Storage as error:
+                raise self._doubt(decision, list(made.finish), error) from error
+
+    def _doubt(self, decision: Decision, sinks: list[str], error: Exception) -> InDoubt:
+        return InDoubt(stream=self.name, epoch=decision.attempt.epoch, sinks=tuple(sinks), why=in_words(error))
+
+    def _accepts(self, word: str) -> bool:
+        return word in self._run.accept
+
+    # --- the life ---
+
+    def live(self) -> None:
+        """Run until the stream ends, is stopped, or may not be restarted any more. The first recovery is done."""
+        recovered = True
+        while True:
+            try:
+                if not recovered:
+                    self.recover()
+                self._run_query()
+            except Exception as error:  # Spark and users' code may raise anything; the budget decides
+                recovered = False
+                if self._stopping.is_set() and isinstance(error, Stopping):
+                    break
+                if not self._again(error):
+                    return
+            else:
+                break
+        self._watch.state = "stopped" if self._stopping.is_set() else "ended"
+
+    def _run_query(self) -> None:
+        runner, df = self._runner, self._df
+        if runner is None or df is None or self._stopping.is_set():
+            raise Stopping
+        runner.failure = None
+        self._watch.state = "running"
+        self._query = adapter.start_query(
+            df,
+            runner,
+            name=f"{self._owner.pipeline}.{self.name}",
+            output_mode=self.spec.output_mode,
+            trigger={"availableNow": True} if self._run.available_now else self.spec.trigger,
+            options=self.spec.options,
+            checkpoint=self._log.folder,
+            settings=self._settings,
+        )
+        self._watch.started.set()
+        try:
+            self._query.awaitTermination()
+        except Exception as error:
+            raise self._cause(error) from error
+        finally:
+            self._watch.started.clear()
+
+    def _cause(self, error: Exception) -> Exception:
+        """Return what really happened: our own error where there was one, or Spark's in our words."""
+        failure = self._runner.failure if self._runner else None
+        if failure is not None:
+            cause = failure.error
+            if isinstance(cause, HoldfastError | Stopping):
+                return cause
+            why = redacted_text(in_words(cause))
+            found = QueryFailed(stream=self.name, why=why)
+            found.__cause__ = cause
+            return found
+        if self._stopping.is_set() and adapter.is_interrupt(error):
+            return Stopping()
+        return QueryFailed(stream=self.name, why=redacted_text(in_words(error)))
+
+    def _again(self, error: Exception) -> bool:
+        """Quarantine the epoch, wait and restart, or give up."""
+        failure = self._runner.failure if self._runner else None
+        kind = kind_of(error, failure)
+        self._watch.error = error
+        if failure is not None and self._is_poison(failure, kind):
+            return True
+        budget = self._budgets.get(kind)
+        if budget is None or self._stopping.is_set() or not budget.spend(self._run.clock()):
+            self._give_up(error, kind, failure)
+            return False
+        self._in_a_row += 1
+        self._watch.state = "restarting"
+        self._watch.restarts += 1
+        wait = self._run.backoff.seconds(self._in_a_row, random.random())  # noqa: S311 - no secret
+        _log.warning(
+            "stream %s restarts in %.1f s after a failure (%s): %s",
+            self.name,
+            wait,
+            kind,
+            redacted_text(in_words(error)),
+        )
+        self._tell(self._run.callbacks.on_restart, error, self._watch.restarts)
+        self._stopping.wait(wait)
+        return True
+
+    def _is_poison(self, failure: Failure, kind: Kind) -> bool:
+        """Whether the next try shall pass the epoch over.
+
+        Only what is not decided, and only where Spark can go on without the batch's plan, or the plan itself is sound.
+        """
+        times = self._repeats.count(failure)
+        runner = self._runner
+        if runner is None or times != self.spec.quarantine_after or failure.state is State.DECIDED:
+            return False
+        if kind not in BUDGETED or (runner.stateful and kind is not Kind.SINK):
+            return False
+        runner.poison = failure
+        for budget in self._budgets.values():
+            budget.give_back(times - 1)  # they led here, which the user asked for
+        return True
+
+    def _give_up(self, error: Exception, kind: Kind, failure: Failure | None) -> None:
+        budget = self._budgets.get(kind)
+        epoch = getattr(error, "epoch", None)
+        self.failed = StreamFailed(
+            pipeline=self._owner.pipeline,
+            stream=self.name,
+            epoch=failure.epoch if failure else epoch,
+            sink=(failure.sink if failure else None) or getattr(error, "sink", None),
+            failure=str(kind),
+            restarts=self._watch.restarts,
+            policy=str(budget.policy) if budget else "a restart cannot help",
+            why=redacted_text(in_words(error)),
+            **({"do": error.next_step.format(e=error)} if isinstance(error, HoldfastError) else {}),
+        )
+        self.failed.__cause__ = error
+        self._watch.state = "failed"
+        _log.error("%s", self.failed)
+        self._tell(self._run.callbacks.on_exhausted, error)
+
+    def _epoch_ended(self, epoch: int, rows: int) -> None:
+        self._in_a_row = 0
+        self._repeats = _Repeats()
+        self._tell(self._run.callbacks.on_epoch, epoch, rows)
+
+    def _tell(self, callback: Callable[..., object], *facts: object) -> None:
+        try:
+            callback(self.name, *facts)
+        except Exception:
+            _log.exception("a callback of stream %s failed; the stream goes on", self.name)
+
+    # --- the outside ---
+
+    def stop(self) -> None:
+        """End at the end of the epoch at hand, or at once where none is under way. Returns when that is done or due."""
+        self._stopping.set()
+        runner = self._runner
+        if runner is None:
+            return
+        runner.stopping.set()  # from here on no new epoch begins
+        with runner.mutex:  # an epoch that is under way has ended, and has stopped its query itself
+            if self._watch.started.is_set() and self._query is not None:
+                adapter.stop_from_within(self._query)
+
+    def cut(self) -> None:
+        """End at once, wherever it is: as safe as a kill."""
+        self._stopping.set()
+        if self._runner is not None:
+            self._runner.stopping.set()
+        if self._query is not None:
+            adapter.stop_from_within(self._query)
+
+    def _end_from_within(self) -> None:
+        if self._watch.started.is_set() and self._query is not None:
+            adapter.stop_from_within(self._query)
+
+    def status(self) -> StreamStatus:
+        """Tell how it is doing."""
+        runner, watch = self._runner, self._watch
+        doubt = watch.error if isinstance(watch.error, InDoubt) and watch.state in ("restarting", "failed") else None
+        return StreamStatus(
+            stream=self.name,
+            state=watch.state,
+            epoch=runner.course.epoch if runner else 0,
+            rows=runner.rows if runner else 0,
+            restarts=watch.restarts,
+            in_doubt=doubt.epoch if doubt else None,
+            error=redacted_text(in_words(watch.error)) if watch.error else None,
+        )
+
+    @property
+    def plan(self) -> RecoveryPlan | None:
+        """What the last recovery did."""
+        return self._watch.plan
+
+    def close(self) -> None:
+        """Let go of the sinks."""
+        for sink in self.spec.sinks:
+            _closed(sink)
+
+
+def _closed(sink: Sink) -> None:
+    try:
+        sink.close()
+    except Exception:
+        _log.exception("sink %s could not be closed", sink.name)
+
+
+def as_data(value: Any) -> Any:
+    """Return a value of this package as plain JSON data."""
+    return msgspec.to_builtins(value)

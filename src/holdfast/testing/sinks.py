@@ -1,0 +1,241 @@
+"""The contract of a sink as a suite of tests: run it on your own.
+
+    class TestMySink(SinkContract):
+        def make(self, folder): return MySink(folder / "out")
+        def visible(self, spark, sink): return [...]      # the rows that a reader sees now, as (n, text)
+
+pytest collects the subclass. It needs a fixture `spark`, a session on this machine, and pytest's own `tmp_path`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.epoch import Attempt
+from holdfast.errors import HoldfastError, StagedGone
+from holdfast.seal import seal
+from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged
+from holdfast.testing.crash import Crashed
+
+Rows = list[tuple[Any, ...]]
+_SCHEMA = "n long, text string"
+
+
+class SinkContract:
+    """What every sink must keep. Subclass it, and give `make` and `visible`."""
+
+    output_mode = "append"
+    owner = Owner("contract", "0" * 31 + "1", "rows")
+
+    def make(self, folder: Path) -> Sink:
+        """Return a new object for the same place each time it is called with the same folder."""
+        raise NotImplementedError
+
+    def visible(self, spark: Any, sink: Sink) -> Rows:
+        """Return the rows that a reader sees now, as `(n, text)`."""
+        raise NotImplementedError
+
+    # --- the tests ---
+
+    def test_prepare_shows_nothing_and_commit_shows_all(self, spark: Any, tmp_path: Path) -> None:
+        """What is prepared cannot be seen; what is committed can."""
+        sink = self._open(spark, tmp_path)
+        staged = sink.prepare(_rows(spark, 1, 2, 3), self._key(1))
+        assert staged.rows == 3
+        assert self._seen(spark, sink) == []
+        assert sink.inspect(self.owner, 1).epoch == 0
+        sink.commit(self._key(1), staged.handle)
+        assert self._seen(spark, sink) == [1, 2, 3]
+        assert sink.inspect(self.owner, 1).epoch == 1
+
+    def test_a_handle_is_small_json_that_can_be_kept(self, spark: Any, tmp_path: Path) -> None:
+        """The decision keeps the handle as it is."""
+        staged = self._open(spark, tmp_path).prepare(_rows(spark, 1), self._key(1))
+        assert len(seal({"handle": staged.handle})) < 100_000
+
+    def test_commit_is_idempotent_in_other_processes_too(self, spark: Any, tmp_path: Path) -> None:
+        """A restarted driver commits what the dead one may have committed."""
+        sink = self._open(spark, tmp_path)
+        staged = sink.prepare(_rows(spark, 1, 2), self._key(1))
+        for _ in range(2):
+            sink.commit(self._key(1), staged.handle)
+        self._open(spark, tmp_path).commit(self._key(1), staged.handle)
+        assert self._seen(spark, sink) == [1, 2]
+
+    def test_a_driver_that_is_behind_changes_nothing(self, spark: Any, tmp_path: Path) -> None:
+        """A driver that was paused commits an epoch long after others went on."""
+        sink, late = self._open(spark, tmp_path), self._open(spark, tmp_path)
+        first = sink.prepare(_rows(spark, 1), self._key(1))
+        sink.commit(self._key(1), first.handle)
+        for epoch in (2, 3, 4):
+            sink.commit(self._key(epoch), sink.prepare(_rows(spark, epoch), self._key(epoch)).handle)
+        late.commit(self._key(1), first.handle)
+        assert self._seen(spark, sink) == self._expected([1, 2, 3, 4])
+        assert sink.inspect(self.owner, 1).epoch == 4
+
+    def test_two_drivers_may_commit_one_handle_at_the_same_moment(self, spark: Any, tmp_path: Path) -> None:
+        """Both succeed, and the rows are there once."""
+        for epoch in (1, 2, 3):
+            staged = self._open(spark, tmp_path).prepare(_rows(spark, epoch, epoch + 10), self._key(epoch))
+            sinks = [self._open(spark, tmp_path) for _ in range(2)]
+            failures = _at_once([partial(sink.commit, self._key(epoch), staged.handle) for sink in sinks])
+            assert failures == []
+            expected = [each for e in range(1, epoch + 1) for each in (e, e + 10)]
+            assert self._seen(spark, sinks[0]) == self._expected(expected, last=[epoch, epoch + 10])
+
+    def test_abort_drops_one_attempt_and_only_that(self, spark: Any, tmp_path: Path) -> None:
+        """Attempts share nothing, under one lease or under two."""
+        sink = self._open(spark, tmp_path)
+        first = sink.prepare(_rows(spark, 1), self._key(1, attempt=1, lease=1))
+        second = sink.prepare(_rows(spark, 2), self._key(1, attempt=1, lease=2))
+        third = sink.prepare(_rows(spark, 3), self._key(1, attempt=2, lease=2))
+        sink.abort(self._key(1, attempt=1, lease=1))
+        sink.abort(self._key(1, attempt=1, lease=1))
+        assert _gone(lambda: sink.commit(self._key(1, attempt=1, lease=1), first.handle))
+        sink.abort(self._key(1, attempt=1, lease=None))
+        assert _gone(lambda: sink.commit(self._key(1, attempt=1, lease=2), second.handle))
+        assert self._seen(spark, sink) == []
+        sink.commit(self._key(1, attempt=2, lease=2), third.handle)
+        assert self._seen(spark, sink) == [3]
+
+    def test_a_crash_while_staging_leaves_nothing_visible(self, spark: Any, tmp_path: Path) -> None:
+        """What is half staged is dropped by the next driver."""
+        sink = self._open(spark, tmp_path, dies_at="staging")
+        assert _crashes(lambda: sink.prepare(_rows(spark, 1), self._key(1)))
+        again = self._open(spark, tmp_path)
+        assert self._seen(spark, again) == []
+        again.abort(self._key(1, lease=None))
+        staged = again.prepare(_rows(spark, 2), self._key(1, attempt=2))
+        again.commit(self._key(1, attempt=2), staged.handle)
+        assert self._seen(spark, again) == [2]
+
+    def test_a_crash_while_committing_is_finished_by_the_next_driver(self, spark: Any, tmp_path: Path) -> None:
+        """A commit that was cut off is done again, and done once."""
+        sink = self._open(spark, tmp_path)
+        staged = sink.prepare(_rows(spark, *range(20)), self._key(1))
+        dying = self._open(spark, tmp_path, dies_at="committing")
+        _crashes(lambda: dying.commit(self._key(1), staged.handle))
+        again = self._open(spark, tmp_path)
+        assert again.inspect(self.owner, 1).epoch in (0, 1)
+        again.commit(self._key(1), staged.handle)
+        assert self._seen(spark, again) == list(range(20))
+        assert again.inspect(self.owner, 1).epoch == 1
+
+    def test_an_epoch_without_rows_changes_nothing(self, spark: Any, tmp_path: Path) -> None:
+        """It may leave a trace or none; what it says of that is true."""
+        sink = self._open(spark, tmp_path)
+        self._epoch(spark, sink, 1, 1)
+        staged = sink.prepare(_rows(spark), self._key(2))
+        assert staged.rows == 0
+        sink.commit(self._key(2), staged.handle)
+        sink.commit(self._key(2), staged.handle)
+        assert self._seen(spark, sink) == self._expected([1], last=[])
+        assert sink.inspect(self.owner, 1).epoch == (2 if staged.trace else 1)
+
+    def test_what_is_staged_goes_when_the_next_epoch_is_committed(self, spark: Any, tmp_path: Path) -> None:
+        """Nothing piles up, also of attempts that nobody aborted."""
+        sink = self._open(spark, tmp_path)
+        lost = sink.prepare(_rows(spark, 9), self._key(1, attempt=1))
+        kept = sink.prepare(_rows(spark, 1), self._key(1, attempt=2))
+        sink.commit(self._key(1, attempt=2), kept.handle)
+        self._epoch(spark, sink, 2, 2)
+        with contextlib.suppress(
+            HoldfastError
+        ):  # nobody decided it, and its epoch is over: it may be said, or passed over
+            sink.commit(self._key(1, attempt=1), lost.handle)
+        assert self._seen(spark, sink) == self._expected([1, 2], last=[2])
+
+    def test_it_remembers_its_owner(self, spark: Any, tmp_path: Path) -> None:
+        """A new repository of the same name over old output would write everything twice."""
+        sink = self._open(spark, tmp_path)
+        self._epoch(spark, sink, 1, 1)
+        assert sink.inspect(self.owner, 1).foreign is None
+        other = Owner(self.owner.pipeline, "0" * 31 + "2", self.owner.stream)
+        assert self.make(tmp_path).inspect(other, 1).foreign is not None
+
+    def test_a_new_timeline_counts_anew(self, spark: Any, tmp_path: Path) -> None:
+        """Epochs of two timelines are never taken for one another."""
+        sink = self._open(spark, tmp_path)
+        self._epoch(spark, sink, 1, 1)
+        self._epoch(spark, sink, 2, 2)
+        staged = sink.prepare(_rows(spark, 3), self._key(2, timeline=2))
+        sink.commit(self._key(2, timeline=2), staged.handle)
+        assert self._seen(spark, sink) == self._expected([1, 2, 3], last=[3])
+        assert sink.inspect(self.owner, 2).epoch == 2
+
+    # --- how ---
+
+    def _open(self, spark: Any, folder: Path, dies_at: str | None = None) -> Sink:
+        def reach(point: str) -> None:
+            if point == dies_at:
+                raise Crashed(point)
+
+        sink = self.make(folder)
+        schema = spark.createDataFrame([], _SCHEMA).schema
+        sink.open(Setting(self.owner, schema, self.output_mode, spark, reach=reach, tell=lambda _: None))
+        return sink
+
+    def _key(self, epoch: int, *, attempt: int = 1, lease: int | None = 1, timeline: int = 1) -> Key:
+        tried = Attempt(stream=self.owner.stream, timeline=timeline, epoch=epoch, attempt=attempt)
+        return Key(self.owner, tried, lease)
+
+    def _epoch(self, spark: Any, sink: Sink, epoch: int, *numbers: int) -> Staged:
+        staged = sink.prepare(_rows(spark, *numbers), self._key(epoch))
+        sink.commit(self._key(epoch), staged.handle)
+        return staged
+
+    def _seen(self, spark: Any, sink: Sink) -> list[int]:
+        rows = self.visible(spark, sink)
+        assert all(text == f"row {n}" for n, text in rows)
+        return sorted(n for n, _ in rows)
+
+    def _expected(self, all_of_them: list[int], last: list[int] | None = None) -> list[int]:
+        """Return what must be visible: everything, or, where an epoch replaces what was there, the last one alone."""
+        if self.output_mode == "complete":
+            return sorted(all_of_them[-1:] if last is None else last)
+        return sorted(all_of_them)
+
+
+def _rows(spark: Any, *numbers: int) -> Any:
+    return spark.createDataFrame([(n, f"row {n}") for n in numbers], _SCHEMA).repartition(2)
+
+
+def _gone(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except StagedGone:
+        return True
+    return False
+
+
+def _crashes(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except Crashed:
+        return True
+    return False
+
+
+def _at_once(acts: list[Callable[[], object]]) -> list[str]:
+    """Do several things at the same moment; return what went wrong."""
+    failures: list[str] = []
+    start = threading.Barrier(len(acts))
+
+    def run(act: Callable[[], object]) -> None:
+        start.wait()
+        try:
+            act()
+        except HoldfastError as error:
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=run, args=(act,)) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failures

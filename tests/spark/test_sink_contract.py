@@ -1,0 +1,64 @@
+"""Every built-in sink keeps the contract of sinks; the suite is the one that users run on theirs."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from holdfast.sinks.base import Sink
+from holdfast.sinks.files import FileSink
+from holdfast.sinks.sqlite import SqliteSink
+from holdfast.testing.sinks import Rows, SinkContract
+
+
+class _Files(SinkContract):
+    layout = "epochs"
+    format = "parquet"
+
+    def make(self, folder: Path) -> Sink:
+        return FileSink(folder / "out", layout=self.layout, format=self.format)
+
+    def visible(self, spark: Any, sink: Sink) -> Rows:
+        assert isinstance(sink, FileSink)
+        if not list(sink.path.rglob("*part-*")):
+            return []
+        found = spark.read.schema("n long, text string").format(self.format).load(str(sink.path))
+        return [(row.n, row.text) for row in found.select("n", "text").collect()]
+
+
+class TestFilesByEpoch(_Files):
+    pass
+
+
+class TestFilesFlat(_Files):
+    layout = "flat"
+
+
+class TestJsonFlat(_Files):
+    layout = "flat"
+    format = "json"
+
+
+class _Sqlite(SinkContract):
+    key: tuple[str, ...] = ()
+
+    def make(self, folder: Path) -> Sink:
+        return SqliteSink(folder / "out.db", "rows", key=self.key)
+
+    def visible(self, spark: Any, sink: Sink) -> Rows:
+        assert isinstance(sink, SqliteSink)
+        with sqlite3.connect(sink.path) as connection:
+            rows = connection.execute("SELECT n, text FROM rows").fetchall()
+        connection.close()
+        return rows
+
+
+class TestSqliteAppend(_Sqlite):
+    pass
+
+
+class TestSqliteUpsert(_Sqlite):
+    key = ("n",)
+
+
+class TestSqliteReplace(_Sqlite):
+    output_mode = "complete"

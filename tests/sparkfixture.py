@@ -1,0 +1,27 @@
+"""One Spark session for all tests of a run: starting one takes seconds."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+
+from pyspark.sql import SparkSession
+
+
+@cache
+def session() -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    found = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    found.sparkContext.setLogLevel("OFF")  # crashes are what these tests make
+    return found
