@@ -787,7 +787,7 @@ class QueryFailed(Halted):
     stream: str
     why: str
     says = "the Spark query of stream {e.stream!r} failed: {e.why}"
-    next_step = "read the cause; the last committed epoch stands"
+    next_step = "mend the cause, then run the pipeline again: it goes on after the last committed epoch"
 
 
 class StreamFailed(Halted):

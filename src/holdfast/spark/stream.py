@@ -307,7 +307,8 @@ class StreamRun:
         try:
             self._query.awaitTermination()
         except Exception as error:
-            raise self._cause(error) from error
+            cause = self._cause(error)
+            raise cause from cause.__cause__ or error
         finally:
             self._watch.started.clear()
 

