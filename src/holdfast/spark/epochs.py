@@ -27,11 +27,12 @@ from holdfast.errors import (
     StagedGone,
     in_words,
 )
-from holdfast.repository import Decisions, Gaps, Lease
+from holdfast.repository import Decisions, GapRecord, Gaps, Lease
 from holdfast.repository.gaps import OFFSETS, QUARANTINED, REPLAY
 from holdfast.sinks.base import Key, Owner, Sink, Staged
 from holdfast.sinks.rows import digested
 from holdfast.spark import adapter
+from holdfast.spark.brief import brief
 from holdfast.spark.sparklog import Offsets, SparkLog, differences, last_entries
 
 if TYPE_CHECKING:
@@ -95,9 +96,12 @@ class EpochRunner:
         self.failure: Failure | None = None
         self.rows = 0
         self.stopping = threading.Event()
+        self.turned_away = False  # a batch came after that
+        self.returned: int | None = None  # the last batch that was given back to Spark, for it to commit
         self.poison: Failure | None = None  # the next try at this epoch is to be quarantined instead
         self.at_end: Callable[[], None] = lambda: None  # called at the end of an epoch, once stopping was asked for
         self.decided: Callable[[int, int], None] = lambda *_: None
+        self.quarantined: Callable[[GapRecord], None] = lambda *_: None
         self._decisions = decisions
         self._gaps = gaps
         self._lease = lease
@@ -115,6 +119,7 @@ class EpochRunner:
     def __call__(self, df: DataFrame, batch: int) -> None:
         """Take one batch through; what goes wrong is kept for the supervisor and raised to Spark."""
         if self.stopping.is_set():
+            self.turned_away = True
             raise Stopping
         with self.mutex:
             self._state, self._sink = State.UNTRIED, None
@@ -126,7 +131,7 @@ class EpochRunner:
                 if isinstance(error, Exception):
                     raise
                 raise Cut from error  # py4j would not answer the JVM
-            self.failure = None
+            self.failure, self.returned = None, batch
             if self.stopping.is_set():
                 self.at_end()
 
@@ -167,7 +172,7 @@ class EpochRunner:
             rows=max((each.rows for each in staged.values()), default=0),
             watermark_ms=offsets.watermark_ms,
             row_digest=digest,
-            quarantined=in_words(poison.error) if poison else None,
+            quarantined=brief(poison.error) if poison else None,
         )
         self._decide(attempt, facts)
         self._reach("decided")
@@ -365,7 +370,8 @@ class EpochRunner:
     def _record_quarantine(self, attempt: Attempt, facts: Facts) -> None:
         record = {"start": facts.start, "end": facts.end}
         why = facts.quarantined or ""
-        self._gaps.add(self.owner.stream, self.timeline, attempt.epoch, kind=QUARANTINED, why=why, facts=record)
+        gap = self._gaps.add(self.owner.stream, self.timeline, attempt.epoch, kind=QUARANTINED, why=why, facts=record)
+        self.quarantined(gap)
         _log.warning("stream %s: epoch %d is quarantined: %s", self.owner.stream, attempt.epoch, why)
 
     def _move(self, move: Move) -> None:

@@ -92,6 +92,10 @@ class SparkLog:
         except FileNotFoundError:
             return None
 
+    def is_committed(self, batch: int) -> bool:
+        """Whether Spark has written its own commit of a batch."""
+        return (self.folder / "commits" / str(batch)).exists()
+
     def has_state(self) -> bool:
         """Whether the query keeps state here."""
         return (self.folder / "state").is_dir()

@@ -28,12 +28,12 @@ from holdfast.errors import (
 )
 from holdfast.policy import Backoff, RestartBudget
 from holdfast.recovery import RecoveryPlan, plan
-from holdfast.redaction import redacted_text
 from holdfast.repository import Decisions, GapRecord, Gaps, Identity, Lease, LocalRepository
 from holdfast.repository.decisions import stream_folder
 from holdfast.seal import Record
 from holdfast.sinks.base import Key, Owner, Setting, Sink
 from holdfast.spark import adapter
+from holdfast.spark.brief import brief
 from holdfast.spark.epochs import Course, EpochRunner, Failure, Stopping, course_after
 from holdfast.spark.failures import BUDGETED, Kind, kind_of, same
 from holdfast.spark.sparklog import SparkLog
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _log = logging.getLogger(__name__)
+_PATIENCE_S = 5.0  # for Spark to write a commit, before a stream is stopped
 _UNREPLAYABLE = {"socket": "what it has read once it cannot read again, so a crash would lose it"}
 
 
@@ -121,6 +122,7 @@ class _Watch:
     error: Exception | None = None
     plan: RecoveryPlan | None = None
     started: threading.Event = field(default_factory=threading.Event)
+    stopped_itself: bool = False
 
 
 class StreamRun:
@@ -231,6 +233,7 @@ class StreamRun:
         )
         runner.at_end = self._end_from_within
         runner.decided = self._epoch_ended
+        runner.quarantined = lambda gap: self._tell(self._run.callbacks.on_quarantine, gap)
         return runner
 
     def _holds(self, decision: Decision | None) -> dict[str, int]:
@@ -291,7 +294,7 @@ class StreamRun:
         runner, df = self._runner, self._df
         if runner is None or df is None or self._stopping.is_set():
             raise Stopping
-        runner.failure = None
+        runner.failure = runner.returned = None
         self._watch.state = "running"
         self._query = adapter.start_query(
             df,
@@ -304,6 +307,8 @@ class StreamRun:
             settings=self._settings,
         )
         self._watch.started.set()
+        if self._stopping.is_set():
+            self.stop()  # it was asked for while the query started
         try:
             self._query.awaitTermination()
         except Exception as error:
@@ -319,13 +324,13 @@ class StreamRun:
             cause = failure.error
             if isinstance(cause, HoldfastError | Stopping):
                 return cause
-            why = redacted_text(in_words(cause))
+            why = brief(cause)
             found = QueryFailed(stream=self.name, why=why)
             found.__cause__ = cause
             return found
-        if self._stopping.is_set() and adapter.is_interrupt(error):
+        if self._stopping.is_set() and (adapter.is_interrupt(error) or (self._runner and self._runner.turned_away)):
             return Stopping()
-        return QueryFailed(stream=self.name, why=redacted_text(in_words(error)))
+        return QueryFailed(stream=self.name, why=brief(error))
 
     def _again(self, error: Exception) -> bool:
         """Quarantine the epoch, wait and restart, or give up."""
@@ -347,7 +352,7 @@ class StreamRun:
             self.name,
             wait,
             kind,
-            redacted_text(in_words(error)),
+            brief(error),
         )
         self._tell(self._run.callbacks.on_restart, error, self._watch.restarts)
         self._stopping.wait(wait)
@@ -380,7 +385,7 @@ class StreamRun:
             failure=str(kind),
             restarts=self._watch.restarts,
             policy=str(budget.policy) if budget else "a restart cannot help",
-            why=redacted_text(in_words(error)),
+            why=brief(error),
             **({"do": error.next_step.format(e=error)} if isinstance(error, HoldfastError) else {}),
         )
         self.failed.__cause__ = error
@@ -402,15 +407,25 @@ class StreamRun:
     # --- the outside ---
 
     def stop(self) -> None:
-        """End at the end of the epoch at hand, or at once where none is under way. Returns when that is done or due."""
+        """End at the end of the epoch at hand, or at once where none is under way.
+
+        1. From here on no new epoch begins.  2. One that is under way ends, and stops its query itself.  3. Where none
+        was: the last one that was given back to Spark is committed by Spark, and then the query is stopped.
+        """
         self._stopping.set()
         runner = self._runner
         if runner is None:
             return
-        runner.stopping.set()  # from here on no new epoch begins
-        with runner.mutex:  # an epoch that is under way has ended, and has stopped its query itself
-            if self._watch.started.is_set() and self._query is not None:
-                adapter.stop_from_within(self._query)
+        runner.stopping.set()  # 1
+        with runner.mutex:  # 2
+            if self._watch.stopped_itself or not self._watch.started.is_set() or self._query is None:
+                return
+            end = time.monotonic() + _PATIENCE_S  # 3
+            while runner.returned is not None and not self._log.is_committed(runner.returned):
+                if time.monotonic() > end or not self._watch.started.is_set():
+                    break
+                time.sleep(0.005)
+            adapter.stop_from_within(self._query)
 
     def cut(self) -> None:
         """End at once, wherever it is: as safe as a kill."""
@@ -422,6 +437,7 @@ class StreamRun:
 
     def _end_from_within(self) -> None:
         if self._watch.started.is_set() and self._query is not None:
+            self._watch.stopped_itself = True
             adapter.stop_from_within(self._query)
 
     def status(self) -> StreamStatus:
@@ -435,7 +451,7 @@ class StreamRun:
             rows=runner.rows if runner else 0,
             restarts=watch.restarts,
             in_doubt=doubt.epoch if doubt else None,
-            error=redacted_text(in_words(watch.error)) if watch.error else None,
+            error=brief(watch.error) if watch.error else None,
         )
 
     @property

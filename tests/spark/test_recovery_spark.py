@@ -1,0 +1,301 @@
+"""What a start finds after others were at work: a lost file, a restored copy, another pipeline, a changed program."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from holdfast.errors import (
+    HoldfastError,
+    InDoubt,
+    OffsetsDiverged,
+    OffsetsGap,
+    ReplayDiverged,
+    SinkAhead,
+    SinkBehind,
+    SinkFailed,
+    SinkForeign,
+    SinksChanged,
+    SparkLogMismatch,
+    StreamFailed,
+)
+from holdfast.repository import Gaps, LocalRepository
+from holdfast.sinks.files import FileSink
+from holdfast.testing import CrashAt
+from rig import FilesTarget, Rig, SqliteTarget
+
+
+@pytest.fixture
+def rig(spark: SparkSession, tmp_path: Path) -> Rig:
+    return Rig(spark, tmp_path, [FilesTarget(tmp_path / "out"), SqliteTarget(tmp_path / "out.db")])
+
+
+def three_epochs(rig: Rig) -> None:
+    for n in (1, 2, 3):
+        rig.add(n, 10 * n)
+        rig.run()
+
+
+def remove(folder: Path, number: int) -> None:
+    """Remove an entry of one of Spark's logs, with its checksum file."""
+    (folder / str(number)).unlink()
+    (folder / f".{number}.crc").unlink(missing_ok=True)
+
+
+def cause_of(failed: StreamFailed) -> BaseException | None:
+    return failed.__cause__
+
+
+def test_the_last_of_sparks_commits_deleted_changes_no_sink(rig: Rig) -> None:
+    three_epochs(rig)
+    before = rig.visible()
+    remove(rig.checkpoint / "commits", 2)
+    assert rig.run().streams["rows"].epoch == 3
+    assert rig.visible() == before
+    rig.add(4)
+    rig.run()
+    assert rig.visible() == [sorted(rig.rows)] * 2
+
+
+@pytest.mark.parametrize("lost", ["commits", "offsets", "spark", "all"])
+def test_a_spark_folder_that_does_not_fit_the_decisions_is_refused(rig: Rig, lost: str) -> None:
+    """Two commits, the last offsets, everything of Spark's, or every decision: nothing starts, nothing changes."""
+    three_epochs(rig)
+    before = rig.visible()
+    if lost == "commits":
+        remove(rig.checkpoint / "commits", 1)
+        remove(rig.checkpoint / "commits", 2)
+    elif lost == "offsets":
+        remove(rig.checkpoint / "offsets", 2)
+    elif lost == "spark":
+        shutil.rmtree(rig.checkpoint)
+    else:
+        shutil.rmtree(rig.checkpoint.parent / "epochs")
+    rig.add(4)
+    with pytest.raises((SparkLogMismatch, SinkAhead)):
+        rig.run()
+    assert rig.visible() == before
+
+
+def test_a_new_repository_over_old_output_is_refused(rig: Rig) -> None:
+    three_epochs(rig)
+    before = rig.visible()
+    shutil.rmtree(rig.repository)
+    with pytest.raises(SinkForeign, match="uid"):
+        rig.run()
+    assert rig.visible() == before
+
+
+def test_a_new_repository_over_an_old_table_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path, [SqliteTarget(tmp_path / "out.db")])
+    three_epochs(rig)
+    shutil.rmtree(rig.repository)
+    with pytest.raises(SinkForeign, match="uid"):
+        rig.run()
+
+
+def test_a_sink_restored_from_an_older_copy_is_behind(rig: Rig, tmp_path: Path) -> None:
+    """Further behind than the last epoch: what was staged for it is gone."""
+    rig.add(1)
+    rig.run()
+    shutil.copy(tmp_path / "out.db", tmp_path / "copy.db")
+    for n in (2, 3):
+        rig.add(n)
+        rig.run()
+    shutil.copy(tmp_path / "copy.db", tmp_path / "out.db")
+    with pytest.raises(SinkBehind, match="holds epoch 1") as caught:
+        rig.run()
+    assert caught.value.sink == "sqlite.rows"
+    assert rig.targets[1].visible(rig.spark) == [1]
+
+
+def test_a_sink_that_lost_just_the_last_epoch_gets_it_again_from_what_is_staged(rig: Rig, tmp_path: Path) -> None:
+    rig.add(1)
+    rig.run()
+    shutil.copy(tmp_path / "out.db", tmp_path / "copy.db")
+    rig.add(2)
+    rig.run()
+    shutil.copy(tmp_path / "copy.db", tmp_path / "out.db")
+    pipeline = rig.pipeline()
+    handle = pipeline.start(rig.spark, available_now=True)
+    assert handle.recovery["rows"].finish == ("sqlite.rows",)
+    assert "committed now" in handle.recovery["rows"].words()
+    handle.await_termination()
+    assert rig.visible() == [[1, 2], [1, 2]]
+
+
+def test_output_that_was_deleted_is_missed(rig: Rig, tmp_path: Path) -> None:
+    three_epochs(rig)
+    shutil.rmtree(tmp_path / "out" / "hf_epoch=t1-0000000003")
+    with pytest.raises(SinkBehind):
+        rig.run()
+
+
+def test_a_repository_restored_from_an_older_copy_finds_its_sinks_ahead(rig: Rig, tmp_path: Path) -> None:
+    three_epochs(rig)
+    shutil.copytree(rig.repository, tmp_path / "copy")
+    rig.add(4)
+    rig.run()
+    before = rig.visible()
+    shutil.rmtree(rig.repository)
+    shutil.copytree(tmp_path / "copy", rig.repository)
+    with pytest.raises(SinkAhead, match="holds epoch 4"):
+        rig.run()
+    assert rig.visible() == before
+
+
+def test_other_sinks_need_a_word(rig: Rig, tmp_path: Path) -> None:
+    three_epochs(rig)
+    before = rig.visible()[1]
+    removed = rig.targets.pop()
+    rig.targets.append(FilesTarget(tmp_path / "late"))
+    rig.add(4)
+    with pytest.raises(SinksChanged, match=r"sqlite\.rows") as caught:
+        rig.run()
+    assert "accept=['sinks']" in str(caught.value)
+    rig.run(accept=("sinks",))
+    assert rig.visible() == [sorted(rig.rows), [4]]
+    assert removed.visible(rig.spark) == before
+    rig.add(5)
+    rig.run()  # they are the last decision's now
+    assert rig.visible()[1] == [4, 5]
+
+
+def test_a_sink_cannot_be_removed_while_it_may_lack_the_last_epoch(rig: Rig) -> None:
+    rig.add(1)
+    rig.crash(CrashAt("decided"))
+    rig.targets.pop()
+    with pytest.raises(SinksChanged, match="run once with the same sinks first"):
+        rig.run(accept=("sinks",))
+
+
+@pytest.mark.parametrize("what", ["offsets", "sources"])
+def test_a_decided_epoch_that_comes_back_with_other_input_is_refused(rig: Rig, what: str) -> None:
+    rig.add(1)
+    rig.run()
+    rig.add(2)
+    rig.crash(CrashAt("decided"))
+    before = rig.visible()
+    path = rig.checkpoint / ("offsets/1" if what == "offsets" else "sources/0/1")
+    text = path.read_text()
+    path.with_name(f".{path.name}.crc").unlink()
+    path.write_text(text.replace('batchTimestampMs":1', 'batchTimestampMs":2') if what == "offsets" else text + "\n")
+    with pytest.raises(StreamFailed) as caught:
+        rig.run()
+    assert isinstance(cause_of(caught.value), OffsetsDiverged)
+    assert rig.visible() == before or rig.visible() == [sorted(rig.rows)] * 2  # recovery may have finished it before
+
+
+def test_an_epoch_that_begins_elsewhere_is_a_gap(rig: Rig) -> None:
+    """Somebody moved Spark's last offsets on: what lies between would be skipped in silence."""
+    three_epochs(rig)
+    path = rig.checkpoint / "offsets/2"
+    path.with_name(".2.crc").unlink()
+    path.write_text(path.read_text().replace('{"logOffset":2}', '{"logOffset":1}'))
+    rig.add(4)
+    with pytest.raises(StreamFailed) as caught:
+        rig.run()
+    error = cause_of(caught.value)
+    assert isinstance(error, OffsetsGap)
+    assert (error.partition, error.ended, error.begins) == ("logOffset", "2", "1")
+    rig.run(accept=("gaps",))
+    (gap,) = Gaps(LocalRepository(rig.repository)).all("rows", 1)
+    assert (gap.kind, gap.epoch, gap.facts["begins"]) == ("offsets", 4, "1")
+
+
+def drifting_totals(df: DataFrame) -> DataFrame:
+    """State that depends on the moment it was computed."""
+    now = f.udf(lambda _: time.time_ns() % 1_000_000_007, "long", useArrow=False)
+    return df.withColumn("n", now("n")).groupBy("text").agg(f.sum("n").alias("n"))
+
+
+def test_state_that_would_be_rebuilt_otherwise_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out", changelog=True)], drifting_totals, output_mode="update")
+    rig.add(1)
+    rig.run()
+    rig.add(2)
+    rig.crash(CrashAt("decided"))
+    with pytest.raises(StreamFailed) as caught:
+        rig.run()
+    assert isinstance(cause_of(caught.value), ReplayDiverged)
+    assert "accept=['replay']" in str(caught.value)
+    rig.run(accept=("replay",))
+    (gap,) = Gaps(LocalRepository(rig.repository)).all("rows", 1)
+    assert (gap.kind, gap.epoch) == ("replay", 2)
+    rig.add(3)
+    rig.run()
+
+
+def test_a_sum_of_doubles_raises_no_false_alarm(spark: SparkSession, tmp_path: Path) -> None:
+    """Its last bit depends on the order of its parts, and that differs from run to run."""
+
+    def sums(df: DataFrame) -> DataFrame:
+        shuffled = df.withColumn("n", f.explode(f.sequence(f.lit(1), f.lit(2000)))).repartition(2, f.rand())
+        return shuffled.groupBy((f.col("n") % 3).alias("k")).agg(f.sum(1 / f.col("n")).alias("n"))
+
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out", changelog=True)], sums, output_mode="update")
+    for n in range(4):
+        rig.add(n)
+        rig.crash(CrashAt("decided"))
+        rig.run()
+    assert len(rig.visible()[0]) == 12
+
+
+class DownSink(FileSink):
+    """A sink whose server is down when the test says so."""
+
+    down = False
+
+    def commit(self, key: object, handle: object) -> None:
+        if DownSink.down:
+            raise SinkFailed(sink=self.name, action="commit", why="connection refused")
+        super().commit(key, handle)
+
+
+def test_a_sink_that_stays_down_keeps_its_epoch_in_doubt(spark: SparkSession, tmp_path: Path) -> None:
+    """Several restarts find it down; nothing is lost, nothing twice, and the error says so each time."""
+    down = FilesTarget(tmp_path / "down")
+    down.make = lambda: DownSink(tmp_path / "down")
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out"), down])
+    rig.add(1)
+    rig.run()
+    rig.add(2)
+    DownSink.down = True
+    try:
+        with pytest.raises(StreamFailed) as caught:
+            rig.run()
+        assert isinstance(cause_of(caught.value), InDoubt)
+        for _ in range(3):
+            with pytest.raises(InDoubt, match=r"epoch 2 .* nothing is lost") as doubt:
+                rig.run()
+            assert doubt.value.sinks == ("files.down",)
+        assert rig.visible() == [[1, 2], [1]]
+    finally:
+        DownSink.down = False
+    rig.add(3)
+    rig.run()
+    assert rig.visible() == [[1, 2, 3], [1, 2, 3]]
+
+
+def test_what_recovery_did_is_told_as_data_and_in_words(rig: Rig) -> None:
+    rig.add(1)
+    rig.crash(CrashAt("committed"))
+    handle = rig.pipeline().start(rig.spark, available_now=True)
+    plan = handle.recovery["rows"]
+    status = handle.await_termination()
+    assert (plan.decided, plan.replays, plan.finish) == (1, True, ("sqlite.rows",))
+    assert "goes on after epoch 1" in plan.words()
+    assert json.loads(json.dumps(status.data()))["streams"]["rows"]["epoch"] == 1
+
+
+def test_damage_to_a_decision_is_an_error(rig: Rig) -> None:
+    three_epochs(rig)
+    path = rig.checkpoint.parent / "epochs/3.1.json"
+    found = next(each for each in path.parent.iterdir() if each.name.startswith("3."))
+    found.write_bytes(found.read_bytes().replace(b'"rows"', b'"sowr"', 1))
+    with pytest.raises(HoldfastError, match="damaged"):
+        rig.run()

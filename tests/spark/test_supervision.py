@@ -1,0 +1,340 @@
+"""What happens when something fails while the pipeline runs: restarts within a budget, quarantine, a gracious stop."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from holdfast.errors import NotSupported, SinkFailed, StreamFailed
+from holdfast.policy import Backoff, RestartPolicy
+from holdfast.repository import GapRecord, Gaps, LocalRepository
+from holdfast.sinks.files import FileSink
+from holdfast.sinks.sqlite import SqliteSink
+from holdfast.spark.pipeline import Pipeline, exactly_once
+from holdfast.spark.stream import StreamCallbacks
+from rig import FilesTarget, Rig, SqliteTarget
+
+QUICK = Backoff(first=0.01, longest=0.02)
+
+
+class Flaky(FileSink):
+    """Fails in `prepare` or `commit` as often as it is told."""
+
+    def __init__(self, path: Path, *, prepares: int = 0, commits: int = 0, name: str | None = None) -> None:
+        super().__init__(path, name=name)
+        self.left = {"prepare": prepares, "commit": commits}
+
+    def _maybe(self, what: str) -> None:
+        if self.left[what] > 0:
+            self.left[what] -= 1
+            raise SinkFailed(sink=self.name, action=what, why="connection refused")
+
+    def prepare(self, df: Any, key: Any) -> Any:
+        self._maybe("prepare")
+        return super().prepare(df, key)
+
+    def commit(self, key: Any, handle: Any) -> None:
+        self._maybe("commit")
+        super().commit(key, handle)
+
+
+def rigged(spark: SparkSession, folder: Path, sink: FileSink, **options: Any) -> tuple[Rig, FilesTarget]:
+    target = FilesTarget(sink.path)
+    target.make = lambda: sink
+    return Rig(spark, folder, [target], **options), target
+
+
+@pytest.mark.parametrize("what", ["prepares", "commits"])
+def test_a_failing_sink_is_tried_again_within_the_budget(what: str, spark: SparkSession, tmp_path: Path) -> None:
+    told: list[tuple[str, str, int]] = []
+    callbacks = StreamCallbacks(on_restart=lambda stream, error, n: told.append((stream, type(error).__name__, n)))
+    rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out", **{what: 2}))
+    rig.add(1)
+    rig.add(2)
+    status = rig.run(restart=RestartPolicy.bounded(3, 60), backoff=QUICK, callbacks=callbacks)
+    assert target.visible(spark) == [1, 2]
+    assert (status.streams["rows"].state, status.streams["rows"].restarts) == ("ended", 2)
+    kind = "SinkFailed" if what == "prepares" else "InDoubt"
+    assert told == [("rows", kind, 1), ("rows", kind, 2)]
+
+
+def test_an_exhausted_budget_is_an_error_that_says_where_and_what_next(spark: SparkSession, tmp_path: Path) -> None:
+    told: list[str] = []
+    callbacks = StreamCallbacks(on_exhausted=lambda stream, _: told.append(stream))
+    rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out", prepares=99, name="warehouse"))
+    rig.add(1)
+    with pytest.raises(StreamFailed) as caught:
+        rig.run(restart=RestartPolicy.bounded(2, 60), backoff=QUICK, callbacks=callbacks)
+    error = caught.value
+    assert (error.stream, error.epoch, error.sink, error.failure, error.restarts) == ("rows", 1, "warehouse", "sink", 2)
+    for word in ("'rows'", "epoch 1", "'warehouse'", "at most 2 in 60 s", "Next: ", "run again"):
+        assert word in str(error)
+    assert told == ["rows"]
+    assert target.visible(spark) == []
+
+
+def test_budgets_are_kept_by_kind_of_failure(spark: SparkSession, tmp_path: Path) -> None:
+    """No restart is granted to user code here, and many to sinks."""
+
+    def broken(df: DataFrame) -> DataFrame:
+        return df.withColumn("n", f.udf(lambda n: n // 0, "long", useArrow=False)("n"))
+
+    rig, _ = rigged(spark, tmp_path, Flaky(tmp_path / "out"), query=broken)
+    rig.add(1)
+    policies = {"user code": RestartPolicy.never(), "sink": RestartPolicy.bounded(50, 60)}
+    with pytest.raises(StreamFailed, match="ZeroDivisionError") as caught:
+        rig.run(restart=policies, backoff=QUICK)
+    assert (caught.value.failure, caught.value.restarts) == ("user code", 0)
+
+
+def test_a_poison_batch_is_passed_over_where_that_was_allowed(spark: SparkSession, tmp_path: Path) -> None:
+    told: list[GapRecord] = []
+
+    def poisoned(df: DataFrame) -> DataFrame:
+        return df.withColumn("n", f.udf(lambda n: n // (n - 2) * 0 + n, "long", useArrow=False)("n"))
+
+    rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out"), query=poisoned, quarantine_after=3)
+    for n in (1, 2, 3):
+        rig.add(n, n + 10)
+    callbacks = StreamCallbacks(on_quarantine=lambda _, gap: told.append(gap))
+    rig.run(restart=RestartPolicy.bounded(5, 60), backoff=QUICK, callbacks=callbacks)
+    assert target.visible(spark) == [1, 3, 11, 13]
+    (gap,) = Gaps(LocalRepository(rig.repository)).all("rows", 1)
+    assert (gap.kind, gap.epoch, gap.facts["start"], gap.facts["end"]) == (
+        "quarantined",
+        2,
+        ['{"logOffset":0}'],
+        ['{"logOffset":1}'],
+    )
+    assert "ZeroDivisionError" in gap.why
+    assert told == [gap]
+    rig.add(4)
+    rig.run()
+    assert target.visible(spark) == [1, 3, 4, 11, 13]
+
+
+def test_a_stateful_stream_is_quarantined_for_its_sink_only(spark: SparkSession, tmp_path: Path) -> None:
+    """Its state goes on with the rows that the sink never got."""
+
+    def totals(df: DataFrame) -> DataFrame:
+        return df.groupBy(f.lit(1).alias("k")).agg(f.sum("n").alias("n"))
+
+    sink = Flaky(tmp_path / "out", prepares=2)
+    sink.changelog = True
+    rig, target = rigged(spark, tmp_path, sink, query=totals, output_mode="update", quarantine_after=2)
+    rig.add(1)
+    rig.add(2)
+    rig.run(restart=RestartPolicy.bounded(5, 60), backoff=QUICK)
+    assert target.visible(spark) == [3]  # 1 was passed over; 1 + 2 arrived
+
+
+def test_one_streams_failures_do_not_stop_the_others(spark: SparkSession, tmp_path: Path) -> None:
+    """Eight streams with two sinks each in one process; one fails now and then."""
+    rig = Rig(spark, tmp_path, [])
+    for n in range(3):
+        rig.add(n)
+    pipeline = Pipeline("eight", tmp_path / "root", restart=RestartPolicy.bounded(5, 60), backoff=QUICK)
+    for number in range(8):
+        folder = tmp_path / f"s{number}"
+        first = Flaky(folder / "files", prepares=1 if number == 3 else 0, commits=1 if number == 5 else 0)
+        pipeline.stream(rig.build, name=f"s{number}", sinks=[first, SqliteSink(tmp_path / f"{number}.db", "rows")])
+    status = pipeline.run(spark, available_now=True)
+    assert {name: each.restarts for name, each in status.streams.items() if each.restarts} == {"s3": 1, "s5": 1}
+    for number in range(8):
+        assert FilesTarget(tmp_path / f"s{number}" / "files").visible(spark) == [0, 1, 2]
+        assert SqliteTarget(tmp_path / f"{number}.db").visible() == [0, 1, 2]
+
+
+def test_a_stream_that_gives_up_ends_the_run_and_the_others_end_at_an_epochs_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rig = Rig(spark, tmp_path, [])
+    rig.add(1)
+    pipeline = Pipeline("two", tmp_path / "root", restart=RestartPolicy.never())
+    pipeline.stream(rig.build, name="good", sinks=[FileSink(tmp_path / "good")])
+    pipeline.stream(rig.build, name="bad", sinks=[Flaky(tmp_path / "bad", prepares=99)])
+    with pytest.raises(StreamFailed, match="'bad'"):
+        pipeline.run(spark)  # for ever, but for the failure
+    assert FilesTarget(tmp_path / "good").visible(spark) in ([], [1])
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_stop_ends_at_an_epochs_end(spark: SparkSession, tmp_path: Path) -> None:
+    """The epoch that is under way is finished, Spark's commit included; the next run has nothing to replay."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(point: str) -> None:
+        if point == "all prepared":
+            entered.set()
+            assert go_on.wait(30)
+
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    for n in range(5):
+        rig.add(n)
+    handle = rig.pipeline().start(spark, reach=slow)
+    assert entered.wait(30)
+    stopper = threading.Thread(target=handle.stop)
+    stopper.start()
+    time.sleep(0.2)
+    assert rig.visible() == [[]]
+    go_on.set()
+    stopper.join(30)
+    assert handle.await_termination(30).streams["rows"].state == "stopped"
+    assert rig.visible() == [[0]]
+    again = rig.pipeline().start(spark, available_now=True)
+    assert not again.recovery["rows"].replays
+    again.await_termination(60)
+    assert rig.visible() == [[0, 1, 2, 3, 4]]
+
+
+def test_an_idle_stream_stops_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    rig.add(1)
+    with rig.pipeline().start(spark) as handle:
+        until(lambda: handle.status().streams["rows"].epoch == 1)
+        time.sleep(0.3)
+    assert handle.await_termination(1).streams["rows"].state == "stopped"
+
+
+def test_one_line_in_place_of_write_stream(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path, [])
+    rig.add(1, 2)
+    df = rig.build(spark)
+    handle = exactly_once(
+        df, name="one", sinks=[FileSink(tmp_path / "out")], root=tmp_path / "root", trigger={"availableNow": True}
+    ).start()
+    handle.await_termination(60)
+    assert FilesTarget(tmp_path / "out").visible(spark) == [1, 2]
+
+
+def test_a_second_run_in_the_same_process_is_refused_while_the_first_lasts(spark: SparkSession, tmp_path: Path) -> None:
+    from holdfast.errors import Locked
+
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    with rig.pipeline().start(spark):
+        with pytest.raises(Locked, match="this one"):
+            rig.run()
+    rig.run()
+
+
+def test_settings_of_the_session_are_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
+    from holdfast.spark import adapter
+
+    names = [*adapter.FAST_FILES, *adapter.STATE]
+    before = [adapter.setting(spark, name) for name in names]
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    rig.add(1)
+    rig.run()
+    assert [adapter.setting(spark, name) for name in names] == before == [None] * len(names)
+
+
+def test_new_streams_keep_their_state_in_rocksdb_unless_the_user_says_otherwise(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def totals(df: DataFrame) -> DataFrame:
+        return df.groupBy("text").count().withColumnRenamed("count", "n")
+
+    for name, provider in (("ours", None), ("theirs", "HDFSBackedStateStoreProvider")):
+        target = FilesTarget(tmp_path / name / "out", changelog=True)
+        rig = Rig(spark, tmp_path / name, [target], totals, output_mode="update")
+        rig.add(1)
+        if provider:
+            spark.conf.set(
+                "spark.sql.streaming.stateStore.providerClass",
+                f"org.apache.spark.sql.execution.streaming.state.{provider}",
+            )
+        try:
+            rig.run()
+        finally:
+            spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+        rig.add(2)
+        rig.run()  # as it was first started, whatever the session says now
+        found = {each.suffix for each in (rig.checkpoint / "state/0").rglob("*") if not each.name.startswith(".")}
+        assert (".changelog" in found) == (provider is None)
+        assert (".delta" in found) == (provider is not None)
+
+
+REFUSED: dict[str, Callable[[Pipeline, Path], object]] = {
+    "socket": lambda p, t: p.stream(
+        lambda spark: spark.readStream.format("socket").option("host", "127.0.0.1").option("port", 1).load(),
+        name="x",
+        sinks=FileSink(t / "x"),
+    ),
+    "continuous": lambda p, t: p.stream(
+        lambda spark: spark.readStream.format("rate").load(),
+        name="x",
+        sinks=FileSink(t / "x"),
+        trigger={"continuous": "1 second"},
+    ),
+    "real time": lambda p, t: p.stream(
+        lambda spark: spark.readStream.format("rate").load(),
+        name="x",
+        sinks=FileSink(t / "x"),
+        trigger={"realTime": "1 second"},
+    ),
+    "asynchronous progress": lambda p, t: p.stream(
+        lambda spark: spark.readStream.format("rate").load(),
+        name="x",
+        sinks=FileSink(t / "x"),
+        options={"asyncProgressTrackingEnabled": "true"},
+    ),
+    "update without key": lambda p, t: p.stream(
+        lambda spark: spark.readStream.format("rate").load().groupBy("value").count(),
+        name="x",
+        sinks=SqliteSink(t / "x.db", "x"),
+        output_mode="update",
+    ),
+    "complete into files": lambda p, t: p.stream(
+        lambda spark: spark.readStream.format("rate").load().groupBy("value").count(),
+        name="x",
+        sinks=FileSink(t / "x"),
+        output_mode="complete",
+    ),
+    "object store": lambda *_: FileSink("s3://bucket/x"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_would_not_hold_is_refused_with_its_reason(what: str, spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline("refused", tmp_path / "root")
+    with pytest.raises(NotSupported) as caught:
+        REFUSED[what](pipeline, tmp_path)
+        pipeline.run(spark, available_now=True)
+    assert len(caught.value.why) > 20
+
+
+def test_too_few_batches_kept_by_spark_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "5")
+    try:
+        with pytest.raises(NotSupported, match="at least 10"):
+            rig.run()
+    finally:
+        spark.conf.unset("spark.sql.streaming.minBatchesToRetain")
+
+
+def test_complete_replaces_and_the_old_result_stays_until_then(spark: SparkSession, tmp_path: Path) -> None:
+    from holdfast.testing import CrashAt
+
+    def totals(df: DataFrame) -> DataFrame:
+        return df.groupBy(f.lit(1).alias("k")).agg(f.sum("n").alias("n"))
+
+    rig = Rig(spark, tmp_path, [SqliteTarget(tmp_path / "out.db")], totals, output_mode="complete")
+    rig.add(1)
+    rig.run()
+    rig.add(2)
+    rig.crash(CrashAt("committing"))
+    assert rig.visible() == [[1]]
+    rig.run()
+    assert rig.visible() == [[3]]
