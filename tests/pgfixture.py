@@ -1,16 +1,17 @@
 """A real PostgreSQL server for tests, from PyPI, on a Unix socket of its own: started, restarted and killed at will.
 
-A test module takes it by `pytest_plugins = ["pgfixture"]`, and asks for the fixture `pg`.
+`server()` is the one of this run. A test asks it for a fresh database.
 """
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,8 @@ class Postgres:
 
     def restart(self, prepared: int = PREPARED) -> None:
         """Stop and start, maybe with another `max_prepared_transactions`."""
+        if prepared < self.prepared:
+            self._forget_prepared()
         self.stop()
         self.start(prepared)
 
@@ -90,22 +93,26 @@ class Postgres:
         if alive:  # nobody collects the dead here, and the next server would take its forerunner for a living one
             pid_file.unlink()
 
+    def _forget_prepared(self) -> None:
+        """Roll back what earlier tests prepared: a server that may hold fewer does not start."""
+        for gid, dbname in self.execute("SELECT gid, database FROM pg_prepared_xacts"):
+            self.execute(f"ROLLBACK PREPARED '{gid}'", dbname)
+
     def _ctl(self, *arguments: str) -> None:
         ctl = ("-w", "-D", str(self._data), *arguments)
         self._pgexec("pg_ctl", ctl, bin_path=self._server.bin_path, user=self._server.system_user)
 
 
-@pytest.fixture(scope="session")
-def pg() -> Iterator[Postgres]:
-    """A server for the whole run."""
+@cache
+def server() -> Postgres:
+    """One server for all tests of a run."""
     folder = Path(tempfile.mkdtemp(prefix="hfpg"))
-    server = Postgres(folder)
-    yield server
-    server.stop("immediate")
-    shutil.rmtree(folder)
+    found = Postgres(folder)
 
+    def end() -> None:
+        if (folder / "data" / "postmaster.pid").exists():
+            found.stop("immediate")
+        shutil.rmtree(folder)
 
-@pytest.fixture
-def db(pg: Postgres) -> str:
-    """A database for one test."""
-    return pg.fresh_database()
+    atexit.register(end)
+    return found

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.epoch import Reach, unwatched
@@ -16,6 +17,7 @@ from holdfast.errors import StreamFailed
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.sinks.base import Sink
 from holdfast.sinks.files import FileSink
+from holdfast.sinks.postgres import PostgresSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline, PipelineStatus
 from holdfast.spark.spec import Build
@@ -75,6 +77,30 @@ class SqliteTarget(Target):
     def staged(self) -> int:
         folder = self.path.with_name(self.path.name + ".staging")
         return len([each for each in folder.glob("*/*") if list(each.iterdir())]) if folder.exists() else 0
+
+
+class PostgresTarget(Target):
+    def __init__(self, dsn: str, table: str, **options: Any) -> None:
+        super().__init__(lambda: PostgresSink(dsn, table, **options))
+        self.dsn = dsn
+        self.table = table
+
+    def _ask(self, question: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            return connection.execute(question).fetchall()
+
+    def visible(self, spark: SparkSession | None = None, columns: str = "n") -> list[Any]:
+        try:
+            rows = self._ask(f'SELECT {",".join(columns.split())} FROM "{self.table}"')  # noqa: S608
+        except psycopg.errors.UndefinedTable:
+            rows = []
+        return sorted(row[0] if len(row) == 1 else tuple(row) for row in rows)
+
+    def staged(self) -> int:
+        """Prepared transactions and staging tables of this database."""
+        prepared = self._ask("SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()")
+        tables = self._ask("SELECT count(*) FROM pg_tables WHERE tablename LIKE 'holdfast_stage%'")
+        return int(prepared[0][0]) + int(tables[0][0])
 
 
 class Rig:

@@ -557,8 +557,9 @@ class SchemaMismatch(Mismatch):
     sink: str
     table: str
     why: str
+    do: str = "change the table or the stream's columns; nothing was written"
     says = "sink {e.sink!r}: table {e.table} does not take the stream's rows: {e.why}"
-    next_step = "change the table or the stream's columns; nothing was written"
+    next_step = "{e.do}"
 
 
 class StagedGone(Mismatch):

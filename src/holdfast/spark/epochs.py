@@ -127,13 +127,26 @@ class EpochRunner:
                 self._epoch(df, batch)
             except BaseException as error:
                 self._fresh, self._unused = True, None
-                self.failure = Failure(error, batch + 1, self._state, self._sink)
-                if isinstance(error, Exception):
-                    raise
+                found = self.cause(error)
+                self.failure = Failure(found, batch + 1, self._state, self._sink)
+                if isinstance(found, Exception):
+                    raise found from found.__cause__
                 raise Cut from error  # py4j would not answer the JVM
             self.failure, self.returned = None, batch
             if self.stopping.is_set():
                 self.at_end()
+
+    def cause(self, error: BaseException) -> BaseException:
+        """Return why something failed: a driver that was replaced may find anything gone or changed; that is why."""
+        try:
+            self._lease.check()
+        except Fenced as fenced:
+            if fenced is not error and not isinstance(error, Fenced):
+                fenced.__cause__ = error
+                return fenced
+        except Exception:
+            _log.debug("the lease cannot be checked", exc_info=True)  # the failure at hand tells more
+        return error
 
     # --- the protocol ---
 
@@ -285,7 +298,6 @@ class EpochRunner:
             self._move(Move.COMMIT)
             self._reach("committed")
         if failed:
-            self._lease.check()  # a driver that was replaced may find everything gone: that is why
             self._sink, first = next(iter(failed.items()))
             if isinstance(first, StagedGone):
                 raise first

@@ -38,7 +38,8 @@ class SparkLog:
     def __init__(self, folder: Path, stream: str) -> None:
         self.folder = folder
         self._stream = stream
-        self._durable: set[Path] = set()
+        self._durable: set[Path] = set()  # of state: files that were synced
+        self._children: set[str] = set()  # names in the folder when it was synced
 
     def position(self) -> SparkPosition:
         """Tell how far the logs go."""
@@ -108,26 +109,27 @@ class SparkLog:
             new += [*_with_crc(folder / "commits" / str(batch - 1)), folder / "commits"]
         for entry in entries:
             path = folder / "sources" / entry
-            new += [*_with_crc(path), path.parent]
-        fixed = [*_with_crc(folder / "metadata"), folder / "sources", folder, folder.parent]
-        new += [path for path in fixed if path not in self._durable]
+            new += [*_with_crc(path), path.parent, path.parent.parent]
+        children = {each.name for each in folder.iterdir()}
+        if children != self._children:
+            new += [*_with_crc(folder / "metadata"), folder, folder.parent]
         state = self._new_state()
         with failing_as("sync", str(folder)):
             sync_all([*new, *(state or ()), *staged], at_once=state is None)
-        self._durable.update(fixed, state or ())
+        self._children = children
+        self._durable.update(state or ())
 
     def _new_state(self) -> list[Path] | None:
         """Find state files that were not synced yet: they never change once written. `None`: too many to look for."""
-        found: list[Path] = []
-        gone = {path for path in self._durable if path.is_relative_to(self.folder / "state")}
+        there: set[Path] = set()
         for number, (top, _, names) in enumerate(os.walk(self.folder / "state")):
             if number > _MANY_FOLDERS:
                 return None
-            paths = {Path(top, name) for name in names}
-            gone -= paths
-            found += paths - self._durable
-        self._durable -= gone  # Spark has cleaned them up
-        return [*found, *{path.parent for path in found}]
+            there |= {Path(top, name) for name in names}
+        found = there - self._durable
+        self._durable &= there  # what Spark has cleaned up
+        above = {folder for path in found for folder in path.parents if folder.is_relative_to(self.folder / "state")}
+        return [*found, *above]
 
     def _last(self, log: str) -> int:
         """Return the number of the last entry, plus one: a batch's epoch."""

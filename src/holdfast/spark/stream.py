@@ -280,8 +280,9 @@ class StreamRun:
                 if not recovered:
                     self.recover()
                 self._run_query()
-            except Exception as error:  # Spark and users' code may raise anything; the budget decides
+            except Exception as raised:  # Spark and users' code may raise anything; the budget decides
                 recovered = False
+                error = self._or_fenced(raised)
                 if self._stopping.is_set() and isinstance(error, Stopping):
                     break
                 if not self._again(error):
@@ -289,6 +290,10 @@ class StreamRun:
             else:
                 break
         self._watch.state = "stopped" if self._stopping.is_set() else "ended"
+
+    def _or_fenced(self, error: Exception) -> Exception:
+        cause = self._runner.cause(error) if self._runner else error
+        return cause if isinstance(cause, Exception) else error
 
     def _run_query(self) -> None:
         runner, df = self._runner, self._df

@@ -1,0 +1,165 @@
+"""The executors' side: one task copies its rows into PostgreSQL, in one transaction, straight from Arrow.
+
+A task may be tried again, and its forerunner may have come to its end unheard. So each task attempt draws a nonce, and
+tells it to the driver only with its last output, after the server has all rows. What the driver never heard of is never
+made visible:
+
+- `into_stage`: the rows carry the nonce in a column of the staging table, and only the nonces that were heard are
+  selected at commit. One table an attempt is less for the catalog to bear than one a task, and a task that outlives its
+  attempt finds the table gone.
+- `into_prepared`: the transaction is prepared under a name that ends in the nonce, and only names that were heard are
+  committed.
+
+A task without rows opens no connection. Nothing that is raised here holds a password: its text goes to Spark's log.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, TypeAlias
+
+from holdfast.errors import MissingExtra, SinkFailed
+from holdfast.redaction import REDACTED, redacted_text
+from holdfast.sinks.pgnames import Mark, nonce
+
+try:
+    import pyarrow as pa
+except ImportError as _error:
+    raise MissingExtra(extra="postgres", module="pyarrow") from _error
+
+PART_COLUMN = "holdfast_part"
+RESULT = "part string, rows bigint"
+COPYING = "copy rows"
+# A commit that the server tells of before it is on disk is worth nothing to two-phase commit. A stronger setting, such
+# as waiting for a replica, is left alone.
+KEEP_COMMITS = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+Copier: TypeAlias = Callable[[Iterator[Any]], Iterator[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server is. Neither the string nor what is secret in it is shown."""
+
+    conninfo: str = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+
+    def told(self, error: BaseException) -> str:
+        """Return an error's text in one line, without secrets."""
+        text = " ".join(str(error).split()) or type(error).__name__
+        for secret in self.secrets:
+            text = text.replace(secret, REDACTED)
+        return redacted_text(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a task is told: where to, which columns, and those that have the same value in all rows."""
+
+    sink: str
+    address: Address
+    schema: str
+    table: str
+    columns: tuple[str, ...]
+    lock_timeout: int  # milliseconds
+    constants: tuple[tuple[str, int], ...] = ()
+
+
+def require_extras() -> None:
+    """Raise `MissingExtra` for what the tasks will need; better the driver says it, before the first epoch."""
+    needed = ("adbc_driver_postgresql", "pandas")  # Spark's mapInArrow insists on pandas, and does not use it here
+    for module in needed:
+        if find_spec(module) is None:
+            raise MissingExtra(extra="postgres", module=module)
+
+
+def into_stage(task: Task) -> Copier:
+    """Return what a task does for a staging table."""
+
+    def copy(batches: Iterator[Any]) -> Iterator[Any]:
+        number = nonce()
+
+        def finish(connection: Any, cursor: Any, rows: int) -> None:
+            del cursor, rows
+            connection.commit()
+
+        rows = _copied(task, batches, ((PART_COLUMN, number),), finish)
+        yield from _heard(str(number), rows)
+
+    return copy
+
+
+def into_prepared(task: Task, mark: Mark, record: str) -> Copier:
+    """Return what a task does for a prepared transaction; `record` is the SQL of its ledger row, of gid and rows."""
+
+    def copy(batches: Iterator[Any]) -> Iterator[Any]:
+        gid = mark.gid(nonce())
+
+        def finish(connection: Any, cursor: Any, rows: int) -> None:
+            del connection
+            cursor.execute(record, (gid, rows))
+            cursor.execute(f"PREPARE TRANSACTION '{gid}'")
+
+        rows = _copied(task, batches, task.constants, finish)
+        yield from _heard(gid, rows)
+
+    return copy
+
+
+def _heard(part: str, rows: int) -> Iterator[Any]:
+    if rows:
+        yield pa.RecordBatch.from_pydict({"part": [part], "rows": [rows]})
+
+
+def _copied(
+    task: Task,
+    batches: Iterator[Any],
+    constants: tuple[tuple[str, int], ...],
+    finish: Callable[[Any, Any, int], None],
+) -> int:
+    """Copy all rows in one transaction and finish it; return how many there were."""
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return 0
+    import adbc_driver_postgresql.dbapi as driver  # noqa: PLC0415 - an extra, and for tasks with rows only
+
+    try:
+        with driver.connect(task.address.conninfo) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL lock_timeout = {task.lock_timeout:d}")
+            cursor.execute(KEEP_COMMITS)
+            rows = _ingested(cursor, task, itertools.chain([first], filled), constants)
+            finish(connection, cursor, rows)
+    except driver.Error as error:
+        # The server's text, not the exception: what ADBC chains may hold the connection string.
+        raise copy_failed(task.sink, task.address.told(error)) from None
+    return rows
+
+
+def copy_failed(sink: str, why: str) -> SinkFailed:
+    """Return the error of a task, as the driver raises it too."""
+    do = "mend what it says of the rows, the table or the server, then run again: nothing of the epoch is visible yet"
+    return SinkFailed(sink=sink, action=COPYING, why=why, do=do)
+
+
+def _ingested(cursor: Any, task: Task, batches: Iterable[Any], constants: tuple[tuple[str, int], ...]) -> int:
+    sent = 0
+
+    def widened() -> Iterator[Any]:
+        nonlocal sent
+        for batch in batches:
+            wide = batch.rename_columns(list(task.columns))
+            for name, value in constants:
+                wide = wide.append_column(name, pa.repeat(pa.scalar(value, pa.int64()), batch.num_rows))
+            sent += batch.num_rows
+            yield wide
+
+    stream = widened()
+    first = next(stream)
+    reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], stream))
+    taken = cursor.adbc_ingest(task.table, reader, mode="append", db_schema_name=task.schema)
+    if taken not in (sent, -1):  # -1: the driver did not count
+        raise copy_failed(task.sink, f"{sent} rows were sent and {taken} were taken")
+    return sent

@@ -1,0 +1,313 @@
+"""A PostgreSQL table as a sink: every epoch in it once.
+
+What an output mode does to the table:
+
+| mode | with `key` | without | `changelog=True` |
+|---|---|---|---|
+| append | upsert | append | append |
+| update | upsert | refused | append |
+| complete | replace all | replace all | append |
+
+Replacing is one transaction: until it is committed, everybody sees the result before.
+
+How an epoch waits for its decision is told in `pgmethods.py`; what the server remembers, in `pgledger.py`; how
+leftovers are named, in `pgnames.py`. A method that fails cleans nothing up: the next `abort` or `commit` does, by name.
+
+Not promised:
+
+- Parts of one epoch appear one after the other with prepared transactions, and together with a staging table.
+- CHECK and FOREIGN KEY constraints, triggers and unique indexes other than the key's are met by a staging table's rows
+  only at commit. The epoch is decided then: it is committed once the table is changed so that it takes the rows.
+- Rows that other programs write into a table that is replaced are replaced too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.checked import MAX_LENGTH, checked_positive, checked_seconds
+from holdfast.errors import BadValue, NotSupported, SchemaMismatch, SinkFailed, SinkForeign
+from holdfast.sinks.base import OUTPUT_MODES, Key, Owner, Setting, Sink, Staged, Standing, refuse_mode
+from holdfast.sinks.pgcopy import require_extras
+from holdfast.sinks.pgledger import LEDGER, Ledger, is_known
+from holdfast.sinks.pgmethods import (
+    PreparedHandle,
+    Work,
+    commit_stage,
+    commit_transactions,
+    prepare_stage,
+    prepare_transactions,
+    read_handle,
+)
+from holdfast.sinks.pgnames import lock_number
+from holdfast.sinks.pgserver import Connection, Server
+from holdfast.sinks.pgsweep import Doomed, clear
+from holdfast.sinks.pgtable import (
+    Effect,
+    Table,
+    TableName,
+    create_table,
+    find_table,
+    lacking_right,
+    misfits,
+    obstacles,
+    unfit_names,
+)
+from holdfast.sinks.pgtypes import StreamColumn, stream_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+METHODS = ("auto", "prepared", "staged")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
+_SWEEP_PATIENCE = 0.1  # seconds: what is in use now is swept after the next epoch
+
+
+class PostgresSink(Sink):
+    """Writes every epoch of a stream into a PostgreSQL table, exactly once.
+
+    `dsn` is any libpq connection string; it reaches the executors, and no log, error or repository. `table` is `table`
+    or `schema.table`, `key` the columns to upsert by, for which the table has a unique index. `method` is `prepared`,
+    `staged`, or `auto`: prepared where that is possible. `create` makes a table that is not there. `epoch_column` names
+    a bigint column that is filled with the epoch. `changelog` keeps every version of a row. An epoch is written in at
+    most `parts` connections at a time; a statement waits for a lock for `lock_timeout` seconds.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        table: str,
+        *,
+        key: str | Sequence[str] | None = None,
+        method: str = "auto",
+        create: bool = False,
+        epoch_column: str | None = None,
+        changelog: bool = False,
+        parts: int = 4,
+        lock_timeout: float | timedelta = 30,
+        name: str | None = None,
+    ) -> None:
+        self._table = TableName.read(table)
+        super().__init__(_default_name(self._table) if name is None else name)
+        self._server = Server(self.name, dsn, checked_seconds("lock_timeout", lock_timeout))
+        self._key = _checked_names("key", key)
+        self._method = method
+        self._create = create
+        self._epoch_column = epoch_column
+        self._changelog = changelog
+        self._parts = checked_positive("parts", parts)
+        self._told = False
+        self._work: Work | None = None
+        self._prepares = False
+        if method not in METHODS:
+            raise BadValue(what="method", value=method, why=f"one of {', '.join(METHODS)} is due")
+        if epoch_column is not None:
+            _checked_names("epoch_column", epoch_column)
+        if self._key and changelog:
+            raise BadValue(what="key", value=self._key, why="a changelog keeps every version, a key only the last one")
+
+    def __repr__(self) -> str:
+        return f"PostgresSink({str(self._table)!r}, name={self.name!r}, {self._server.shown or 'all defaults'})"
+
+    # --- getting ready -----------------------------------------------------------------------------------------------
+
+    def open(self, setting: Setting) -> None:
+        """Reach the server, find or make the table and the ledger, check the columns, and choose the method."""
+        super().open(setting)
+        self._work = None
+        require_extras()
+        effect = self._effect(setting.output_mode)
+        columns = stream_columns(self.name, setting.schema)
+        self._refuse(unfit_names(columns, self._key, self._epoch_column))
+        with self._server.transaction("open") as conn:
+            _lock(conn, "open")  # two that make the same table at the same moment would get in each other's way
+            table = self._found(conn, columns)
+            self._refuse(misfits(table, columns, self._epoch_column))
+            self._refuse(self._no_arbiter(table, effect))
+            ledger = Ledger(table.schema, table.target, setting.owner, self.name, effect is Effect.REPLACE)
+            ledger.create(conn)
+            self._refuse_rival(conn, ledger)
+            obstacle = next(chain(obstacles(table, columns, effect), self._obstacles(conn, setting)), None)
+        self._prepares = self._method != "staged" and obstacle is None
+        self._explain(setting, effect, obstacle)
+        self._refuse_without_rights(table, effect)
+        self._work = Work(
+            sink=self.name,
+            server=self._server,
+            table=table,
+            ledger=ledger,
+            effect=effect,
+            columns=columns,
+            key=self._key,
+            epoch_column=self._epoch_column,
+            parts=self._parts,
+            reach=setting.reach,
+        )
+
+    def close(self) -> None:
+        """Forget what `open` found."""
+        super().close()
+        self._work = None
+
+    def _effect(self, output_mode: str) -> Effect:
+        if output_mode not in OUTPUT_MODES:
+            raise BadValue(what="output mode", value=output_mode, why=f"one of {', '.join(OUTPUT_MODES)} is due")
+        if output_mode == "complete" and not self._changelog:
+            return Effect.REPLACE
+        if self._key:
+            return Effect.UPSERT
+        refuse_mode(
+            self, output_mode, self._changelog, "pass key=[...] so that a row takes the place of its last version"
+        )
+        return Effect.APPEND
+
+    def _found(self, conn: Connection, columns: Sequence[StreamColumn]) -> Table:
+        table = find_table(conn, self._table)
+        if table is None and self._create:
+            create_table(conn, self._table, columns, self._key, self._epoch_column)
+            table = find_table(conn, self._table)
+            if table is not None and is_known(conn, table.schema, table.target):
+                # An empty table in its place would pass for one that holds all those epochs.
+                raise self._mismatch(
+                    f"it does not exist, and {LEDGER} says that it holds epochs; bring it back, or, to begin with an "
+                    f"empty one, delete the rows of {table.target} there"
+                )
+        if table is None:
+            raise self._mismatch("it does not exist; create it, or pass create=True")
+        if table.kind not in ("r", "p"):
+            raise self._mismatch("it is not a table, but a view or something else")
+        return table
+
+    def _no_arbiter(self, table: Table, effect: Effect) -> Iterator[str]:
+        if effect is Effect.UPSERT and frozenset(self._key) not in table.arbiters:
+            listed = ", ".join(self._key)
+            yield f"it has no unique index on exactly ({listed}), which an upsert by this key needs"
+
+    def _refuse(self, reasons: Iterator[str]) -> None:
+        found = "; ".join(reasons)
+        if found:
+            raise self._mismatch(found)
+
+    def _mismatch(self, why: str) -> SchemaMismatch:
+        return SchemaMismatch(sink=self.name, table=str(self._table), why=why)
+
+    def _refuse_rival(self, conn: Connection, ledger: Ledger) -> None:
+        rival = ledger.rival(conn)
+        if rival is not None:
+            place = f"table {self._table}, which one of the two replaces as a whole,"
+            raise SinkForeign(sink=self.name, place=place, owner=f"{rival} of this pipeline")
+
+    def _refuse_without_rights(self, table: Table, effect: Effect) -> None:
+        wanted = lacking_right(table, effect, stages=not self._prepares)
+        if wanted is not None:
+            why = f"its user lacks the right {wanted}"
+            raise SinkFailed(sink=self.name, action="open", why=why, do=f"GRANT {wanted} TO that user, then run again")
+
+    # --- choosing the method -----------------------------------------------------------------------------------------
+
+    def _obstacles(self, conn: Connection, setting: Setting) -> Iterator[str]:
+        """Say why neither Spark nor the server lets rows wait in prepared transactions."""
+        if str(setting.spark.conf.get("spark.speculation", "false")).lower() == "true":
+            yield "spark.speculation is on, and each task's twin would leave its transaction behind"
+        needed = 2 * self._parts  # those of one attempt, and of one before it that is not cleared yet
+        row = conn.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
+        allowed = row[0] if row else 0
+        if allowed < needed:
+            yield f"the server's max_prepared_transactions is {allowed}, and {needed} are needed"
+
+    def _explain(self, setting: Setting, effect: Effect, obstacle: str | None) -> None:
+        """Refuse the method that was asked for and cannot be, or tell once why the faster one is not taken."""
+        if obstacle is None:
+            return
+        if self._method == "prepared":
+            raise NotSupported(
+                what=f"method='prepared' in sink {self.name!r}", why=obstacle, do="mend that, or leave method='auto'"
+            )
+        if self._method == "auto" and effect is Effect.APPEND and not self._told:
+            self._told = True
+            setting.tell(f"sink {self.name!r} uses a staging table, not the faster prepared transactions: {obstacle}")
+
+    # --- the epoch ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _ready(self) -> Work:
+        if self._work is None:
+            raise NotSupported(what=f"sink {self.name!r}", why="it is not open", do="give it to a stream")
+        return self._work
+
+    def prepare(self, df: DataFrame, key: Key) -> Staged:
+        """Write the rows where nobody sees them."""
+        work = self._ready
+        prepared = prepare_transactions(work, df, key) if self._prepares else prepare_stage(work, df, key)
+        return Staged(handle=msgspec.to_builtins(prepared), rows=prepared.rows)
+
+    def commit(self, key: Key, handle: dict[str, Any]) -> None:
+        """Make an epoch visible, once.
+
+        1. One driver at a time: the other waits, and then finds the epoch in the ledger.
+        2. A place at or before the last one is done already.
+        3. Move the rows, or commit their transactions.
+        4. Close the epoch in the ledger: with the rows, or after the last part.
+        5. Sweep what earlier epochs and other attempts left. That is apart from the commit: a task that outlived its
+           attempt may still hold its table.
+        """
+        work, read = self._ready, read_handle(handle)
+        with self._server.outside("commit") as other:
+            with self._server.transaction("commit") as conn:
+                _lock(conn, work.ledger.digest)
+                last = work.ledger.last(conn)
+                if last is None or last < key.place:
+                    if isinstance(read, PreparedHandle):
+                        commit_transactions(work, conn, other, key, read)
+                    else:
+                        commit_stage(work, conn, key, read)
+                    work.ledger.close(conn, key, read.rows)
+            kept = set(read.gids) if isinstance(read, PreparedHandle) else {read.table}
+            self._clear(other, lambda mark, name: mark.place <= key.place and name not in kept, _SWEEP_PATIENCE)
+
+    def abort(self, key: Key) -> None:
+        """Clear what one attempt left, under its lease or, without one, under any."""
+        with self._server.outside("abort") as conn:
+            self._clear(conn, lambda mark, _: mark.belongs_to(key), self._server.lock_timeout)
+
+    def inspect(self, owner: Owner, timeline: int) -> Standing:
+        """Tell the last epoch that is there as a whole, and who else claims the table; also without `open`."""
+        with self._server.transaction("inspect") as conn:
+            table = find_table(conn, self._table)
+            if table is None:
+                return Standing()
+            replaces = self._work is not None and self._work.effect is Effect.REPLACE
+            ledger = Ledger(table.schema, table.target, owner, self.name, replaces)
+            if not ledger.exists(conn):
+                return Standing()
+            last = ledger.last(conn, timeline)
+            return Standing(epoch=last[1] if last else 0, foreign=ledger.foreign(conn))
+
+    def _clear(self, conn: Connection, doomed: Doomed, patience: float) -> None:
+        work = self._ready
+        clear(conn, work.table.schema, work.ledger.digest, doomed, patience)
+
+
+def _lock(conn: Connection, what: str) -> None:
+    """Keep others out until the end of the transaction, or fail after `lock_timeout`."""
+    conn.execute("SELECT pg_advisory_xact_lock(%s)", [lock_number(what)])
+
+
+def _default_name(table: TableName) -> str:
+    return f"postgres.{_NOT_IN_NAMES.sub('-', str(table))}"[:MAX_LENGTH]
+
+
+def _checked_names(what: str, names: object) -> tuple[str, ...]:
+    """Return the names of columns, given as one or several."""
+    if names is None:
+        return ()
+    listed = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Sequence) else ()
+    if not listed or len(set(listed)) < len(listed) or not all(isinstance(name, str) and name for name in listed):
+        raise BadValue(what=what, value=names, why="a name of a column is due, or several different ones")
+    return listed

@@ -1,0 +1,109 @@
+"""The power goes: whatever was never synced is gone. Nothing is lost that was decided, and nothing comes twice.
+
+Spark syncs none of its files, so what this removes is nearly all that Spark wrote last: offsets, the source's log,
+commits, state, staged output. A file survives if its bytes were synced, and then its name in its folder.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from holdfast.epoch import POINTS
+from holdfast.repository import files
+from holdfast.testing import CrashAt
+from rig import FilesTarget, Rig
+from sparkfixture import session
+
+PLAIN = [point for point in POINTS if point not in ("aborted", "discarded")]
+
+STATEFUL = ["opening", "staging", "durable", "decided", "committed", "all committed"]  # fewer: these runs are slower
+
+
+class Disk:
+    """Knows what was synced below some folders, and loses the rest."""
+
+    def __init__(self, roots: list[Path], patch: pytest.MonkeyPatch) -> None:
+        self.roots = roots
+        self._bytes: set[tuple[int, int]] = set()  # inode and time of the last change: bytes that were synced
+        self._names: set[tuple[int, str, int]] = set()  # folder, name, inode: names that were synced
+        self.lost = 0
+        real = os.fsync
+
+        def fsync(descriptor: int) -> None:
+            real(descriptor)
+            self._synced(descriptor)
+
+        patch.setattr(os, "fsync", fsync)
+        patch.setattr(files, "_SYNC_EACH", 1_000_000)  # each file by itself, so that a forgotten one shows
+
+    def _synced(self, descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        self._bytes.add((found.st_ino, found.st_mtime_ns))
+        path = Path(f"/proc/self/fd/{descriptor}")
+        if path.is_dir():
+            with os.scandir(path) as entries:
+                self._names |= {(found.st_ino, each.name, each.inode()) for each in entries}
+
+    def lose_power(self) -> None:
+        for root in self.roots:
+            if root.exists():
+                self._lose(root)
+
+    def _lose(self, folder: Path) -> None:
+        inode = folder.stat().st_ino
+        for each in list(os.scandir(folder)):
+            path, found = Path(each.path), each.stat(follow_symlinks=False)
+            named = (inode, each.name, found.st_ino) in self._names
+            if each.is_dir():
+                if named:
+                    self._lose(path)
+                else:
+                    self.lost += 1
+                    shutil.rmtree(path)
+            elif not named or (found.st_ino, found.st_mtime_ns) not in self._bytes:
+                self.lost += 1
+                path.unlink()
+
+
+def totals(df: DataFrame) -> DataFrame:
+    return df.groupBy((f.col("n") % 3).alias("k")).agg(f.sum("n").alias("n"))
+
+
+CASES: dict[str, tuple[dict[str, Any], Callable[[DataFrame], DataFrame] | None, str]] = {
+    "files": ({}, None, "append"),
+    "flat": ({"layout": "flat"}, None, "append"),
+    "state": ({"changelog": True}, totals, "update"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_power_goes_at_every_point(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, query, mode = CASES[case]
+    spark: SparkSession = session()
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out", **options)], query, output_mode=mode)
+    (tmp_path / "root").mkdir()
+    disk = Disk([rig.repository, tmp_path / "out", tmp_path / "out.staging"], monkeypatch)
+    rig.add(0, 1, 2)
+    rig.run()
+    expected = [0, 1, 2]
+    sums = {0: 0, 1: 1, 2: 2}
+    for number, point in enumerate(PLAIN if query is None else STATEFUL, 1):
+        rows = [10 * number, 10 * number + 1]
+        rig.add(*rows)
+        rig.crash(CrashAt(point))
+        before = disk.lost
+        disk.lose_power()
+        assert disk.lost > before, "the disk lost nothing: this test tests nothing"
+        rig.run()
+        disk.lose_power()  # and once more while all is quiet: Spark's last commit goes
+        rig.run()
+        for n in rows:
+            sums[n % 3] += n
+        expected += rows if query is None else [sums[k] for k in {n % 3 for n in rows}]
+        assert rig.visible() == [sorted(expected)], point
