@@ -1,11 +1,12 @@
 # Every target does its own set-up: on a fresh machine with Python 3.11, `make test` is all there is to type.
-.PHONY: help test lint bench lock clean
+.PHONY: help test soak lint bench lock clean
 SHELL := /bin/sh
 RUN := JAVA_HOME="$$(cat .venv/java-home)" SPARK_LOCAL_IP=127.0.0.1 .venv/bin/python
 UV := 0.13.7
 
 help:
 	@echo "make test    set up and run the tests"
+	@echo "make soak    kill drivers at random moments, KILLS=n of them (50)"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   benchmarks, each a ratio against a floor measured in the same run"
 	@echo "make lock    renew requirements.lock from pyproject.toml"
@@ -16,6 +17,10 @@ help:
 
 test: .venv/ready
 	@$(RUN) -m pytest $(ARGS)
+
+KILLS ?= 50
+soak: .venv/ready
+	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_pipeline_killed.py -k random_moments --timeout 0 -q
 
 lint: .venv/ready
 	@$(RUN) -m ruff format --check .

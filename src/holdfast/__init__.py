@@ -21,11 +21,14 @@ _HOMES = {
     "log": ["EventLog"],
     "logwriter": ["LogWriter"],
     "manifest": ["Manifest", "pipeline_hash"],
-    "policy": ["IntervalPolicy", "RestartPolicy"],
+    "policy": ["Backoff", "IntervalPolicy", "RestartPolicy"],
+    "recovery": ["RecoveryPlan"],
     "region": ["KindFilter", "Region"],
     "repository": [
         "Decisions",
         "FileBlocks",
+        "GapRecord",
+        "Gaps",
         "History",
         "Identity",
         "Lease",
@@ -36,6 +39,12 @@ _HOMES = {
     ],
     "segment": ["LogEvent", "NewEvent"],
     "sidecar": ["pack_states"],
+    "sinks.base": ["Key", "Owner", "Setting", "Sink", "Staged", "Standing"],
+    "sinks.files": ["FileSink"],
+    "sinks.postgres": ["PostgresSink"],
+    "sinks.sqlite": ["SqliteSink"],
+    "spark.pipeline": ["Pipeline", "PipelineHandle", "PipelineStatus", "exactly_once"],
+    "spark.stream": ["StreamCallbacks", "StreamStatus"],
     "stage": ["CheckpointedStage", "EdgeCheckpoint", "FlushObserver", "MsgpackCodec"],
     "state": ["CheckpointId", "CheckpointState"],
     "stores": ["CheckpointStore", "Checkpointer", "DurableCheckpointStore", "MemoryCheckpointStore"],
@@ -51,11 +60,15 @@ _HOMES = {
     ],
 }
 _MODULES = ("errors", "testing")
-_NEED_ARROW = ("cursor", "log", "logwriter", "segment", "worker")
+_NEEDS = {  # package -> the extra that brings it, and who cannot be loaded without
+    "pyarrow": ("log", ("cursor", "log", "logwriter", "segment", "worker")),
+    "pyspark": ("spark", ("sinks.files", "sinks.postgres", "sinks.sqlite", "spark.pipeline", "spark.stream")),
+    "psycopg": ("postgres", ("sinks.postgres",)),
+}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # What cannot be loaded here is not offered, so that help(), tab completion and `import *` work without it.
-_missing = () if find_spec("pyarrow") else _NEED_ARROW
+_missing = {home for package, (_, homes) in _NEEDS.items() if not find_spec(package) for home in homes}
 __all__ = ["__version__", *_MODULES, *sorted(name for name, home in _HOME_OF.items() if home not in _missing)]  # noqa: PLE0604
 
 if TYPE_CHECKING:
@@ -79,12 +92,16 @@ if TYPE_CHECKING:
     from holdfast.logwriter import LogWriter as LogWriter
     from holdfast.manifest import Manifest as Manifest
     from holdfast.manifest import pipeline_hash as pipeline_hash
+    from holdfast.policy import Backoff as Backoff
     from holdfast.policy import IntervalPolicy as IntervalPolicy
     from holdfast.policy import RestartPolicy as RestartPolicy
+    from holdfast.recovery import RecoveryPlan as RecoveryPlan
     from holdfast.region import KindFilter as KindFilter
     from holdfast.region import Region as Region
     from holdfast.repository import Decisions as Decisions
     from holdfast.repository import FileBlocks as FileBlocks
+    from holdfast.repository import GapRecord as GapRecord
+    from holdfast.repository import Gaps as Gaps
     from holdfast.repository import History as History
     from holdfast.repository import Identity as Identity
     from holdfast.repository import Lease as Lease
@@ -95,6 +112,21 @@ if TYPE_CHECKING:
     from holdfast.segment import LogEvent as LogEvent
     from holdfast.segment import NewEvent as NewEvent
     from holdfast.sidecar import pack_states as pack_states
+    from holdfast.sinks.base import Key as Key
+    from holdfast.sinks.base import Owner as Owner
+    from holdfast.sinks.base import Setting as Setting
+    from holdfast.sinks.base import Sink as Sink
+    from holdfast.sinks.base import Staged as Staged
+    from holdfast.sinks.base import Standing as Standing
+    from holdfast.sinks.files import FileSink as FileSink
+    from holdfast.sinks.postgres import PostgresSink as PostgresSink
+    from holdfast.sinks.sqlite import SqliteSink as SqliteSink
+    from holdfast.spark.pipeline import Pipeline as Pipeline
+    from holdfast.spark.pipeline import PipelineHandle as PipelineHandle
+    from holdfast.spark.pipeline import PipelineStatus as PipelineStatus
+    from holdfast.spark.pipeline import exactly_once as exactly_once
+    from holdfast.spark.stream import StreamCallbacks as StreamCallbacks
+    from holdfast.spark.stream import StreamStatus as StreamStatus
     from holdfast.stage import CheckpointedStage as CheckpointedStage
     from holdfast.stage import EdgeCheckpoint as EdgeCheckpoint
     from holdfast.stage import FlushObserver as FlushObserver
@@ -122,7 +154,11 @@ if not TYPE_CHECKING:  # a type checker shall see misspelt names
             return importlib.import_module(f"holdfast.{name}")
         if name not in _HOME_OF:
             raise AttributeError(f"module 'holdfast' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-        return getattr(importlib.import_module(f"holdfast.{_HOME_OF[name]}"), name)
+        home = _HOME_OF[name]
+        for package, (extra, homes) in _NEEDS.items():
+            if home in homes and not find_spec(package):
+                raise importlib.import_module("holdfast.errors").MissingExtra(extra=extra, module=package)
+        return getattr(importlib.import_module(f"holdfast.{home}"), name)
 
 
 def __dir__() -> list[str]:

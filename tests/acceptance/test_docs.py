@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkfixture import session
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -21,11 +23,13 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if "Pipeline(" in page.read_text():
+        session()  # the one of all tests, so that `run` need not make and stop one
     run(page)
     if page.name == "README.md":
-        assert capsys.readouterr().out == "0 order:1 b'paid'\n1 order:2 b'open'\n"
+        assert capsys.readouterr().out == "stopped\n0 order:1 b'paid'\n1 order:2 b'open'\n"
         run(page)
-        assert capsys.readouterr().out == "2 order:1 b'paid'\n3 order:2 b'open'\n"
+        assert capsys.readouterr().out == "stopped\n2 order:1 b'paid'\n3 order:2 b'open'\n"
 
 
 def run(page: Path) -> None:
@@ -71,3 +75,9 @@ def test_the_version_in_the_changelog_is_the_packages() -> None:
     import holdfast
 
     assert f"## {holdfast.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_diagram_is_drawn_from_the_protocols_table() -> None:
+    from holdfast.epoch import diagram
+
+    assert f"```mermaid\n{diagram()}\n```" in (ROOT / "docs/pipelines.md").read_text()

@@ -31,13 +31,9 @@ def by_chance(df: DataFrame) -> DataFrame:
 
 
 def targets(folder: Path, dsn: str | None = None) -> list[Target]:
-    found: list[Target] = [
-        FilesTarget(folder / "files"),
-        FilesTarget(folder / "flat", layout="flat"),
-        SqliteTarget(folder / "rows.db"),
-    ]
+    found: list[Target] = [FilesTarget(folder / "files"), SqliteTarget(folder / "rows.db")]
     if dsn:
-        found.append(PostgresTarget(dsn, "rows", create=True))
+        found += [FilesTarget(folder / "flat", layout="flat"), PostgresTarget(dsn, "rows", create=True)]
     return found
 
 
@@ -129,7 +125,12 @@ def kill_an_executor(folder: str, master: str) -> None:
     )
     from holdfast.policy import RestartPolicy
 
-    rig = Rig(spark, Path(folder), targets(Path(folder))[:2], lambda df: by_chance(df.repartition(4)))
+    rig = Rig(
+        spark,
+        Path(folder),
+        [FilesTarget(Path(folder, "a")), FilesTarget(Path(folder, "b"))],
+        lambda df: by_chance(df.repartition(4)),
+    )
     killed: list[int] = []
 
     def reach(point: str) -> None:

@@ -1,9 +1,11 @@
 """Every built-in sink keeps the contract of sinks; the suite is the one that users run on theirs."""
 
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+import holdfast
 from holdfast.sinks.base import Sink
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sqlite import SqliteSink
@@ -62,3 +64,17 @@ class TestSqliteUpsert(_Sqlite):
 
 class TestSqliteReplace(_Sqlite):
     output_mode = "complete"
+
+
+def _of_the_docs() -> type[SinkContract]:
+    """The sink that the docs show, with its test: it must keep the contract too."""
+    page = (Path(__file__).parents[2] / "docs/pipelines.md").read_text()
+    names: dict[str, Any] = {"hf": holdfast, "__name__": "docs"}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        if "class ListSink" in block or "class TestListSink" in block:
+            exec(block, names)  # noqa: S102 - our own docs
+    found: type[SinkContract] = names["TestListSink"]
+    return found
+
+
+TestTheSinkOfTheDocs = _of_the_docs()

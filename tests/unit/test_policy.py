@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import IntervalPolicy, RestartPolicy
+from holdfast import Backoff, IntervalPolicy, RestartPolicy
+from holdfast.errors import BadValue
 from holdfast.policy import Progress, RestartBudget
 
 
@@ -95,3 +96,16 @@ def test_policies_tell_what_they_are() -> None:
         "once",
         "at most 3 in 60 s",
     ]
+
+
+def test_waits_grow_up_to_a_limit_and_are_never_quite_the_same() -> None:
+    backoff = Backoff(first=1, factor=2, longest=10, jitter=0.5)
+    assert [backoff.seconds(n, 0.5) for n in range(1, 7)] == [1, 2, 4, 8, 10, 10]
+    assert (backoff.seconds(1, 0), backoff.seconds(1, 1)) == (0.5, 1.5)
+    assert backoff.seconds(10_000, 1) == 15
+
+
+@pytest.mark.parametrize("wrong", [{"first": 0}, {"longest": -1}, {"factor": 0.5}, {"jitter": 2}])
+def test_a_backoff_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(BadValue):
+        Backoff(**wrong)

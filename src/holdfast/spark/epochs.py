@@ -25,7 +25,7 @@ from holdfast.errors import (
     ReplayDiverged,
     SinkFailed,
     StagedGone,
-    in_words,
+    StorageFailed,
 )
 from holdfast.repository import Decisions, GapRecord, Gaps, Lease
 from holdfast.repository.gaps import OFFSETS, QUARANTINED, REPLAY
@@ -209,6 +209,7 @@ class EpochRunner:
 
         Losing the race for the slot means that the epoch was decided after all; then that decision is returned.
         """
+        self._lease.check()
         slots = self._decisions.look(self.owner.stream, self.timeline, epoch)
         closed = [*slots.closed, *self._closed(slots.open)]
         for decision in closed:
@@ -267,7 +268,11 @@ class EpochRunner:
         return Share(handle=staged.handle, rows=staged.rows, stands=epoch if staged.trace else before, before=before)
 
     def _decide(self, attempt: Attempt, facts: Facts) -> None:
-        """Close the slot with commit. Whoever loses has been replaced: it drops what it staged, and stops."""
+        """Close the slot with commit. Whoever loses drops what it staged.
+
+        It has been replaced, and stops; or an older driver, paused while it cleared up, closed the slot just now: then
+        the next try has a slot of its own.
+        """
         ours = Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=self._lease.number, facts=facts.plain())
         stands = self._decisions.close(ours)
         if stands != ours:
@@ -275,7 +280,8 @@ class EpochRunner:
             for sink in self.sinks.values():
                 sink.abort(Key(self.owner, attempt, self._lease.number))
             self._lease.check()
-            raise Fenced(number=self._lease.number, newer=stands.lease, holder=f"the driver that closed {attempt}")
+            why = f"lease {stands.lease} closed it with {stands.verdict} at the same moment"
+            raise StorageFailed(action="decide", key=str(attempt), why=why)
         self._move(Move.DECIDE)
         if facts.quarantined:
             self._record_quarantine(attempt, facts)
@@ -293,7 +299,7 @@ class EpochRunner:
                 sink.commit(Key(self.owner, attempt, lease), share.handle)
             except Exception as error:  # a sink of the user's may raise anything
                 failed[name] = error
-                _log.warning("stream %s epoch %d: %s", self.owner.stream, attempt.epoch, in_words(error))
+                _log.warning("stream %s epoch %d: %s", self.owner.stream, attempt.epoch, brief(error))
                 continue
             self._move(Move.COMMIT)
             self._reach("committed")
@@ -302,7 +308,7 @@ class EpochRunner:
             if isinstance(first, StagedGone):
                 raise first
             raise InDoubt(
-                stream=self.owner.stream, epoch=attempt.epoch, sinks=tuple(failed), why=in_words(first)
+                stream=self.owner.stream, epoch=attempt.epoch, sinks=tuple(failed), why=brief(first)
             ) from first
         self._sink = None
         self._move(Move.COMMIT_LAST)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checked import checked_name
 from holdfast.epoch import Reach, unwatched
-from holdfast.errors import AlreadyExists, BadValue, NotFound, NotSupported, StreamFailed
+from holdfast.errors import AlreadyExists, BadValue, Fenced, NotFound, NotSupported, StreamFailed
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.recovery import RecoveryPlan
 from holdfast.repository import Identity, Lease, LocalRepository
@@ -191,8 +191,7 @@ class Pipeline:
                         _log.warning("stopping at the end of each stream's epoch; once more stops at once")
                         threading.Thread(target=handle.stop, name="holdfast-stop", daemon=True).start()
                     elif asked.signals > 1:
-                        handle.cut()
-                        raise KeyboardInterrupt
+                        raise asked.end
             except BaseException:
                 handle.cut()
                 raise
@@ -281,11 +280,15 @@ class PipelineHandle:
     def await_termination(self, timeout: float | None = None) -> PipelineStatus:
         """Wait until all streams have ended; raise `StreamFailed` where one gave up, `TimeoutError` after `timeout`.
 
+        A driver that was replaced by a newer one ends with `Fenced`.
         A stream that gives up ends the pipeline: the others stop at their epoch's end.
         """
         if not self._over.wait(timeout):
             raise TimeoutError(f"pipeline {self.name!r} still runs after {timeout} s")
         failures = self._failures()
+        for failure in failures:
+            if isinstance(failure.__cause__, Fenced):
+                raise failure.__cause__  # the whole pipeline was replaced, not a stream of it
         if failures:
             raise failures[0]
         return self.status()
@@ -340,10 +343,12 @@ class _Asked:
 
     def __init__(self) -> None:
         self.signals = 0
+        self.end: BaseException = KeyboardInterrupt()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+        del frame
         self.signals += 1
+        self.end = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,6 @@ from holdfast.errors import (
     StagedGone,
     Storage,
     StreamFailed,
-    in_words,
 )
 from holdfast.policy import Backoff, RestartBudget
 from holdfast.recovery import RecoveryPlan, plan
@@ -158,6 +157,7 @@ class StreamRun:
         1. Build the DataFrame and refuse what cannot hold.  2. Open the sinks.  3. Compare decisions, Spark's logs and
         sinks.  4. Finish the last decision where a sink lacks it.  5. Close and discard what is open.
         """
+        self._run.lease.check()
         self._df = self._built()  # 1
         stateful = adapter.is_stateful(self._df)
         self._settings = self._pinned_settings()
@@ -265,7 +265,7 @@ class StreamRun:
                 raise self._doubt(decision, list(made.finish), error) from error
 
     def _doubt(self, decision: Decision, sinks: list[str], error: Exception) -> InDoubt:
-        return InDoubt(stream=self.name, epoch=decision.attempt.epoch, sinks=tuple(sinks), why=in_words(error))
+        return InDoubt(stream=self.name, epoch=decision.attempt.epoch, sinks=tuple(sinks), why=brief(error))
 
     def _accepts(self, word: str) -> bool:
         return word in self._run.accept
