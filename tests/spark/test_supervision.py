@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from holdfast.errors import NotSupported, SinkFailed, StreamFailed
+from holdfast.errors import BadInput, NotSupported, SinkFailed, StreamFailed
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.repository import GapRecord, Gaps, LocalRepository
 from holdfast.sinks.files import FileSink
@@ -338,3 +338,56 @@ def test_complete_replaces_and_the_old_result_stays_until_then(spark: SparkSessi
     assert rig.visible() == [[1]]
     rig.run()
     assert rig.visible() == [[3]]
+
+
+def test_a_local_folder_on_a_cluster_is_refused_unless_it_is_shared(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each machine would have a folder of its own."""
+    from holdfast.spark import adapter
+
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    rig.add(1)
+    monkeypatch.setattr(adapter, "is_local", lambda _: False)
+    with pytest.raises(NotSupported, match="shared=True"):
+        rig.run()
+    rig.run(shared=True)
+    assert rig.visible() == [[1]]
+
+
+def test_a_session_of_spark_connect_is_refused(tmp_path: Path) -> None:
+    """Its driver is elsewhere."""
+    pipeline = Pipeline("remote", tmp_path)
+    pipeline.stream(lambda spark: spark, name="x", sinks=FileSink(tmp_path / "x"))
+    with pytest.raises(NotSupported, match="Spark Connect"):
+        pipeline.run(object())
+
+
+BAD: dict[str, Callable[[Path], object]] = {
+    "no stream": lambda t: Pipeline("p", t).run(),
+    "no sink": lambda t: Pipeline("p", t).stream(lambda s: s, name="x", sinks=[]),
+    "a sink that is none": lambda t: Pipeline("p", t).stream(lambda s: s, name="x", sinks=["out"]),
+    "two sinks of one name": lambda t: Pipeline("p", t).stream(
+        lambda s: s, name="x", sinks=[FileSink(t / "a/out"), FileSink(t / "b/out")]
+    ),
+    "a bad name": lambda t: Pipeline("p/q", t),
+    "a bad stream name": lambda t: Pipeline("p", t).stream(lambda s: s, name="a b", sinks=FileSink(t / "x")),
+    "a bad output mode": lambda t: Pipeline("p", t).stream(
+        lambda s: s, name="x", sinks=FileSink(t / "x"), output_mode="replace"
+    ),
+    "a bad trigger": lambda t: Pipeline("p", t).stream(lambda s: s, name="x", sinks=FileSink(t / "x"), trigger=5),
+    "a bad policy": lambda t: Pipeline("p", t, restart={"sinks": RestartPolicy.once()}).stream(
+        lambda s: s, name="x", sinks=FileSink(t / "x")
+    ),
+    "a bad word": lambda t: Pipeline("p", t).start(accept=["everything"]),
+    "a bad format": lambda t: FileSink(t / "x", format="avro"),
+    "a bad layout": lambda t: FileSink(t / "x", layout="daily"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_before_anything_is_touched(what: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        BAD[what](tmp_path)
+    assert "Next: " in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

@@ -139,14 +139,9 @@ class Pipeline:
         wants to go on with: "sinks" (they changed), "gaps" (an epoch begins elsewhere), "replay" (a state was rebuilt
         otherwise). `reach` is called at each point of the protocol, for tests.
         """
-        if not self._streams:
-            raise BadValue(what="pipeline", value=self.name, why="it has no stream", do="add one with @pipeline.stream")
         accepted = _checked_accept(accept)
-        session, own = (spark or self._spark, False) if spark or self._spark else embedded()
-        assert session is not None  # noqa: S101 - for the type checker: one of the two
-        with contextlib.ExitStack() as undo:
-            if own:
-                undo.callback(session.stop)
+        session, undo = self._session(spark)
+        with undo:
             adapter.require_classic(session)
             self._require_reachable(session)
             retain = adapter.require_retention(session)
@@ -171,6 +166,18 @@ class Pipeline:
                 stream.recover()
             return PipelineHandle(self.name, run, streams, undo.pop_all())
 
+    def _session(self, spark: SparkSession | None) -> tuple[SparkSession, contextlib.ExitStack]:
+        """Return the session to use, and what stops it at the end if it was made here."""
+        if not self._streams:
+            raise BadValue(what="pipeline", value=self.name, why="it has no stream", do="add one with @pipeline.stream")
+        given, undo = spark or self._spark, contextlib.ExitStack()
+        if given is not None:
+            return given, undo
+        session, new = embedded()
+        if new:
+            undo.callback(session.stop)
+        return session, undo
+
     def run(
         self,
         spark: SparkSession | None = None,
@@ -183,8 +190,9 @@ class Pipeline:
 
         SIGTERM and Ctrl-C end every stream at its epoch's end; a second one ends them at once.
         """
-        with _signals() as asked:
-            handle = self.start(spark, available_now=available_now, accept=accept, reach=reach)
+        session, undo = self._session(spark)  # first: Spark takes Ctrl-C for itself when it starts
+        with undo, _signals() as asked:
+            handle = self.start(session, available_now=available_now, accept=accept, reach=reach)
             try:
                 while not handle.wait(_LOOK_S):
                     if asked.signals == 1 and not handle.stopping:
