@@ -375,8 +375,7 @@ class StreamRun:
         if kind not in BUDGETED or (runner.stateful and kind is not Kind.SINK):
             return False
         runner.poison = failure
-        for budget in self._budgets.values():
-            budget.give_back(times - 1)  # they led here, which the user asked for
+        self._budgets[kind].give_back(times - 1)  # they led here, which the user asked for
         return True
 
     def _give_up(self, error: Exception, kind: Kind, failure: Failure | None) -> None:
