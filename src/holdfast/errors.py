@@ -19,6 +19,7 @@
     │   ├── Locked                   another live process holds the lock
     │   ├── AppendOpen               an append to this log is under way already
     │   ├── LeaseTaken               another writer took the lease at the same moment
+    │   ├── EpochClosed              the epoch was decided long ago: this writer was paused, and must stop
     │   └── Fenced                   a newer lease was taken: this writer must stop
     ├── Mismatch                     sound, but not what was asked for: open the right thing
     │   ├── AlreadyExists            something stands where a new thing was to be made
@@ -39,6 +40,7 @@
     │   ├── SinkAhead                a sink holds epochs that this repository never decided
     │   ├── SinkForeign              a sink's place belongs to another pipeline, or to an earlier one of this name
     │   ├── SinksChanged             the stream's sinks are not those of its last decision
+    │   ├── StreamChanged            the program says something else of a stream or sink than when it began
     │   ├── SchemaMismatch           a table does not take the columns of the stream
     │   └── StagedGone               what was prepared for an epoch is not there any more
     ├── Corrupt                      bytes are damaged: restore them from a copy
@@ -330,6 +332,16 @@ class Fenced(Busy):
     next_step = "end this process; the newer one goes on with the pipeline"
 
 
+class EpochClosed(Busy):
+    """The epoch was decided, and its slots pruned, while this writer was paused. Nothing was changed."""
+
+    stream: str
+    epoch: int
+    floor: int
+    says = "epoch {e.epoch} of stream {e.stream!r} was closed long ago: decisions before epoch {e.floor} are pruned"
+    next_step = "end this process; a newer one has gone on with the pipeline"
+
+
 # --- open the right thing --------------------------------------------------------------------------------------------
 
 
@@ -462,7 +474,9 @@ class OffsetsGap(Mismatch):
         "epoch {e.epoch} of stream {e.stream!r} begins at {e.begins} of source {e.source}{e.of_partition}, "
         "but the epoch before it ended at {e.ended}"
     )
-    next_step = "put the stream's spark/ folder back as it was, or run with accept=['gaps'] to record the gap and go on"
+    next_step = (
+        "put the stream's spark/ folder back as it was, or pipeline.run(accept=['gaps']) to record the gap and go on"
+    )
 
     @property
     def of_partition(self) -> str:
@@ -481,7 +495,9 @@ class ReplayDiverged(Mismatch):
         "epoch {e.epoch} of stream {e.stream!r} gave other rows when its state was rebuilt "
         "({e.decided} when decided, {e.found} now): the query is not deterministic"
     )
-    next_step = "make the query deterministic, or run with accept=['replay'] to keep the rebuilt state; it is recorded"
+    next_step = (
+        "make the query deterministic, or pipeline.run(accept=['replay']) to keep the rebuilt state; it is recorded"
+    )
 
 
 class SparkLogMismatch(Mismatch):
@@ -527,7 +543,10 @@ class SinkForeign(Mismatch):
     place: str
     owner: str
     says = "sink {e.sink!r}: {e.place} belongs to {e.owner}"
-    next_step = "use that pipeline's repository, or choose another place: appending here would write rows twice"
+    next_step = (
+        "use that pipeline's repository, or choose another place: appending here would write rows twice; "
+        "to begin again from nothing, remove what the sink holds and its ledger (see docs/howto.md)"
+    )
 
 
 class SinksChanged(Mismatch):
@@ -546,9 +565,19 @@ class SinksChanged(Mismatch):
         if self.in_doubt:
             return f"run once with the same sinks first: epoch {self.in_doubt} may not be in the removed ones yet"
         return (
-            "give the same sinks (by name), or run with accept=['sinks']: an added sink begins with the next epoch, "
-            "a removed one gets nothing more"
+            "give the same sinks (by name), or pipeline.run(accept=['sinks']): an added sink begins with the next "
+            "epoch, a removed one gets nothing more"
         )
+
+
+class StreamChanged(Mismatch):
+    """The program says something else of a stream, or of one of its sinks, than when it began."""
+
+    what: str
+    before: str
+    now: str
+    says = "{e.what} was {e.before} when it began, and is {e.now} now"
+    next_step = "put it back as it was, or begin anew under another name and with another target"
 
 
 class SchemaMismatch(Mismatch):

@@ -25,6 +25,8 @@ from holdfast.errors import (
 )
 from holdfast.repository import Gaps, LocalRepository
 from holdfast.sinks.files import FileSink
+from holdfast.sinks.sqlite import SqliteSink
+from holdfast.spark.pipeline import Pipeline
 from holdfast.testing import CrashAt
 from rig import FilesTarget, Rig, SqliteTarget
 
@@ -299,3 +301,19 @@ def test_damage_to_a_decision_is_an_error(rig: Rig) -> None:
     found.write_bytes(found.read_bytes().replace(b'"rows"', b'"sowr"', 1))
     with pytest.raises(HoldfastError, match="damaged"):
         rig.run()
+
+
+def test_a_renamed_stream_does_not_write_everything_again(spark: SparkSession, tmp_path: Path) -> None:
+    """The name is the identity: under another one, a table that has an owner is refused, unless all share it."""
+    rig = Rig(spark, tmp_path, [SqliteTarget(tmp_path / "out.db")])
+    three_epochs(rig)
+    before = rig.visible()
+    renamed = Pipeline("torment", tmp_path / "root")
+    renamed.stream(rig.build, name="renamed", sinks=SqliteSink(tmp_path / "out.db", "rows"))
+    with pytest.raises(SinkForeign, match="stream 'rows' of pipeline 'torment'"):
+        renamed.run(spark, available_now=True)
+    assert rig.visible() == before
+    shared = Pipeline("torment", tmp_path / "root")
+    shared.stream(rig.build, name="beside", sinks=SqliteSink(tmp_path / "out.db", "rows", share=True))
+    shared.run(spark, available_now=True)
+    assert len(rig.visible()[0]) == 2 * len(before[0])

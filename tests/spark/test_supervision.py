@@ -359,8 +359,11 @@ def test_a_session_of_spark_connect_is_refused(tmp_path: Path) -> None:
     """Its driver is elsewhere."""
     pipeline = Pipeline("remote", tmp_path)
     pipeline.stream(lambda spark: spark, name="x", sinks=FileSink(tmp_path / "x"))
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(NotSupported, match="Spark Connect"):
-        pipeline.run(object())
+        pipeline.run(remote)
+    with pytest.raises(BadInput, match="a SparkSession is due"):
+        pipeline.run("local[2]")
 
 
 BAD: dict[str, Callable[[Path], object]] = {

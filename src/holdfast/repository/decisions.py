@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass
 
 from holdfast.epoch import Attempt, Decision, Verdict
-from holdfast.errors import NotFound, RecordCorrupt
+from holdfast.errors import EpochClosed, NotFound, RecordCorrupt
 from holdfast.repository.base import Repository, checked_repository
+from holdfast.seal import Record
 
 _SLOT = re.compile(r"(\d+)\.(\d+)\.json")
 
@@ -34,7 +35,20 @@ class Decisions:
         """Close a slot and return what stands in it: this decision, or the one that came first."""
         key = slot_key(decision.attempt)
         put = self._repository.put_if_absent(key, decision.sealed())
+        if put.won:
+            self._require_open(decision.attempt)
         return _decoded(put.data, key, decision.attempt)
+
+    def _require_open(self, attempt: Attempt) -> None:
+        """Refuse a slot that is free only because it was pruned: its epoch was decided long ago."""
+        try:
+            key = _floor_key(attempt.stream, attempt.timeline)
+            floor = Floor.unsealed(self._repository.read(key), key).epoch
+        except NotFound:
+            return
+        if attempt.epoch < floor:
+            self._repository.delete(slot_key(attempt))
+            raise EpochClosed(stream=attempt.stream, epoch=attempt.epoch, floor=floor)
 
     def look(self, stream: str, timeline: int, epoch: int) -> Slots:
         """Look at an epoch's slots, one after another; the list of all decisions is never read.
@@ -63,15 +77,30 @@ class Decisions:
         return None
 
     def prune(self, stream: str, timeline: int, before: int) -> int:
-        """Remove the slots of epochs before this one; return how many. For the holder of the lease."""
+        """Remove the slots of epochs before this one; return how many. For the holder of the lease.
+
+        First it is written down up to where: a driver that wakes up later must not find its old slot free.
+        """
         names = self._names(stream, timeline)
         old = [name for name in names if (match := _SLOT.fullmatch(name)) and int(match[1]) < before]
+        if old:
+            self._repository.put(_floor_key(stream, timeline), Floor(epoch=before).sealed())
         for name in old:
             self._repository.delete(f"{_folder(stream, timeline)}/{name}")
         return len(old)
 
     def _names(self, stream: str, timeline: int) -> list[str]:
         return self._repository.list(_folder(stream, timeline))
+
+
+class Floor(Record, frozen=True, kw_only=True):
+    """Up to where slots were pruned: epochs before this one are closed, whatever their slots say."""
+
+    epoch: int
+
+
+def _floor_key(stream: str, timeline: int) -> str:
+    return f"{stream_folder(stream, timeline)}/floor.json"
 
 
 def stream_folder(stream: str, timeline: int) -> str:

@@ -53,6 +53,11 @@ def local_path(what: str, address: str | os.PathLike[str]) -> Path:
     return Path(path).absolute()
 
 
+def hadoop_address(path: Path) -> str:
+    """Return a local path as Hadoop takes it: with its scheme, and not percent-encoded, which Hadoop would not undo."""
+    return f"file:{path}"
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -6,8 +6,9 @@ however often it is called. Between the two stands the durable decision, which n
 What a sink must keep:
 
 - `prepare` makes nothing visible. Whatever it leaves carries the name of its key, lease and attempt included, so that
-  no two tries share a folder, a table or a transaction. It runs one action on the DataFrame: rows that are computed
-  twice may differ. The handle is small JSON, without secrets: it is kept in the repository.
+  no two tries share a folder, a table or a transaction. The handle is small JSON, without secrets: it is kept in the
+  repository. A sink that runs exactly one Dataset action on the DataFrame may say so with `one_action = True`; for all
+  others the rows are frozen first, because rows that are computed twice may differ.
 - `commit` is idempotent, and bears that two drivers call it at the same moment with the same handle. It remembers the
   key together with the data: in one transaction, or by what it leaves. A key at or before the last one that it
   remembers is done already. It checks that it moved exactly the rows that the handle counts. If what was prepared is
@@ -28,7 +29,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.checked import checked_name
 from holdfast.epoch import Attempt, Reach, unwatched
@@ -119,7 +120,13 @@ class Setting:
 
 
 class Sink(ABC):
-    """Where a stream's epochs go; see the contract at the top of this file. Write one by subclassing."""
+    """Where a stream's epochs go; see the contract at the top of this file. Write one by subclassing.
+
+    `target` names what is written to, where no two sinks of a pipeline may write to the same; `None` is not checked.
+    """
+
+    one_action: ClassVar[bool] = False
+    target: str | None = None
 
     def __init__(self, name: str) -> None:
         self.name = checked_name("sink", name)

@@ -19,14 +19,13 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkForeign, StagedGone
+from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkForeign, StagedGone, StreamChanged
 from holdfast.repository.files import local_path, make_folder, sync_folder, temporary
 from holdfast.seal import Record, digest_of
 from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, Standing, refuse_mode
@@ -53,10 +52,17 @@ class OwnerRecord(Record, frozen=True, kw_only=True):
     pipeline: str
     uid: str
     stream: str
+    shape: str  # layout, format, partitioning: readers could not bear a change
 
 
 class FileSink(Sink):
-    """Files in a folder; see the rules at the top of this file."""
+    """Files in a folder, one owner a folder.
+
+    `format` is parquet, json, csv or orc; `layout` is epochs or flat; `partition_by` names columns that become folders;
+    `options` go to Spark's writer; `changelog` keeps every version of a row. The rules are at the top of this file.
+    """
+
+    one_action = True
 
     def __init__(
         self,
@@ -80,6 +86,7 @@ class FileSink(Sink):
         self.partition_by = [partition_by] if isinstance(partition_by, str) else list(partition_by)
         self.options = dict(options or {})
         self.changelog = changelog
+        self.target = f"files {os.path.realpath(self.path)}"
         self._staging = Staging(self.path.with_name(self.path.name + SUFFIX))
 
     def __repr__(self) -> str:
@@ -90,7 +97,9 @@ class FileSink(Sink):
     def open(self, setting: Setting) -> None:
         """Check the columns and the place, make the folder, and write the owner into it if it has none."""
         super().open(setting)
-        refuse_mode(self, setting.output_mode, self.changelog, "use a sink with a key")
+        refuse_mode(self, setting.output_mode, self.changelog, "use a table: SqliteSink or PostgresSink")
+        if self.path.exists() and not self.path.is_dir():
+            raise BadValue(what="sink path", value=str(self.path), why="there is a file", do="choose a folder")
         require_seen_by_all(self.name, setting)
         self._check_columns(setting)
         with self._failing("make its folder"):
@@ -131,13 +140,23 @@ class FileSink(Sink):
     def _claim(self, owner: Owner) -> None:
         ledger = self.path / LEDGER
         make_folder(ledger)
-        record = OwnerRecord(pipeline=owner.pipeline, uid=owner.uid, stream=owner.stream)
+        shape = f"layout {self.layout}, format {self.format}, partitioned by {self.partition_by}"
+        record = OwnerRecord(pipeline=owner.pipeline, uid=owner.uid, stream=owner.stream, shape=shape)
         with temporary(ledger, record.sealed()) as temp:
             try:
                 os.link(temp, ledger / OWNER_FILE)
             except FileExistsError:
-                return  # whose it is, `inspect` tells
+                found = self._owner()
+                if found and found.uid == owner.uid and found.shape != shape:
+                    raise StreamChanged(what=f"sink {self.name!r}", before=found.shape, now=shape) from None
         sync_folder(ledger)
+
+    def _owner(self) -> OwnerRecord | None:
+        path = self.path / LEDGER / OWNER_FILE
+        try:
+            return OwnerRecord.unsealed(path.read_bytes(), str(path))
+        except FileNotFoundError:
+            return None
 
     # --- an epoch ---
 
@@ -167,15 +186,15 @@ class FileSink(Sink):
     def _rename(self, key: Key, handle: dict[str, Any]) -> None:
         source, target = self._staging.folder(key), self.path / f"{EPOCH_COLUMN}={_place(key)}"
         if not self._stands(target / KEY_FILE, handle):
-            proven(self.name, source, key, handle)
-            self.setting.reach("committing")
             try:
+                proven(self.name, source, key, handle)
+                self.setting.reach("committing")
                 source.rename(target)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            except (StagedGone, OSError) as error:
+                if not self._stands(target / KEY_FILE, handle):  # else another driver was faster with the same one
+                    if isinstance(error, OSError) and not source.exists():
+                        raise StagedGone(sink=self.name, epoch=key.epoch) from error
                     raise
-                if not self._stands(target / KEY_FILE, handle):  # another driver was faster with the same one
-                    raise StagedGone(sink=self.name, epoch=key.epoch) from error
         sync_folder(self.path)  # found or made: whoever made it may have died before this
         sync_folder(self._staging.root)
 
@@ -183,7 +202,12 @@ class FileSink(Sink):
         entry = self.path / LEDGER / f"{_place(key)}.key"
         source = self._staging.folder(key)
         if not self._stands(entry, handle) and self._last(key.timeline) < key.epoch:
-            record = proven(self.name, source, key, handle)
+            try:
+                record = proven(self.name, source, key, handle)
+            except StagedGone:
+                if self._stands(entry, handle) or self._last(key.timeline) >= key.epoch:
+                    return  # another driver was faster
+                raise
             folders = {self.path}
             for number, name in enumerate(record.files):
                 target = self.path / _flat_name(name, key)
@@ -195,8 +219,9 @@ class FileSink(Sink):
                 except FileExistsError:
                     pass  # linked by a driver that died, or that is as fast
                 except FileNotFoundError:
-                    if not self._stands(entry, handle):
+                    if self._last(key.timeline) < key.epoch:
                         raise StagedGone(sink=self.name, epoch=key.epoch) from None
+                    return  # others have gone on, and cleared it
             for folder in folders:
                 sync_folder(folder)
             with contextlib.suppress(FileExistsError):
@@ -237,11 +262,9 @@ class FileSink(Sink):
 
     def inspect(self, owner: Owner, timeline: int) -> Standing:
         """Look at the owner and at the last epoch in the folder or in its ledger."""
-        path = self.path / LEDGER / OWNER_FILE
         with self._failing("be inspected"):
-            try:
-                found = OwnerRecord.unsealed(path.read_bytes(), str(path))
-            except FileNotFoundError:
+            found = self._owner()
+            if found is None:
                 return Standing()
             if (found.pipeline, found.uid, found.stream) != (owner.pipeline, owner.uid, owner.stream):
                 return Standing(
@@ -257,7 +280,9 @@ class FileSink(Sink):
         return _places(self.path / LEDGER, _LEDGER_FILE)
 
     def _epochs(self) -> list[tuple[int, int]]:
-        return _places(self.path, _EPOCH_FOLDER)
+        """Return the epochs that are there: folders with a key; any other of such a name is not ours."""
+        found = _places(self.path, _EPOCH_FOLDER)
+        return [(t, e) for t, e in found if (self.path / f"{EPOCH_COLUMN}=t{t}-{e:010}" / KEY_FILE).exists()]
 
     def _failing(self, action: str) -> _Failing:
         return _Failing(self.name, action)

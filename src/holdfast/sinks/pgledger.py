@@ -111,18 +111,23 @@ class Ledger:
         """Return the SQL with which an executor writes its part's row; its arguments are gid and rows."""
         return self._row(key, False, sql.SQL("$1"), sql.SQL("$2")).as_string(None)
 
-    def foreign(self, conn: Connection) -> str | None:
-        """Return the uid of another owner that must not share the table with this one.
+    def foreign(self, conn: Connection, *, share: bool) -> str | None:
+        """Return another owner that must not share the table with this one, in words.
 
-        That is an earlier pipeline of this name, or anybody where one of the two replaces the whole table.
+        That is an earlier pipeline of this name; anybody where one of the two replaces the whole table; and, unless all
+        of them say that they share it, anybody at all.
         """
         query = sql.SQL(
-            "SELECT uid FROM {} WHERE target = {} AND uid <> {} AND (pipeline = {} AND stream = {} OR replaces OR {}) "
-            "ORDER BY at DESC LIMIT 1"
+            "SELECT pipeline, stream, uid FROM {} WHERE target = {} AND (uid, stream, sink) <> ({}, {}, {}) "
+            "AND (NOT {} OR replaces OR {} OR (uid <> {} AND pipeline = {} AND stream = {})) ORDER BY at DESC LIMIT 1"
         )
-        values = (self.target, self.owner.uid, self.owner.pipeline, self.owner.stream, self.replaces)
+        owner = self.owner
+        values = (
+            *(self.target, owner.uid, owner.stream, self.sink),
+            *(share, self.replaces, owner.uid, owner.pipeline, owner.stream),
+        )
         row = conn.execute(query.format(self.table, *map(sql.Literal, values))).fetchone()
-        return str(row[0]) if row else None
+        return f"stream {row[1]!r} of pipeline {row[0]!r} with the uid {row[2]}" if row else None
 
     def rival(self, conn: Connection) -> str | None:
         """Return another stream or sink of the same pipeline that must not share the table with this one."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -45,11 +45,16 @@ class PreparedHandle(msgspec.Struct, frozen=True, tag_field="method", tag="prepa
 
 
 class StagedHandle(msgspec.Struct, frozen=True, tag_field="method", tag="staged", forbid_unknown_fields=True):
-    """The table of this attempt, and the task attempts whose rows in it count."""
+    """The table of this attempt, the task attempts whose rows in it count, and what they do to the target.
+
+    That is decided with the epoch: the program may say otherwise when it is committed.
+    """
 
     table: str
     parts: list[int]
     rows: int
+    effect: Effect
+    key: list[str]
 
 
 Handle: TypeAlias = PreparedHandle | StagedHandle
@@ -151,7 +156,8 @@ def prepare_stage(work: Work, df: DataFrame, key: Key) -> StagedHandle:
     with work.server.transaction("make a staging table") as conn:
         conn.execute(_stage_definition(work, mark.table))
     told = work.run(df, into_stage(work.task(mark.table)))
-    handle = StagedHandle(mark.table, sorted(int(part) for part, _ in told), sum(rows for _, rows in told))
+    parts, rows = sorted(int(part) for part, _ in told), sum(rows for _, rows in told)
+    handle = StagedHandle(mark.table, parts, rows, work.effect, list(work.key))
     checked = [column.name for column in work.columns if _is_checked(work.table, column)]
     if checked or work.key:
         with work.server.transaction("take the staged rows") as conn:
@@ -166,6 +172,7 @@ def commit_stage(work: Work, conn: Connection, key: Key, handle: StagedHandle) -
 
     The columns are those that the staging table has: the stream's may have changed since.
     """
+    work = replace(work, effect=handle.effect, key=tuple(handle.key))
     stage = find_table(conn, TableName(work.table.schema, handle.table))
     if stage is None:
         raise StagedGone(sink=work.sink, epoch=key.epoch)

@@ -75,9 +75,12 @@ class PostgresSink(Sink):
     `dsn` is any libpq connection string; it reaches the executors, and no log, error or repository. `table` is `table`
     or `schema.table`, `key` the columns to upsert by, for which the table has a unique index. `method` is `prepared`,
     `staged`, or `auto`: prepared where that is possible. `create` makes a table that is not there. `epoch_column` names
-    a bigint column that is filled with the epoch. `changelog` keeps every version of a row. An epoch is written in at
-    most `parts` connections at a time; a statement waits for a lock for `lock_timeout` seconds.
+    a bigint column that is filled with the epoch. `changelog` keeps every version of a row. One stream owns a table,
+    unless all who write to it say `share`. An epoch is written in at most `parts` connections at a time; a statement
+    waits for a lock for `lock_timeout` seconds.
     """
+
+    one_action = True
 
     def __init__(
         self,
@@ -89,6 +92,7 @@ class PostgresSink(Sink):
         create: bool = False,
         epoch_column: str | None = None,
         changelog: bool = False,
+        share: bool = False,
         parts: int = 4,
         lock_timeout: float | timedelta = 30,
         name: str | None = None,
@@ -101,6 +105,7 @@ class PostgresSink(Sink):
         self._create = create
         self._epoch_column = epoch_column
         self._changelog = changelog
+        self._share = share
         self._parts = checked_positive("parts", parts)
         self._told = False
         self._work: Work | None = None
@@ -175,11 +180,11 @@ class PostgresSink(Sink):
             if table is not None and is_known(conn, table.schema, table.target):
                 # An empty table in its place would pass for one that holds all those epochs.
                 raise self._mismatch(
-                    f"it does not exist, and {LEDGER} says that it holds epochs; bring it back, or, to begin with an "
-                    f"empty one, delete the rows of {table.target} there"
+                    f"it does not exist, and {LEDGER} says that it holds epochs",
+                    f"bring it back, or, to begin with an empty one, delete the rows of {table.target} in {LEDGER}",
                 )
         if table is None:
-            raise self._mismatch("it does not exist; create it, or pass create=True")
+            raise self._mismatch("it does not exist", "create it, or pass create=True")
         if table.kind not in ("r", "p"):
             raise self._mismatch("it is not a table, but a view or something else")
         return table
@@ -194,8 +199,8 @@ class PostgresSink(Sink):
         if found:
             raise self._mismatch(found)
 
-    def _mismatch(self, why: str) -> SchemaMismatch:
-        return SchemaMismatch(sink=self.name, table=str(self._table), why=why)
+    def _mismatch(self, why: str, do: str | None = None) -> SchemaMismatch:
+        return SchemaMismatch(sink=self.name, table=str(self._table), why=why, **({"do": do} if do else {}))
 
     def _refuse_rival(self, conn: Connection, ledger: Ledger) -> None:
         rival = ledger.rival(conn)
@@ -287,7 +292,7 @@ class PostgresSink(Sink):
             if not ledger.exists(conn):
                 return Standing()
             last = ledger.last(conn, timeline)
-            return Standing(epoch=last[1] if last else 0, foreign=ledger.foreign(conn))
+            return Standing(epoch=last[1] if last else 0, foreign=ledger.foreign(conn, share=self._share))
 
     def _clear(self, conn: Connection, doomed: Doomed, patience: float) -> None:
         work = self._ready

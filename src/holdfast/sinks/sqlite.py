@@ -6,6 +6,7 @@ in one transaction with `synchronous=FULL`.
 Rules:
 - `append` adds rows. A key makes it an upsert: the last version of a row stands. `complete` replaces the whole table.
 - The ledger is the table `holdfast_epochs` in the same database. The last two epochs are kept in it.
+- One stream owns a table, unless all who write to it say `share=True`. A table that is replaced cannot be shared.
 - Types: whole numbers and booleans as INTEGER, float and double as REAL, text as TEXT, binary as BLOB. What SQLite has
   no type for is kept as text that reads back exactly: decimals, dates, timestamps (UTC where they have a zone).
 - Not kept: NaN becomes NULL, because SQLite has none.
@@ -67,7 +68,14 @@ _OF_OURS = "uid = ? AND stream = ? AND target = ?"
 
 
 class SqliteSink(Sink):
-    """A table in a SQLite database; see the rules at the top of this file."""
+    """A table in a SQLite database, written by one transaction an epoch.
+
+    `key` names the columns to upsert by; `create` makes a table that is not there; `epoch_column` names a column that
+    is filled with the epoch; `changelog` keeps every version of a row; `share` lets several streams write to the table,
+    if all of them say so. The rules are at the top of this file.
+    """
+
+    one_action = True
 
     def __init__(
         self,
@@ -78,6 +86,7 @@ class SqliteSink(Sink):
         create: bool = True,
         epoch_column: str | None = None,
         changelog: bool = False,
+        share: bool = False,
         name: str | None = None,
     ) -> None:
         self.path = local_path("database", path)
@@ -91,7 +100,13 @@ class SqliteSink(Sink):
         self.create = create
         self.epoch_column = epoch_column
         self.changelog = changelog
+        self.share = share
+        self.target = None if share else f"sqlite {os.path.realpath(self.path)} {table.lower()}"
         self._staging = Staging(self.path.with_name(self.path.name + SUFFIX) / self.name)
+
+    @property
+    def _ledger_name(self) -> str:
+        return self.table.lower()  # as SQLite compares names
 
     def __repr__(self) -> str:
         return f"SqliteSink({str(self.path)!r}, table={self.table!r})"
@@ -106,12 +121,15 @@ class SqliteSink(Sink):
         if not self.key and setting.output_mode == "update":
             refuse_mode(self, setting.output_mode, self.changelog, "pass key=[...] to upsert")
         columns = self._columns(setting)
+        if self.path.is_dir():
+            raise BadValue(what="database", value=str(self.path), why="there is a folder", do="choose a file")
         with self._failing("be opened"):
             make_folder(self.path.parent)
             self._staging.make()
             with self._connected() as connection:
                 connection.execute(_CREATE_LEDGER)
                 if not _columns_of(connection, self.table):
+                    self._refuse_lost_table(connection)
                     self._create_table(connection, columns)
                 self._check_table(connection, columns)
                 connection.execute("COMMIT")
@@ -139,13 +157,21 @@ class SqliteSink(Sink):
             found[self.epoch_column] = "INTEGER"
         return found
 
+    def _refuse_lost_table(self, connection: sqlite3.Connection) -> None:
+        """Refuse to make a table that the ledger knows: an empty one would pass for one that holds all those epochs."""
+        known = connection.execute(f"SELECT 1 FROM {LEDGER} WHERE target = ?", (self._ledger_name,)).fetchone()  # noqa: S608
+        if known:
+            why = f"it does not exist, and {LEDGER} says that it holds epochs"
+            do = f"bring it back, or, to begin with an empty one, delete the rows of {self._ledger_name!r} in {LEDGER}"
+            raise SchemaMismatch(sink=self.name, table=self.table, why=why, do=do)
+
     def _create_table(self, connection: sqlite3.Connection, columns: dict[str, str]) -> None:
         if not self.create:
-            why = "there is no such table"
-            raise SchemaMismatch(sink=self.name, table=self.table, why=f"{why}; create=True would make it")
-        parts = [f"{_quoted(name)} {kind}" for name, kind in columns.items()]
-        if self.key:
-            parts.append(f"PRIMARY KEY ({', '.join(map(_quoted, self.key))})")
+            do = "create it, or pass create=True"
+            raise SchemaMismatch(sink=self.name, table=self.table, why="there is no such table", do=do)
+        parts = [f"{_quoted(name)} {kind}{' NOT NULL' * (name in self.key)}" for name, kind in columns.items()]
+        if self.key:  # no PRIMARY KEY: of a whole number it would be SQLite's own row number, and NULL a new one
+            parts.append(f"UNIQUE ({', '.join(map(_quoted, self.key))})")
         connection.execute(f"CREATE TABLE {_quoted(self.table)} ({', '.join(parts)})")
 
     def _check_table(self, connection: sqlite3.Connection, columns: dict[str, str]) -> None:
@@ -167,8 +193,33 @@ class SqliteSink(Sink):
 
     def prepare(self, df: DataFrame, key: Key) -> Staged:
         """Stage the rows as Parquet. An epoch without rows leaves no trace, unless it replaces what was there."""
-        staged = stage(df, key, self._staging, self.setting)
-        return Staged(staged.handle, staged.rows, staged.paths, trace=staged.trace or self._replaces)
+        with self._failing("prepare"):
+            staged = stage(df, key, self._staging, self.setting)
+            effect = "replace" if self._replaces else "upsert" if self.key else "append"
+            if effect == "upsert" and staged.rows:
+                self._check_keys(key)
+        handle = staged.handle | {"effect": effect, "key": self.key}  # decided with the epoch, whatever is said later
+        return Staged(handle, staged.rows, staged.paths, trace=staged.trace or effect == "replace")
+
+    def _check_keys(self, key: Key) -> None:
+        """Refuse keys that are null, or come twice in one epoch: none of those rows is the last."""
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        files = _staged_files(self._staging.folder(key))
+        keys = pa.concat_tables([pq.ParquetFile(path).read(columns=self.key) for path in files])
+        nulls = [name for name in self.key if keys[name].null_count]
+        if nulls:
+            raise self._unfit(f"its key {', '.join(nulls)} is null in some rows")
+        if keys.group_by(self.key).aggregate([]).num_rows != keys.num_rows:
+            raise self._unfit("several rows of one epoch have the same key, and none of them is the last")
+
+    def _unfit(self, why: str) -> SinkFailed:
+        do = "give each key once an epoch and never null (aggregate by it, dropDuplicates, filter), then run again"
+        return SinkFailed(sink=self.name, action="take the rows", why=why, do=do)
+
+    def _replaced(self) -> bool:
+        return self._setting is not None and self._replaces
 
     @property
     def _replaces(self) -> bool:
@@ -176,7 +227,7 @@ class SqliteSink(Sink):
 
     def commit(self, key: Key, handle: dict[str, Any]) -> None:
         """Write rows and ledger in one transaction."""
-        if handle["rows"] or self._replaces:
+        if handle["rows"] or handle["effect"] == "replace":
             with self._failing(f"commit epoch {key.epoch}"), self._connected() as connection:
                 if self._last(connection, key.owner, key.timeline) < key.epoch and not self._later(connection, key):
                     self._write(connection, key, handle)
@@ -185,20 +236,20 @@ class SqliteSink(Sink):
         self._staging.sweep(key)
 
     def _write(self, connection: sqlite3.Connection, key: Key, handle: dict[str, Any]) -> None:
-        if self._replaces:
+        if handle["effect"] == "replace":
             connection.execute(f"DELETE FROM {_quoted(self.table)}")  # noqa: S608 - quoted
         if handle["rows"]:
             folder = self._staging.folder(key)
-            files = proven(self.name, folder, key, handle).files
+            proven(self.name, folder, key, handle)
             moved = 0
-            for rows in _rows(folder, files):
-                connection.executemany(self._insert(len(rows[0])), [self._row(row, key) for row in rows])
+            for names, rows in _rows(folder):
+                connection.executemany(self._insert(names, handle), [self._row(row, key) for row in rows])
                 moved += len(rows)
             if moved != handle["rows"]:
                 why = f"{moved} rows were staged where the decision counts {handle['rows']}"
                 raise SinkFailed(sink=self.name, action=f"commit epoch {key.epoch}", why=why)
         owner = key.owner
-        ours = (owner.uid, owner.stream, self.table)
+        ours = (owner.uid, owner.stream, self._ledger_name)
         connection.execute(
             f"INSERT INTO {LEDGER} VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - a constant
             (owner.pipeline, *ours, key.timeline, key.epoch, handle["rows"], time.time_ns() // 1_000_000),
@@ -211,19 +262,15 @@ class SqliteSink(Sink):
     def _row(self, row: tuple[Any, ...], key: Key) -> tuple[Any, ...]:
         return (*row, key.epoch) if self.epoch_column is not None else row
 
-    def _insert(self, width: int) -> str:
-        """Return the statement that adds one row, or replaces the one of its key."""
-        names = [each.name for each in self.setting.schema.fields]
-        if len(names) != width:
-            raise SinkFailed(sink=self.name, action="commit", why=f"{width} columns were staged, not {len(names)}")
-        if self.epoch_column is not None:
-            names.append(self.epoch_column)
+    def _insert(self, staged: list[str], handle: dict[str, Any]) -> str:
+        """Return the statement that adds one row of the staged columns, or replaces the one of its key."""
+        names = staged if self.epoch_column is None else [*staged, self.epoch_column]
         marks = ", ".join("?" * len(names))
         text = f"INSERT INTO {_quoted(self.table)} ({', '.join(map(_quoted, names))}) VALUES ({marks})"  # noqa: S608
-        if not self.key or self._replaces:
+        if handle["effect"] != "upsert":
             return text
-        rest = [f"{_quoted(name)} = excluded.{_quoted(name)}" for name in names if name not in self.key]
-        keys = ", ".join(map(_quoted, self.key))
+        rest = [f"{_quoted(name)} = excluded.{_quoted(name)}" for name in names if name not in handle["key"]]
+        keys = ", ".join(map(_quoted, handle["key"]))
         return f"{text} ON CONFLICT ({keys}) DO " + (f"UPDATE SET {', '.join(rest)}" if rest else "NOTHING")
 
     def abort(self, key: Key) -> None:
@@ -239,18 +286,19 @@ class SqliteSink(Sink):
         with self._failing("be inspected"), self._connected() as connection:
             if not _columns_of(connection, LEDGER):
                 return Standing()
-            foreign = connection.execute(
-                f"SELECT uid FROM {LEDGER} WHERE pipeline = ? AND stream = ? AND target = ? AND uid <> ?",  # noqa: S608
-                (owner.pipeline, owner.stream, self.table, owner.uid),
-            ).fetchone()
-            if foreign:
-                return Standing(foreign=f"an earlier pipeline {owner.pipeline!r} with the uid {foreign[0]}")
+            others = connection.execute(
+                f"SELECT pipeline, stream, uid FROM {LEDGER} WHERE target = ? AND NOT (uid = ? AND stream = ?)",  # noqa: S608
+                (self._ledger_name, owner.uid, owner.stream),
+            ).fetchall()
+            for pipeline, stream, uid in others:
+                if not self.share or self._replaced() or (pipeline, stream) == (owner.pipeline, owner.stream):
+                    return Standing(foreign=f"stream {stream!r} of pipeline {pipeline!r} with the uid {uid}")
             return Standing(self._last(connection, owner, timeline))
 
     def _last(self, connection: sqlite3.Connection, owner: Owner, timeline: int) -> int:
         found = connection.execute(
             f"SELECT max(epoch) FROM {LEDGER} WHERE {_OF_OURS} AND timeline = ?",  # noqa: S608 - constants
-            (owner.uid, owner.stream, self.table, timeline),
+            (owner.uid, owner.stream, self._ledger_name, timeline),
         ).fetchone()
         return int(found[0] or 0)
 
@@ -258,7 +306,7 @@ class SqliteSink(Sink):
         """Whether a later timeline has begun here: then this epoch is of one that was left."""
         found = connection.execute(
             f"SELECT 1 FROM {LEDGER} WHERE {_OF_OURS} AND timeline > ?",  # noqa: S608 - constants
-            (key.owner.uid, key.owner.stream, self.table, key.timeline),
+            (key.owner.uid, key.owner.stream, self._ledger_name, key.timeline),
         ).fetchone()
         return found is not None
 
@@ -299,17 +347,20 @@ def _unique_keys(connection: sqlite3.Connection, table: str) -> list[set[str]]:
     return found
 
 
-def _rows(folder: Path, files: dict[str, int]) -> Iterator[list[tuple[Any, ...]]]:
-    """Give what was staged, some rows at a time, as SQLite takes them."""
+def _staged_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("."))
+
+
+def _rows(folder: Path) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
+    """Give what was staged, some rows at a time, as SQLite takes them, with the names of the staged columns."""
     import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
 
-    for name in sorted(files):
-        if name.endswith(".parquet") and not Path(name).name.startswith("."):
-            with pq.ParquetFile(folder / name) as staged:
-                for batch in staged.iter_batches(_BATCH):
+    for path in _staged_files(folder):
+        with pq.ParquetFile(path) as staged:
+            for batch in staged.iter_batches(_BATCH):
+                if batch.num_rows:
                     columns = [_values(column) for column in batch.columns]
-                    if batch.num_rows:
-                        yield list(zip(*columns, strict=True))
+                    yield batch.schema.names, list(zip(*columns, strict=True))
 
 
 def _values(column: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import NotSupported, RecordCorrupt, SinkFailed, StagedGone
-from holdfast.repository.files import replace_durably
+from holdfast.repository.files import hadoop_address, replace_durably
 from holdfast.seal import Record, digest_of
 from holdfast.sinks.base import Key, Setting, Staged
 from holdfast.sinks.rows import counted
@@ -61,7 +61,7 @@ def stage(
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     if partition_by:
         writer = writer.partitionBy(*partition_by)
-    writer.mode("errorifexists").save(folder.as_uri())
+    writer.mode("errorifexists").save(hadoop_address(folder))
     count = rows()
     setting.reach("staging")
     if not count:

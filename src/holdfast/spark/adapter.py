@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyspark
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import Locked, NotSupported
+from holdfast.errors import BadValue, Locked, NotSupported
+from holdfast.repository.files import hadoop_address
 from holdfast.repository.oslock import OsLock
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ _STATEFUL = {
     "TransformWithStateInPySpark",
 }
 _settings = threading.RLock()  # a session's settings are changed around the start of one query at a time
+_locks = threading.Lock()
+_locked: set[Path] = set()  # what this process's JVM has locked
 _log = logging.getLogger(__name__)
 
 
@@ -62,7 +65,9 @@ def require_classic(spark: SparkSession) -> None:
     if not pyspark.__version__.startswith(f"{VERSION}."):
         why = f"Spark's internals differ by minor version, and this Holdfast knows {VERSION}"
         raise NotSupported(what=f"Spark {pyspark.__version__}", why=why, do=f"pip install 'pyspark=={VERSION}.*'")
-    if not isinstance(spark, SparkSession) or not hasattr(spark, "_jsparkSession"):
+    if not isinstance(spark, SparkSession):
+        if not type(spark).__module__.startswith("pyspark.sql.connect"):
+            raise BadValue(what="spark", value=spark, why="a SparkSession is due", do="pass one, or none at all")
         why = "its driver is elsewhere: neither its files nor its lock can be reached from here"
         raise NotSupported(what="a Spark Connect session", why=why, do="run the program on the driver: spark-submit")
 
@@ -141,7 +146,9 @@ def frozen(df: DataFrame) -> Iterator[DataFrame]:
         yield kept
     finally:
         with contextlib.suppress(Exception):  # the session may be gone
-            kept._jdf.queryExecution().logical().rdd().unpersist(False)  # `df.unpersist()` would leave the blocks
+            # `df.unpersist()` would leave the blocks, and `rdd.unpersist()` would warn of it at every epoch.
+            number = kept._jdf.queryExecution().logical().rdd().id()
+            kept.sparkSession.sparkContext._jsc.sc().unpersistRDD(number, False)
 
 
 def run_for_nothing(df: DataFrame) -> None:
@@ -155,8 +162,9 @@ def run_for_nothing(df: DataFrame) -> None:
 class JvmLock:
     """A lock that the driver's JVM holds, because it may live and write on for seconds after its Python was killed."""
 
-    def __init__(self, channel: Any, pid: int) -> None:
+    def __init__(self, channel: Any, pid: int, path: Path) -> None:
         self._channel = channel
+        self._path = path
         self._pid = pid  # of this Python: a forked child does not have the lock
 
     @classmethod
@@ -164,19 +172,17 @@ class JvmLock:
         """Take the lock on `path`, or raise `Locked` at once with the holder's pid."""
         jvm: Any = spark._jvm
         pid = int(jvm.java.lang.ProcessHandle.current().pid())
-        for _ in range(20):
-            channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
-            try:
-                lock = channel.tryLock()
-            except Py4JJavaError as error:
+        real = path.resolve()
+        with _locks:
+            if real in _locked:  # to open the file once more and close it would let go of the lock that is held
+                raise Locked(what=what, pid=pid, own=True)
+            for _ in range(20):
+                channel = jvm.java.io.RandomAccessFile(str(real), "rw").getChannel()
+                if channel.tryLock() is not None:
+                    _locked.add(real)
+                    return cls(channel, os.getpid(), real)
                 channel.close()
-                if "OverlappingFileLock" not in str(error.java_exception):
-                    raise
-                raise Locked(what=what, pid=pid, own=True) from None
-            if lock is not None:
-                return cls(channel, os.getpid())
-            channel.close()
-            OsLock.acquire(path, what).release()  # raises, with the pid of the holder; or it has just let go
+                OsLock.acquire(real, what).release()  # raises, with the pid of the holder; or it has just let go
         raise Locked(what=what, pid=0)
 
     @property
@@ -190,6 +196,8 @@ class JvmLock:
         if channel is not None and os.getpid() == self._pid:
             with contextlib.suppress(Exception):
                 channel.close()
+            with _locks:
+                _locked.discard(self._path)
 
     def __enter__(self) -> JvmLock:
         return self
@@ -231,7 +239,7 @@ def start_query(
 ) -> StreamingQuery:
     """Start a query that gives each batch to `body`."""
     writer = df.writeStream.foreachBatch(body).outputMode(output_mode).queryName(name).options(**options)
-    writer = writer.option("checkpointLocation", checkpoint.as_uri())
+    writer = writer.option("checkpointLocation", hadoop_address(checkpoint))
     if trigger:
         writer = writer.trigger(**trigger)
     with _with_settings(df.sparkSession, settings):
@@ -245,6 +253,11 @@ def stop_from_within(query: StreamingQuery) -> None:
     except Py4JJavaError as error:
         if "InterruptedException" not in str(error.java_exception):
             raise
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether the JVM is not there any more."""
+    return isinstance(error, Py4JNetworkError | ConnectionError)
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ import re
 from holdfast.errors import HoldfastError, in_words
 from holdfast.redaction import redacted_text
 
-_TELLING = re.compile(r"^(Caused by: )?[\w.]*(Error|Exception|Interrupt|Exit|Crashed)\b.*")
+_TELLING = re.compile(r"^(Caused by: |: )?[\w.]*(Error|Exception|Interrupt|Exit|Crashed)\b.*")
 _LONGEST = 600
 
 

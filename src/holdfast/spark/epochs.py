@@ -63,7 +63,7 @@ class Failure:
 
 
 class Stopping(Exception):
-    """A batch arrived after the stream was told to stop. Nothing of it was begun."""
+    """A batch arrived after the stream was stopped. Nothing of it was begun."""
 
 
 class Cut(Exception):
@@ -96,7 +96,10 @@ class EpochRunner:
         self.failure: Failure | None = None
         self.rows = 0
         self.stopping = threading.Event()
-        self.turned_away = False  # a batch came after that
+        self.thread = 0  # that an epoch is under way in
+        self._gate = threading.Lock()
+        self._busy = False  # an epoch is under way
+        self._shut = False  # no more may begin
         self.returned: int | None = None  # the last batch that was given back to Spark, for it to commit
         self.poison: Failure | None = None  # the next try at this epoch is to be quarantined instead
         self.at_end: Callable[[], None] = lambda: None  # called at the end of an epoch, once stopping was asked for
@@ -118,9 +121,33 @@ class EpochRunner:
 
     def __call__(self, df: DataFrame, batch: int) -> None:
         """Take one batch through; what goes wrong is kept for the supervisor and raised to Spark."""
-        if self.stopping.is_set():
-            self.turned_away = True
-            raise Stopping
+        with self._gate:
+            if self._shut:
+                raise Stopping
+            self._busy = True
+        self.thread = threading.get_ident()
+        try:
+            self._guarded(df, batch)
+        finally:
+            self._busy, self.thread = False, 0
+
+    def shut(self) -> bool:
+        """Let no epoch begin any more; return whether none is under way."""
+        with self._gate:
+            self._shut = not self._busy
+            return self._shut
+
+    @property
+    def busy(self) -> bool:
+        """Whether an epoch is under way."""
+        return self._busy
+
+    @property
+    def was_shut(self) -> bool:
+        """Whether no epoch may begin any more."""
+        return self._shut
+
+    def _guarded(self, df: DataFrame, batch: int) -> None:
         with self.mutex:
             self._state, self._sink = State.UNTRIED, None
             try:
@@ -134,7 +161,7 @@ class EpochRunner:
                 raise Cut from error  # py4j would not answer the JVM
             self.failure, self.returned = None, batch
             if self.stopping.is_set():
-                self.at_end()
+                self.at_end()  # it was asked for: the epoch at hand was the last one
 
     def cause(self, error: BaseException) -> BaseException:
         """Return why something failed: a driver that was replaced may find anything gone or changed; that is why."""
@@ -236,13 +263,14 @@ class EpochRunner:
         ]
 
     def _prepare(self, df: DataFrame, attempt: Attempt) -> tuple[dict[str, Staged], str | None]:
-        """Let every sink write. With several the rows are frozen first: each must get the same ones."""
+        """Let every sink write. With several, or one that may ask twice, the rows are frozen: they must be the same."""
         tell = None
         if self.stateful:
             df, tell = digested(df)
         staged: dict[str, Staged] = {}
         key = Key(self.owner, attempt, self._lease.number)
-        with adapter.frozen(df) if len(self.sinks) > 1 else contextlib.nullcontext(df) as rows:
+        freeze = len(self.sinks) > 1 or not all(sink.one_action for sink in self.sinks.values())
+        with adapter.frozen(df) if freeze else contextlib.nullcontext(df) as rows:
             for number, sink in enumerate(self.sinks.values(), 1):
                 self._sink = sink.name
                 staged[sink.name] = sink.prepare(rows, key)
@@ -283,11 +311,11 @@ class EpochRunner:
             why = f"lease {stands.lease} closed it with {stands.verdict} at the same moment"
             raise StorageFailed(action="decide", key=str(attempt), why=why)
         self._move(Move.DECIDE)
-        if facts.quarantined:
-            self._record_quarantine(attempt, facts)
 
     def _commit(self, attempt: Attempt, lease: int, facts: Facts) -> None:
         """Make every sink's handle visible. One that fails keeps no other from its turn."""
+        if facts.quarantined:
+            self._record_quarantine(attempt, facts)
         failed: dict[str, Exception] = {}
         shares = {} if facts.quarantined else facts.sinks
         for name, share in shares.items():
@@ -321,6 +349,7 @@ class EpochRunner:
         self.rows += facts.rows
         if attempt.epoch % PRUNE_EVERY == 0:
             self._decisions.prune(self.owner.stream, self.timeline, attempt.epoch - self._retain)
+        _log.info("stream %s: epoch %d is in every sink, %d rows", self.owner.stream, attempt.epoch, facts.rows)
         self.decided(attempt.epoch, facts.rows)
 
     # --- replay ---

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from pyspark.errors import AnalysisException
+
 from holdfast.errors import BadInput, Busy, Corrupt, Mismatch, Storage
 from holdfast.spark.epochs import Failure
 
@@ -39,6 +41,10 @@ _BY_TEXT = {
 
 def kind_of(error: BaseException, failure: Failure | None) -> Kind:
     """Tell what kind of failure it is; `failure` says where in an epoch it happened, if it was in one."""
+    if failure is not None and not isinstance(failure.error, Exception):
+        return Kind.REFUSED  # a crash on purpose, or an exit: nobody wants to go on
+    if isinstance(error, AnalysisException) or isinstance(error.__cause__, AnalysisException):
+        return Kind.REFUSED  # the same plan would fail again
     for kind, types in _BY_TYPE.items():
         if isinstance(error, types):
             return kind

@@ -18,7 +18,7 @@ from holdfast.errors import AlreadyExists, BadValue, Fenced, NotFound, NotSuppor
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.recovery import RecoveryPlan
 from holdfast.repository import Identity, Lease, LocalRepository
-from holdfast.repository.files import local_path, make_folder
+from holdfast.repository.files import failing_as, local_path, make_folder
 from holdfast.repository.lease import LOCK
 from holdfast.sinks.base import Sink
 from holdfast.spark import adapter
@@ -118,11 +118,21 @@ class Pipeline:
     def _add(self, spec: StreamSpec) -> None:
         if spec.name in self._streams:
             raise AlreadyExists(what=f"stream {spec.name!r} of pipeline {self.name!r}", do="give it another name")
-        taken = {id(sink): other.name for other in self._streams.values() for sink in other.sinks}
+        taken: dict[object, str] = {}
+        for other in self._streams.values():
+            for sink in other.sinks:
+                taken |= {id(sink): other.name, sink.target or id(sink): other.name}
         for sink in spec.sinks:
-            if id(sink) in taken:
-                why = f"stream {taken[id(sink)]!r} has it already"
-                raise BadValue(what=f"sink {sink.name!r} of stream {spec.name!r}", value=sink, why=why, do="make two")
+            place = id(sink) if id(sink) in taken else sink.target or id(sink)
+            if place in taken:
+                why = f"stream {taken[place]!r} writes there already"
+                raise BadValue(
+                    what=f"sink {sink.name!r} of stream {spec.name!r}",
+                    value=sink,
+                    why=why,
+                    do="give it a target of its own",
+                )
+            taken[place] = spec.name
         self._streams[spec.name] = spec
 
     def start(
@@ -170,6 +180,8 @@ class Pipeline:
         """Return the session to use, and what stops it at the end if it was made here."""
         if not self._streams:
             raise BadValue(what="pipeline", value=self.name, why="it has no stream", do="add one with @pipeline.stream")
+        with failing_as("make", self.repository.where):
+            make_folder(self.repository.root)  # before Spark takes its seconds
         given, undo = spark or self._spark, contextlib.ExitStack()
         if given is not None:
             return given, undo
@@ -230,7 +242,8 @@ class Pipeline:
         if self.shared:
             return None  # drivers may be on other machines: leases alone keep them apart
         path = self.repository.root / LOCK
-        make_folder(path.parent)
+        with failing_as("make", str(path.parent)):
+            make_folder(path.parent)
         return adapter.JvmLock.acquire(spark, path, f"the lease of pipeline {self.name!r}")
 
 
@@ -265,14 +278,22 @@ class PipelineHandle:
         return {stream.name: stream.plan for stream in self._streams if stream.plan is not None}
 
     def stop(self) -> None:
-        """End every stream at its epoch's end; returns when they have ended."""
+        """End every stream at its epoch's end; returns when they have ended and all is given back.
+
+        From inside an epoch, as in a callback, it returns at once: the end is asked for.
+        """
         self.stopping = True
+        if any(stream.is_inside for stream in self._streams):
+            for stream in self._streams:
+                stream.ask_to_stop()
+            threading.Thread(target=self.stop, name="holdfast-stop", daemon=True).start()
+            return
         stoppers = [threading.Thread(target=stream.stop, daemon=True) for stream in self._streams]
         for thread in stoppers:
             thread.start()
         for thread in [*stoppers, *self._threads]:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join()
+        self._over.wait()
 
     def cut(self) -> None:
         """End every stream at once, wherever it is: as safe as a kill. What is undone is finished at the next start."""

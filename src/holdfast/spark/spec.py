@@ -124,6 +124,8 @@ def checked_spec(
     quarantine_after: int | None,
 ) -> StreamSpec:
     """Check all that a user says of a stream."""
+    if name == "<lambda>":
+        raise BadValue(what="stream", value=name, why="a lambda has no name", do="pass name=... to stream()")
     checked = checked_name("stream", name)
     if not callable(build):
         raise BadValue(what=f"stream {checked!r}", value=build, why="a function of a SparkSession is due")

@@ -20,9 +20,11 @@ from holdfast.errors import (
     NotSupported,
     QueryFailed,
     SinkBehind,
+    SinkFailed,
     SinkForeign,
     StagedGone,
     Storage,
+    StreamChanged,
     StreamFailed,
 )
 from holdfast.policy import Backoff, RestartBudget
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 5.0  # for Spark to write a commit, before a stream is stopped
+_MOMENT_S = 0.5  # for an epoch to begin that Spark may be about to begin
 _UNREPLAYABLE = {"socket": "what it has read once it cannot read again, so a crash would lose it"}
 
 
@@ -81,7 +84,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """How a stream is doing."""
+    """How a stream is doing. `rows` counts what each sink was given in this run, not what it holds."""
 
     stream: str
     state: str  # starting, running, restarting, ended, stopped, failed
@@ -89,13 +92,14 @@ class StreamStatus:
     rows: int  # given to each sink in this run
     restarts: int
     in_doubt: int | None = None  # an epoch that is decided and not yet in every sink
-    error: str | None = None
+    last_error: str | None = None  # what the last restart, or the end, was for
 
 
 class StreamRecord(Record, frozen=True, kw_only=True):
     """How a stream was first started: Spark must be told the same ever after."""
 
     stream: str
+    output_mode: str
     settings: dict[str, str]
 
 
@@ -121,7 +125,6 @@ class _Watch:
     error: Exception | None = None
     plan: RecoveryPlan | None = None
     started: threading.Event = field(default_factory=threading.Event)
-    stopped_itself: bool = False
 
 
 class StreamRun:
@@ -158,6 +161,8 @@ class StreamRun:
         sinks.  4. Finish the last decision where a sink lacks it.  5. Close and discard what is open.
         """
         self._run.lease.check()
+        if self._runner is not None:
+            self._runner.failure = None  # what fails from here on is another failure
         self._df = self._built()  # 1
         stateful = adapter.is_stateful(self._df)
         self._settings = self._pinned_settings()
@@ -179,14 +184,16 @@ class StreamRun:
             if self._runner.clear(made.decided + 1)[1] is None:  # 5
                 break  # else a driver that we replace has decided it just now
         self._watch.plan = made
-        _log.info("%s", made.words())
+        _log.log(logging.WARNING if made.finish or made.replays else logging.INFO, "%s", made.words())
         return made
 
     def _built(self) -> DataFrame:
         df = self.spec.build(self._run.spark)
         if not getattr(df, "isStreaming", False):
-            why = "its function must return a streaming DataFrame"
-            raise BadValue(what=f"stream {self.name!r}", value=type(df).__name__, why=why, do="use spark.readStream")
+            why, do = "it is no streaming DataFrame", "read with spark.readStream, not spark.read"
+            if df is None:
+                why, do = "a streaming DataFrame is due", "let the function return it: is there a return statement?"
+            raise BadValue(what=f"what the function of stream {self.name!r} returned,", value=df, why=why, do=do)
         for source in adapter.source_names(df):
             if source in _UNREPLAYABLE:
                 raise NotSupported(
@@ -198,9 +205,14 @@ class StreamRun:
 
     def _pinned_settings(self) -> dict[str, str]:
         """Return the settings that this stream was first started with; they are written down at its first start."""
-        record = StreamRecord(stream=self.name, settings=adapter.state_settings(self._run.spark))
+        mode = self.spec.output_mode
+        record = StreamRecord(stream=self.name, output_mode=mode, settings=adapter.state_settings(self._run.spark))
         data = self._run.repository.put_if_absent(self._record_key, record.sealed()).data
-        settings = dict(StreamRecord.unsealed(data, self._record_key).settings)
+        first = StreamRecord.unsealed(data, self._record_key)
+        if first.output_mode != mode:
+            what = f"the output mode of stream {self.name!r}"
+            raise StreamChanged(what=what, before=repr(first.output_mode), now=repr(mode))
+        settings = dict(first.settings)
         if not self._run.shared:
             settings |= adapter.FAST_FILES  # under our lock nobody else writes there
         return settings
@@ -242,9 +254,11 @@ class StreamRun:
         for sink in self.spec.sinks:
             try:
                 standing = sink.inspect(self._owner, self._timeline)
-            except Storage as error:
-                if decision is None:
+            except Exception as error:  # a sink of the user's may raise anything
+                if isinstance(error, HoldfastError) and not isinstance(error, Storage):
                     raise
+                if decision is None:
+                    raise self._typed(sink.name, "be inspected", error) from error
                 raise self._doubt(decision, [sink.name], error) from error
             if standing.foreign is not None:
                 raise SinkForeign(sink=sink.name, place=repr(sink), owner=standing.foreign)
@@ -261,8 +275,13 @@ class StreamRun:
             except StagedGone as error:
                 before = facts.sinks[name].before
                 raise SinkBehind(stream=self.name, sink=name, holds=before, decided=made.decided) from error
-            except Storage as error:
+            except Exception as error:
+                if isinstance(error, HoldfastError) and not isinstance(error, Storage):
+                    raise
                 raise self._doubt(decision, list(made.finish), error) from error
+
+    def _typed(self, sink: str, action: str, error: Exception) -> Exception:
+        return error if isinstance(error, HoldfastError) else SinkFailed(sink=sink, action=action, why=brief(error))
 
     def _doubt(self, decision: Decision, sinks: list[str], error: Exception) -> InDoubt:
         return InDoubt(stream=self.name, epoch=decision.attempt.epoch, sinks=tuple(sinks), why=brief(error))
@@ -333,7 +352,10 @@ class StreamRun:
             found = QueryFailed(stream=self.name, why=why)
             found.__cause__ = cause
             return found
-        if self._stopping.is_set() and (adapter.is_interrupt(error) or (self._runner and self._runner.turned_away)):
+        if self._stopping.is_set() and (adapter.is_interrupt(error) or (self._runner and self._runner.was_shut)):
+            return Stopping()
+        if self._stopping.is_set() and adapter.is_gone(error):
+            _log.warning("stream %s: its JVM was ended too; the next start finishes what it was at", self.name)
             return Stopping()
         return QueryFailed(stream=self.name, why=brief(error))
 
@@ -374,6 +396,8 @@ class StreamRun:
             return False
         if kind not in BUDGETED or (runner.stateful and kind is not Kind.SINK):
             return False
+        if isinstance(failure.error, Storage) and not isinstance(failure.error, SinkFailed):
+            return False  # the repository's trouble, not the batch's
         runner.poison = failure
         self._budgets[kind].give_back(times - 1)  # they led here, which the user asked for
         return True
@@ -411,37 +435,50 @@ class StreamRun:
     # --- the outside ---
 
     def stop(self) -> None:
-        """End at the end of the epoch at hand, or at once where none is under way.
+        """End at the end of an epoch.
 
-        1. From here on no new epoch begins.  2. One that is under way ends, and stops its query itself.  3. Where none
-        was: the last one that was given back to Spark is committed by Spark, and then the query is stopped.
+        1. The epoch that is under way, or begins within a moment, stops its query itself at its end.  2. Where there is
+        none, no other may begin; Spark writes its commit of the last one, and the query is stopped.
         """
         self._stopping.set()
         runner = self._runner
         if runner is None:
             return
         runner.stopping.set()  # 1
-        with runner.mutex:  # 2
-            if self._watch.stopped_itself or not self._watch.started.is_set() or self._query is None:
-                return
-            end = time.monotonic() + _PATIENCE_S  # 3
-            while runner.returned is not None and not self._log.is_committed(runner.returned):
-                if time.monotonic() > end or not self._watch.started.is_set():
-                    break
-                time.sleep(0.005)
-            adapter.stop_from_within(self._query)
+        end = time.monotonic() + _MOMENT_S
+        while time.monotonic() < end and self._watch.started.is_set() and not runner.busy:
+            time.sleep(0.01)
+        if not self._watch.started.is_set() or self._query is None or not runner.shut():
+            return
+        end = time.monotonic() + _PATIENCE_S  # 2
+        while runner.returned is not None and not self._log.is_committed(runner.returned):
+            if time.monotonic() > end or not self._watch.started.is_set():
+                break
+            time.sleep(0.005)
+        adapter.stop_from_within(self._query)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the caller is inside one of this stream's epochs, as a callback is."""
+        return self._runner is not None and self._runner.thread == threading.get_ident()
+
+    def ask_to_stop(self) -> None:
+        """Let the epoch at hand be the last one."""
+        self._stopping.set()
+        if self._runner is not None:
+            self._runner.stopping.set()
 
     def cut(self) -> None:
         """End at once, wherever it is: as safe as a kill."""
         self._stopping.set()
         if self._runner is not None:
             self._runner.stopping.set()
+            self._runner.shut()
         if self._query is not None:
             adapter.stop_from_within(self._query)
 
     def _end_from_within(self) -> None:
         if self._watch.started.is_set() and self._query is not None:
-            self._watch.stopped_itself = True
             adapter.stop_from_within(self._query)
 
     def status(self) -> StreamStatus:
@@ -455,7 +492,7 @@ class StreamRun:
             rows=runner.rows if runner else 0,
             restarts=watch.restarts,
             in_doubt=doubt.epoch if doubt else None,
-            error=brief(watch.error) if watch.error else None,
+            last_error=brief(watch.error) if watch.error else None,
         )
 
     @property
