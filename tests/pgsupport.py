@@ -61,7 +61,9 @@ class Table:
         return sink
 
     def rows(self, *numbers: int) -> DataFrame:
-        return self.spark.createDataFrame([(n, f"row {n}") for n in numbers], SCHEMA).repartition(2)
+        values = ", ".join(f"({n}L, 'row {n}')" for n in numbers or [0])
+        df = self.spark.sql(f"SELECT * FROM VALUES {values} AS t(n, text)")  # noqa: S608
+        return (df if numbers else df.where("false")).repartition(2)
 
     def epoch(self, sink: PostgresSink, epoch: int, df: DataFrame) -> Staged:
         staged = sink.prepare(df, key(epoch))

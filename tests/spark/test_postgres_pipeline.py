@@ -30,7 +30,7 @@ def target(pg: Postgres, method: str = "auto", **options: Any) -> PostgresTarget
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("point", ["all prepared", "decided", "committing", "committed"])
+@pytest.mark.parametrize("point", ["all prepared", "decided"])
 def test_the_server_killed_between_two_steps(
     method: str, point: str, pg: Postgres, spark: SparkSession, tmp_path: Path
 ) -> None:

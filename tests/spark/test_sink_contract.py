@@ -35,11 +35,6 @@ class TestFilesFlat(_Files):
     layout = "flat"
 
 
-class TestJsonFlat(_Files):
-    layout = "flat"
-    format = "json"
-
-
 class _Sqlite(SinkContract):
     key: tuple[str, ...] = ()
 

@@ -242,11 +242,12 @@ class FileSink(Sink):
 
     def _stands(self, path: Path, handle: dict[str, Any]) -> bool:
         """Whether the key file at `path` is the handle's. One of somebody else's is never taken for ours."""
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            if path.parent.name.startswith(EPOCH_COLUMN) and names_in(path.parent):
-                raise SinkForeign(sink=self.name, place=str(path.parent), owner="nobody that it names") from None
+        data = _bytes(path)
+        if data is None and path.parent.name.startswith(EPOCH_COLUMN) and names_in(path.parent):
+            data = _bytes(path)  # another driver may have put it there this moment
+            if data is None:
+                raise SinkForeign(sink=self.name, place=str(path.parent), owner="nobody that it names")
+        if data is None:
             return False
         if digest_of(data) != handle["digest"]:
             found = KeyRecord.unsealed(data, str(path))
@@ -312,6 +313,13 @@ def _refuse_stores(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
             do="write to a table format with a log of its own (Delta Lake, Iceberg), or to a folder",
         )
     return path
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def _place(key: Key) -> str:

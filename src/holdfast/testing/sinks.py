@@ -23,7 +23,6 @@ from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged
 from holdfast.testing.crash import Crashed
 
 Rows = list[tuple[Any, ...]]
-_SCHEMA = "n long, text string"
 
 
 class SinkContract:
@@ -84,7 +83,7 @@ class SinkContract:
             staged = self._open(spark, tmp_path).prepare(_rows(spark, epoch, epoch + 10), self._key(epoch))
             sinks = [self._open(spark, tmp_path) for _ in range(2)]
             failures = _at_once([partial(sink.commit, self._key(epoch), staged.handle) for sink in sinks])
-            assert failures == []
+            assert not failures, failures
             expected = [each for e in range(1, epoch + 1) for each in (e, e + 10)]
             assert self._seen(spark, sinks[0]) == self._expected(expected, last=[epoch, epoch + 10])
 
@@ -176,7 +175,7 @@ class SinkContract:
                 raise Crashed(point)
 
         sink = self.make(folder)
-        schema = spark.createDataFrame([], _SCHEMA).schema
+        schema = _rows(spark, 1).schema
         sink.open(Setting(self.owner, schema, self.output_mode, spark, reach=reach, tell=lambda _: None))
         return sink
 
@@ -202,7 +201,10 @@ class SinkContract:
 
 
 def _rows(spark: Any, *numbers: int) -> Any:
-    return spark.createDataFrame([(n, f"row {n}") for n in numbers], _SCHEMA).repartition(2)
+    """Return rows without the help of a Python worker, which takes its time to start."""
+    values = ", ".join(f"({n}L, 'row {n}')" for n in numbers or [0])
+    df = spark.sql(f"SELECT * FROM VALUES {values} AS t(n, text)")  # noqa: S608 - numbers
+    return (df if numbers else df.where("false")).repartition(2)
 
 
 def _gone(act: Callable[[], object]) -> bool:
