@@ -43,7 +43,6 @@ def test_new_entries_of_a_sources_log(tmp_path: Path) -> None:
         (tmp_path / "sources/0" / name).write_text(name)
     assert list(log.source_entries({"0": 8})) == ["0/9.compact", "0/10"]
     assert list(log.source_entries({})) == ["0/0", "0/1", "0/8", "0/9.compact", "0/10"]
-    assert log.source_log() == {"0": 10}
     assert last_entries(["0/9.compact", "0/10"], {"0": 8, "1": 3}) == {"0": 10, "1": 3}
 
 

@@ -64,11 +64,6 @@ class SparkLog:
         ends = tuple(None if line == "-" else line for line in lines[2:])
         return Offsets(ends, hashlib.sha256(data).hexdigest(), watermark)
 
-    def source_log(self) -> dict[str, int]:
-        """Return the last entry of each source's own log, by source."""
-        logs = {source.name: _entries(source) for source in _folders(self.folder / "sources")}
-        return {source: max(entries) for source, entries in logs.items() if entries}
-
     def source_entries(self, after: dict[str, int]) -> dict[str, str]:
         """Return the digests of the sources' log entries that are newer than `after`."""
         found: dict[str, str] = {}

@@ -445,10 +445,14 @@ class StreamRun:
         if runner is None:
             return
         runner.stopping.set()  # 1
-        end = time.monotonic() + _MOMENT_S
-        while time.monotonic() < end and self._watch.started.is_set() and not runner.busy:
+        quiet = time.monotonic()
+        while self._watch.started.is_set() and self._query is not None:
+            if runner.busy:
+                quiet = time.monotonic()
+            elif time.monotonic() - quiet > _MOMENT_S and runner.shut():
+                break
             time.sleep(0.01)
-        if not self._watch.started.is_set() or self._query is None or not runner.shut():
+        else:
             return
         end = time.monotonic() + _PATIENCE_S  # 2
         while runner.returned is not None and not self._log.is_committed(runner.returned):
