@@ -70,6 +70,8 @@ def plan(
         if share and found < share.stands:
             if found < share.before:
                 raise SinkBehind(stream=stream, sink=sink, holds=found, decided=share.before)
+            if found > share.before:  # between the two nothing was decided for it
+                raise SinkAhead(stream=stream, sink=sink, holds=found, decided=share.before)
             finish.append(sink)
     return RecoveryPlan(stream, decided, decided > spark.commits, tuple(finish), stands)
 

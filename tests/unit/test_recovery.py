@@ -75,6 +75,12 @@ def test_a_sink_that_is_ahead(holds: int) -> None:
         planned(None, 0, 0, a=holds)
 
 
+def test_a_sink_that_holds_what_was_never_decided_for_it() -> None:
+    """The epoch between left no trace, and yet there is one."""
+    with pytest.raises(SinkAhead):
+        planned(decided(5, a=(5, 3)), 5, 4, a=4)
+
+
 def test_other_sinks() -> None:
     with pytest.raises(SinksChanged, match="'b'"):
         planned(decided(5, a=(5, 4)), 5, 5, a=5, b=0)
