@@ -197,7 +197,7 @@ class EpochRunner:
         self._reach("opened")
         start = list(self.course.ends) or [None] * len(offsets.ends)
         poison = self.poison if self.poison and self.poison.epoch == epoch else None
-        staged, digest = self._set_aside(df, poison) if poison else self._prepare(df, attempt)  # 2
+        staged, digest = self._set_aside(df) if poison else self._prepare(df, attempt)  # 2
         entries = self._log.source_entries(self.course.source_log)  # 3
         self._log.harden(batch, entries, [path for each in staged.values() for path in each.paths])
         self._move(Move.HARDEN)
@@ -283,12 +283,11 @@ class EpochRunner:
         self._reach("all prepared")
         return staged, tell() if tell else None
 
-    def _set_aside(self, df: DataFrame, poison: Failure) -> tuple[dict[str, Staged], str | None]:
+    def _set_aside(self, df: DataFrame) -> tuple[dict[str, Staged], str | None]:
         """Give no sink this epoch: it has failed again and again, and the user allowed it to be passed over."""
         if self.stateful:
             adapter.run_for_nothing(df)  # the state goes on; only sinks that refuse are passed over here
         self._move(Move.PREPARE_LAST)
-        del poison
         return {name: Staged({}, 0, trace=False) for name in self.sinks}, None
 
     def _share(self, name: str, staged: Staged, epoch: int) -> Share:
