@@ -13,6 +13,7 @@
     ├── Absent (LookupError)         create it, or correct the path
     │   ├── NotFound                 no such key in the repository
     │   ├── BlocksMissing            no file of blocks at this path
+    │   ├── CheckpointMissing        no checkpoint or savepoint of this id or name
     │   ├── LogMissing               no event log in this folder
     │   └── StageBlank               the device holds no image yet
     ├── Busy                         somebody else has it: wait, or stop the other
@@ -51,6 +52,7 @@
     │   ├── BlocksCut                a file of blocks that has not its size any more
     │   ├── CursorCorrupt            a cursor file
     │   ├── LogCorrupt               an event log
+    │   ├── CheckpointDamaged        a checkpoint: its manifest, or a file that it needs
     │   └── RecordCorrupt            a sealed record: lease, decision, identity, history
     ├── Storage                      the storage said no: mend it, then try again
     │   ├── StorageFailed            nothing was changed
@@ -64,6 +66,8 @@
         ├── LogHalted                an append failed earlier; the log must be opened again first
         ├── WorkerFailed             a worker's handler failed and its restart budget is used up
         ├── PersistFailed            a worker could not save its position
+        ├── CheckpointFailed         a checkpoint was given up: nothing else has changed
+        ├── CheckpointsFailed        more checkpoints in a row failed than are tolerable
         ├── QueryFailed              Spark ended a stream's query with an error
         └── StreamFailed             a stream failed and its restart budget is used up, or a restart could not help
 
@@ -256,6 +260,23 @@ class BlocksMissing(Absent):
     path: str
     says = "there is no file of blocks at {e.path}"
     next_step = "check the path, or make one with FileBlocks.create"
+
+
+class CheckpointMissing(Absent):
+    """No checkpoint of this id, or no savepoint of this name."""
+
+    checkpoint: int | str
+    where: str
+    says = "there is no {e.kind} in {e.where}"
+    next_step = "list what there is with Checkpoints(repository).all()"
+
+    @property
+    def kind(self) -> str:
+        """What was asked for, for people."""
+        if self.checkpoint == 0:
+            return "checkpoint that could be restored"
+        is_id = isinstance(self.checkpoint, int)
+        return f"checkpoint {self.checkpoint}" if is_id else f"savepoint {self.checkpoint!r}"
 
 
 class LogMissing(Absent):
@@ -662,6 +683,23 @@ class CursorCorrupt(Corrupt):
     next_step = "restore its file from a copy; deleting it would read the log from its beginning"
 
 
+class CheckpointDamaged(Corrupt):
+    """A checkpoint cannot be restored: its manifest is damaged, or a file that it needs. Others may be sound."""
+
+    checkpoint: int | str
+    why: str
+    offered: int | None = None  # the one before it that seems sound
+    says = "checkpoint {e.checkpoint} is damaged: {e.why}"
+    next_step = "{e.advice}"
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        if self.offered is None:
+            return "restore the repository from a copy; there is no checkpoint before it to go back to"
+        return f"ask for checkpoint {self.offered} by its id, the one before it, or restore the files from a copy"
+
+
 class LogCorrupt(Corrupt):
     """An event log's index, head or segment is damaged; `part` says which."""
 
@@ -809,6 +847,33 @@ class PersistFailed(Halted):
     why: str
     says = "worker {e.worker!r} could not save its position: {e.why}; the last saved one is {e.position}"
     next_step = "mend the storage, then start the worker again: it repeats the last batch"
+
+
+class CheckpointFailed(Halted):
+    """A checkpoint was given up. Its id is burnt; nothing else has changed, and the next one is tried as planned."""
+
+    checkpoint: int
+    why: str
+    late: tuple[str, ...] = ()
+    says = "checkpoint {e.checkpoint} was given up: {e.why}"
+    next_step = "{e.advice}"
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        if self.late:
+            return f"look at {', '.join(self.late)}: give a longer timeout, or make its epochs shorter"
+        return "mend the cause; the streams run on, and the last checkpoint stands"
+
+
+class CheckpointsFailed(Halted):
+    """More checkpoints in a row failed than the policy tolerates: the pipeline was stopped."""
+
+    pipeline: str
+    failures: int
+    why: str
+    says = "pipeline {e.pipeline!r} was stopped: {e.failures} checkpoints in a row failed, the last because {e.why}"
+    next_step = "mend the cause and start again: no row is lost, and the last checkpoint stands"
 
 
 class QueryFailed(Halted):

@@ -69,6 +69,36 @@ class SinkStatus:
         return cls("Failed", why)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamCut:
+    """Where one stream stood at the cut, and which files of Spark's are needed to start there.
+
+    `epoch` is the last one inside the cut; 0 says that the stream had not started. `offsets` are verbatim from Spark's
+    offset log, by source; `rows` were given to each sink since the stream's first epoch; `sinks` holds what each sink
+    noted of itself. `files` is the digest of the file list, an object of its own.
+    """
+
+    timeline: int
+    epoch: int
+    offsets: tuple[str | None, ...] = ()
+    watermark_ms: int = 0
+    rows: int = 0
+    output_mode: str = "append"
+    reads: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    state_format: str | None = None
+    confs: Mapping[str, str] = field(default_factory=dict)
+    sinks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    files: str | None = None
+    file_count: int = 0
+    file_bytes: int = 0
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what in ("offsets", "reads", "sources"):
+            object.__setattr__(self, what, tuple(getattr(self, what)))
+
+
 class Severity(StrEnum):
     """An error stops recovery; a warning is shown."""
 
@@ -135,6 +165,13 @@ class Manifest:
     pipeline_hash: int | None = None
     vnode_count: int = DEFAULT_VNODE_COUNT
     state_checksum: str | None = None
+    pipeline: str | None = None
+    uid: str | None = None
+    timeline: int = 0
+    lease: int = 0
+    savepoint: str | None = None  # its name, where it is one
+    parent: str | None = None  # the digest of the manifest before this one: the history is a chain
+    streams: Mapping[str, StreamCut] = field(default_factory=dict)
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -360,7 +397,7 @@ def _wire(value: Any) -> Any:
             return {"Failed": value.why or ""}
         case SinkStatus():
             return value.state
-        case ConnectorCheckpoint() | OperatorState():
+        case ConnectorCheckpoint() | OperatorState() | StreamCut():
             own = {each.name: _wire(getattr(value, each.name)) for each in fields(value) if each.name != "extra"}
             return {**own, **_raw(value.extra)}
         case Mapping():
@@ -421,6 +458,13 @@ def _manifest(raw: dict[str, msgspec.Raw]) -> Manifest:
         pipeline_hash=optional_integer("u64", "pipeline_hash"),
         vnode_count=integer("u16", "vnode_count") if "vnode_count" in raw else 0,
         state_checksum=text("state_checksum"),
+        pipeline=text("pipeline"),
+        uid=text("uid"),
+        timeline=integer("u64", "timeline") if "timeline" in raw else 0,
+        lease=integer("u64", "lease") if "lease" in raw else 0,
+        savepoint=text("savepoint"),
+        parent=text("parent"),
+        streams={key: _cut(value, f"streams.{key}") for key, value in named("streams").items()},
         extra=_extra(raw, (each.name for each in fields(Manifest) if each.name != "extra")),
     )
 
@@ -456,6 +500,34 @@ def _operator(raw: msgspec.Raw, where: str) -> OperatorState:
     )
 
 
+class _Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a `StreamCut` as they stand in JSON, for their types."""
+
+    timeline: int
+    epoch: int
+    offsets: list[str | None] = []
+    watermark_ms: int = 0
+    rows: int = 0
+    output_mode: str = "append"
+    reads: list[str] = []
+    sources: list[str] = []
+    state_format: str | None = None
+    confs: dict[str, str] = {}
+    sinks: dict[str, dict[str, Any]] = {}
+    files: str | None = None
+    file_count: int = 0
+    file_bytes: int = 0
+
+
+def _cut(raw: msgspec.Raw, where: str) -> StreamCut:
+    found: _Cut = _decode(raw, _Cut, where)
+    own = msgspec.structs.asdict(found)
+    for name, value in own.items():
+        if isinstance(value, int):
+            _in_range("i64" if name == "watermark_ms" else "u64", value, f"{where}.{name}")
+    return StreamCut(**own, extra=_extra(_decode(raw, dict[str, msgspec.Raw], where), own))
+
+
 def _status(raw: msgspec.Raw, where: str) -> SinkStatus:
     match msgspec.json.decode(raw):
         case "Pending" | "Committed" as state:
@@ -468,7 +540,10 @@ def _status(raw: msgspec.Raw, where: str) -> SinkStatus:
 def _integer(kind: str, raw: msgspec.Raw | None, where: str) -> int:
     if raw is None:
         _refuse(f"{where} is missing")
-    value: int = _decode(raw, int, where)
+    return _in_range(kind, _decode(raw, int, where), where)
+
+
+def _in_range(kind: str, value: int, where: str) -> int:
     low, high = _RANGES[kind]
     if not low <= value <= high:
         _refuse(f"{where} {value} does not fit {kind}")

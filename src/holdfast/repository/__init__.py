@@ -1,7 +1,8 @@
 """Where everything that must last is kept: the contract, its backends, and what every repository holds."""
 
-from holdfast.repository.base import Data, Lock, Put, Repository, checked_repository
+from holdfast.repository.base import Data, Held, Lock, Put, Repository, checked_repository, held_key
 from holdfast.repository.blockfile import FileBlocks
+from holdfast.repository.checkpoints import Checkpoints, FileList, HeldFile, Place, Status, Summary, place_of
 from holdfast.repository.decisions import Decisions, Slots
 from holdfast.repository.gaps import GapRecord, Gaps
 from holdfast.repository.history import Entry, History
@@ -13,12 +14,16 @@ from holdfast.repository.opening import open_repository
 from holdfast.repository.oslock import OsLock
 
 __all__ = [
+    "Checkpoints",
     "Data",
     "Decisions",
     "Entry",
     "FileBlocks",
+    "FileList",
     "GapRecord",
     "Gaps",
+    "Held",
+    "HeldFile",
     "History",
     "Identity",
     "Lease",
@@ -27,10 +32,15 @@ __all__ = [
     "Lock",
     "MemoryRepository",
     "OsLock",
+    "Place",
     "Put",
     "Repository",
     "Slots",
+    "Status",
+    "Summary",
     "checked_repository",
+    "held_key",
     "newest_lease",
     "open_repository",
+    "place_of",
 ]

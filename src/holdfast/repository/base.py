@@ -15,7 +15,8 @@ key settles that. Nor any order between two writers of `put`: the last one stand
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import builtins
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
@@ -50,6 +51,20 @@ class Put:
 
     won: bool
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A file that is kept under its own digest."""
+
+    key: str
+    size: int
+    sha256: str
+
+
+def held_key(folder: str, sha256: str) -> str:
+    """Return the key of a file that is kept in `folder` under its digest."""
+    return f"{folder}/{sha256[:2]}/{sha256}"
 
 
 class Lock(Protocol):
@@ -99,8 +114,23 @@ class Repository(Protocol):
     def delete(self, key: str) -> None:
         """Remove the value; harmless when there is none. Only the holder of the lease deletes."""
 
+    def clear(self, folder: str) -> None:
+        """Remove a folder and all in it; harmless when there is none, and again when it was cut off."""
+
+    def sizes(self, keys: Iterable[str]) -> dict[str, int | None]:
+        """Return how many bytes each value has; `None` where there is none."""
+
+    def digest(self, key: str) -> str:
+        """Return the SHA-256 of a value, without taking it into memory whole; `NotFound` where there is none."""
+
     def hold(self, source: Path, key: str) -> None:
         """Keep a file that somebody else made: durable, by link where possible. A key that is there stays as it is."""
+
+    def hold_all(self, sources: Iterable[Path], folder: str, *, copy: bool = False) -> builtins.list[Held]:
+        """Keep files of somebody else's in `folder`, each under its SHA-256; durable on return. By link unless `copy`.
+
+        Each is linked first and read from the link, so what is kept is what was read. One that is gone is `NotFound`.
+        """
 
     def restore(self, key: str, target: Path) -> None:
         """Put a held file at `target`, which must not exist."""

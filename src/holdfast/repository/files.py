@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -122,11 +123,22 @@ def write_all(descriptor: int, data: Data) -> None:
             view = view[os.write(descriptor, view) :]
 
 
+def temporary_name(folder: Path) -> Path:
+    """Return a name for a temporary file that nobody else has."""
+    return folder / f"{TEMP_PREFIX}{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def digest_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb", buffering=0) as reader:
+        return hashlib.file_digest(reader, "sha256").hexdigest()
+
+
 @contextlib.contextmanager
 def temporary(folder: Path, data: Data) -> Iterator[Path]:
     """Give a temporary file in `folder` that holds `data` durably; what is left of it at the end is removed."""
     pieces = buffers(data)  # refused before a file is made
-    path = folder / f"{TEMP_PREFIX}{os.getpid()}-{uuid.uuid4().hex}"
+    path = temporary_name(folder)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import os
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.checked import checked_key, checked_value_key
 from holdfast.errors import AlreadyExists, BadValue, NotFound, StorageFailed
 from holdfast.repository import files
-from holdfast.repository.base import Data, Put, joined
+from holdfast.repository.base import Data, Held, Put, held_key, joined
 from holdfast.repository.files import local_path
 from holdfast.repository.oslock import OsLock
 
@@ -92,6 +95,62 @@ class LocalRepository:
                 return
         with files.failing_as("delete", key, unknown=True):
             files.sync_folder(path.parent)
+
+    def clear(self, folder: str) -> None:
+        """Remove a folder and all in it, durably."""
+        path = self._path(folder)
+        gone = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with files.failing_as("clear", folder, unknown=True), gone:
+            shutil.rmtree(path)
+            files.sync_folder(path.parent)
+
+    def sizes(self, keys: Iterable[str]) -> dict[str, int | None]:
+        """Return how many bytes each value has; `None` where there is none."""
+        root = str(self.root)
+        found: dict[str, int | None] = {}
+        for key in keys:
+            with files.failing_as("look at", key):
+                try:
+                    found[key] = os.stat(f"{root}/{checked_key(key)}").st_size  # noqa: PTH116 - thousands of them
+                except (FileNotFoundError, NotADirectoryError):
+                    found[key] = None
+        return found
+
+    def digest(self, key: str) -> str:
+        """Return the SHA-256 of a value, without taking it into memory whole."""
+        with files.failing_as("read", key):
+            try:
+                return files.digest_of_file(self._path(key))
+            except (FileNotFoundError, NotADirectoryError):
+                raise NotFound(key=key, where=self.where) from None
+
+    def hold_all(self, sources: Iterable[Path], folder: str, *, copy: bool = False) -> builtins.list[Held]:
+        """Keep files that somebody else made, each under its digest.
+
+        1. Link or copy each to a temporary name.  2. Read that.  3. Move it to where its digest says, unless it is
+        there.  4. Sync what is new, all at once where it is much.
+        """
+        held: list[Held] = []
+        new: set[Path] = set()
+        self._path_to_write(f"{folder}/00/0")
+        for source in sources:
+            with files.failing_as("hold", str(source)):
+                temp = files.temporary_name(self._temporaries)
+                try:
+                    (shutil.copyfile if copy else files.link_or_copy)(source, temp)  # 1
+                    size, digest = temp.stat().st_size, files.digest_of_file(temp)  # 2
+                    path = self._path_to_write(held_key(folder, digest))
+                    if not path.exists():
+                        temp.rename(path)  # 3
+                        new |= {path, path.parent}
+                except FileNotFoundError:
+                    raise NotFound(key=str(source), where="its folder any more") from None
+                finally:
+                    temp.unlink(missing_ok=True)
+            held.append(Held(held_key(folder, digest), size, digest))
+        with files.failing_as("sync", folder, unknown=True):
+            files.sync_all(sorted(new))  # 4
+        return held
 
     def hold(self, source: Path, key: str) -> None:
         """Keep a file that somebody else made and may not have synced: sync, link, sync the folder."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+import hashlib
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.checked import checked_key, checked_value_key
 from holdfast.errors import AlreadyExists, BadValue, Locked, NotFound
-from holdfast.repository.base import Data, Put, joined
+from holdfast.repository.base import Data, Held, Put, held_key, joined
 from holdfast.repository.files import failing_as, local_path
 
 
@@ -52,6 +55,35 @@ class MemoryRepository:
     def delete(self, key: str) -> None:
         """Remove the value; harmless when there is none."""
         self._values.pop(checked_value_key(key), None)
+
+    def clear(self, folder: str) -> None:
+        """Remove a folder and all in it; harmless when there is none."""
+        for key in [each for each in list(self._values) if each.startswith(f"{checked_key(folder)}/")]:
+            self._values.pop(key, None)
+
+    def sizes(self, keys: Iterable[str]) -> dict[str, int | None]:
+        """Return how many bytes each value has; `None` where there is none."""
+        values = {key: self._values.get(checked_key(key)) for key in keys}
+        return {key: None if value is None else len(value) for key, value in values.items()}
+
+    def digest(self, key: str) -> str:
+        """Return the SHA-256 of a value."""
+        return hashlib.sha256(self.read(key)).hexdigest()
+
+    def hold_all(self, sources: Iterable[Path], folder: str, *, copy: bool = False) -> builtins.list[Held]:
+        """Keep copies of files, each under its digest."""
+        del copy  # there are no links in memory
+        held = []
+        for source in sources:
+            with failing_as("hold", str(source)):
+                try:
+                    data = source.read_bytes()
+                except FileNotFoundError:
+                    raise NotFound(key=str(source), where="its folder any more") from None
+            digest = hashlib.sha256(data).hexdigest()
+            self.put_if_absent(held_key(folder, digest), data)
+            held.append(Held(held_key(folder, digest), len(data), digest))
+        return held
 
     def hold(self, source: Path, key: str) -> None:
         """Keep a copy of a file; a key that is there stays as it is."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holdfast.blocks import BLOCK_SIZE, BlockDevice
-from holdfast.repository import Data, Lock, Put, Repository
+from holdfast.repository import Data, Held, Lock, Put, Repository
 
 
 class FaultyBlocks:
@@ -86,6 +87,26 @@ class FaultyRepository:
         """Delete, or fail."""
         self._fault("delete", key)
         self._repository.delete(key)
+
+    def clear(self, folder: str) -> None:
+        """Clear, or fail."""
+        self._fault("clear", folder)
+        self._repository.clear(folder)
+
+    def sizes(self, keys: Iterable[str]) -> dict[str, int | None]:
+        """Look, or fail."""
+        self._fault("sizes", "")
+        return self._repository.sizes(keys)
+
+    def digest(self, key: str) -> str:
+        """Read, or fail."""
+        self._fault("digest", key)
+        return self._repository.digest(key)
+
+    def hold_all(self, sources: Iterable[Path], folder: str, *, copy: bool = False) -> builtins.list[Held]:
+        """Hold, or fail."""
+        self._fault("hold_all", folder)
+        return self._repository.hold_all(sources, folder, copy=copy)
 
     def hold(self, source: Path, key: str) -> None:
         """Hold, or fail."""
