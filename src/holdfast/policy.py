@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -56,6 +57,60 @@ class IntervalPolicy:
     def taken(self, stream: str, progress: Progress) -> None:
         """Move the stream's marks on: a checkpoint stands at `progress`, just taken or just recovered."""
         self._last[stream] = progress
+
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds_of(what: str, span: object) -> float:
+    """Return a span of time in seconds: a number of them, a `timedelta`, or text such as "500ms", "30s", "5m", "1h"."""
+    if isinstance(span, str):
+        found = _SPAN.fullmatch(span.strip().lower())
+        if found is None:
+            why = 'a number of seconds, or text such as "500ms", "30s", "5m" or "1h", is due'
+            raise BadValue(what=what, value=span, why=why)
+        span = float(found[1]) * _UNITS[found[2]]
+    return checked_seconds(what, span)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPolicy:
+    """When checkpoints of a pipeline are taken, and how long one may take.
+
+    `every` is a span of time; `rows` and `epochs` count over all streams; whichever is reached first. Without any of
+    them checkpoints are taken only when asked for. With `tolerable_failures` more failures in a row end the pipeline.
+    """
+
+    every: float | str | timedelta | None = None
+    rows: int | None = None
+    epochs: int | None = None
+    timeout: float | str | timedelta = 600.0
+    min_pause: float | str | timedelta = 0.0
+    tolerable_failures: int | None = None
+
+    def __post_init__(self) -> None:
+        most = self.tolerable_failures
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 0):
+            raise BadValue(what="tolerable_failures", value=most, why="a number of failures is due, or None for any")
+        _ = (self.marks(), self.timeout_s, self.min_pause_s)  # each refuses what is no span of time
+
+    @property
+    def timeout_s(self) -> float:
+        """How long one may take, in seconds."""
+        return seconds_of("checkpoint timeout", self.timeout)
+
+    @property
+    def min_pause_s(self) -> float:
+        """How long to rest after one, in seconds."""
+        return 0.0 if self.min_pause == 0 else seconds_of("checkpoint min_pause", self.min_pause)
+
+    def marks(self) -> IntervalPolicy | None:
+        """Return what says when one is due, or `None` where that is never."""
+        if self.every is None and self.rows is None and self.epochs is None:
+            return None
+        every = None if self.every is None else seconds_of("checkpoint every", self.every)
+        return IntervalPolicy(sequences=self.rows, epochs=self.epochs, seconds=every)
 
 
 @dataclass(frozen=True, slots=True)
