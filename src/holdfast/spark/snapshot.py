@@ -1,0 +1,355 @@
+"""The snapshot of one stream at one epoch: exactly the files that Spark needs to start there, kept by their digests.
+
+Spark's files of a committed batch never change, and stay for as many batches as it retains; so they are linked from the
+live folder while the query runs on, and everything is read from what was linked, never from the live folder.
+
+What is taken for batch N, V = N + 1 being its state's version; hidden files never:
+- `metadata`, `offsets/N-1`, `offsets/N`, `commits/N`; everything in `_metadata` and `_stateSchema` folders.
+- Of a file source, L being its log offset in `offsets/N`: the newest `k.compact` up to L, then k+1 to L.
+- Of state on HDFS-backed stores: the newest `S.snapshot` up to V, then `S+1.delta` to `V.delta`.
+- Of RocksDB: the newest `S.zip` up to V, then the changelogs to V; of a zip exactly the `SSTs/` and `logs/` files that
+  it lists. In format 2 every name carries an id, and Spark's checksum file stands beside it: the ids of V are in
+  `commits/N`; those of a version below are in the commit before, or in the header of the changelog above.
+
+Not promised: a snapshot of a batch that Spark is about to forget. What vanishes is looked for anew, then it fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import NotFound, StorageFailed, UnsupportedVersion
+from holdfast.repository import Held, HeldFile, Place, Repository
+
+_TRIES = 3
+_VERSIONED = re.compile(r"(\d+)(?:_([0-9a-fA-F-]+))?\.(delta|snapshot|changelog|zip)")
+_WHOLE = ("_metadata", "_stateSchema")
+_CODEC = "spark.sql.streaming.stateStore.compression.codec"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCut:
+    """What was kept of one stream: the files, and what Spark's offset log says of itself."""
+
+    batch: int
+    files: tuple[HeldFile, ...]
+    confs: dict[str, str]
+    state_format: str | None
+    new_files: int
+    new_bytes: int
+
+
+class Vanished(Exception):
+    """A file was there and is not any more, or not all of a version is there. Looking anew may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A file that is kept already, and how to tell that it is the same."""
+
+    identity: tuple[int, int, int]
+    held: Held
+
+
+class Snapshots:
+    """Takes snapshots of one stream. It remembers what it has kept, so each costs new files only."""
+
+    def __init__(self, folder: Path, repository: Repository) -> None:
+        self._folder = folder
+        self._repository = repository
+        self._known: dict[str, _Known] = {}
+        self._last: SparkCut | None = None
+
+    def take(self, batch: int, place: Place, *, copy: bool = False) -> SparkCut:
+        """Keep what Spark needs to start after a batch that it has committed; durable on return."""
+        if self._last is not None and self._last.batch == batch and not copy and self._all_there(self._last, place):
+            return self._last
+        why = ""
+        for _ in range(_TRIES):
+            try:
+                return self._take(batch, place, copy=copy)
+            except (Vanished, NotFound) as gone:
+                why = gone.key if isinstance(gone, NotFound) else str(gone)
+        why = f"{why} is not there any more: Spark has gone on for more batches than it retains, or it was removed"
+        raise StorageFailed(action=f"keep batch {batch} of", key=str(self._folder), why=why)
+
+    def _take(self, batch: int, place: Place, *, copy: bool) -> SparkCut:
+        holder = _Holder(self._folder, self._repository, place, {} if copy else self._known, copy=copy)
+        logs = [f"offsets/{each}" for each in (batch - 1, batch) if each >= 0] + [f"commits/{batch}"]
+        holder.hold(["metadata", *logs])
+        offsets, commit = _Offsets(holder.read(f"offsets/{batch}")), _Commit(holder.read(f"commits/{batch}"))
+        stores = list(self._stores())
+        ids = _Ids(holder, batch, commit)
+        chains = {store: store.chain(batch + 1, ids) for store in stores}
+        chosen = [f"{store.path}/{name}" for store, names in chains.items() for name in names]
+        zips = [path for path in chosen if path.endswith(".zip")]
+        holder.hold(zips)
+        inside = [f"{path.rpartition('/')[0]}/{name}" for path in zips for name in _listed(holder.read(path))]
+        holder.hold([*chosen, *inside, *self._sources(offsets), *self._whole()])
+        formats = {f"{store.kind}-{2 if commit.ids else 1}" for store in stores}
+        cut = SparkCut(
+            batch,
+            tuple(sorted(holder.files.values(), key=lambda each: each.path)),
+            offsets.confs,
+            ", ".join(sorted(formats)) or None,
+            holder.new_files,
+            holder.new_bytes,
+        )
+        if not copy:
+            self._known = {path: known for path, known in self._known.items() if path in holder.files}
+            self._last = cut
+        return cut
+
+    def _all_there(self, cut: SparkCut, place: Place) -> bool:
+        return None not in self._repository.sizes(place.object(each.sha256) for each in cut.files).values()
+
+    # --- what there is ---
+
+    def _stores(self) -> Iterator[_Store]:
+        """Find every store: a folder of versions below `state/<operator>/<partition>`."""
+        for operator in _folders(self._folder / "state"):
+            for partition in _folders(operator):
+                for folder in (partition, *_folders(partition)):
+                    names = _names(folder)
+                    if any(_VERSIONED.fullmatch(name) for name in names):
+                        path = folder.relative_to(self._folder).as_posix()
+                        yield _Store(path, operator.name, int(partition.name), frozenset(names))
+
+    def _whole(self) -> Iterator[str]:
+        """Give the files that describe the state: few, and needed whatever the version."""
+        for top, folders, names in os.walk(self._folder / "state"):
+            inside = Path(top).relative_to(self._folder)
+            if any(part in _WHOLE for part in inside.parts):
+                yield from (f"{inside.as_posix()}/{name}" for name in names if not name.startswith("."))
+            folders[:] = [each for each in folders if each not in ("SSTs", "logs")]
+
+    def _sources(self, offsets: _Offsets) -> Iterator[str]:
+        """Give the entries of the sources' logs up to the offsets; of a source that keeps none, whatever it keeps."""
+        for number, offset in enumerate(offsets.ends):
+            folder = self._folder / "sources" / str(number)
+            names = _names(folder)
+            last = _log_offset(offset)
+            if last is None:
+                chosen = sorted(names)
+            else:
+                compacts = [int(name.removesuffix(".compact")) for name in names if name.endswith(".compact")]
+                base = max((each for each in compacts if each <= last), default=-1)
+                chosen = [f"{base}.compact"] * (base >= 0) + [str(each) for each in range(base + 1, last + 1)]
+            yield from (f"sources/{number}/{name}" for name in chosen)
+
+
+class _Holder:
+    """Keeps files of one folder for one snapshot."""
+
+    def __init__(
+        self, folder: Path, repository: Repository, place: Place, known: dict[str, _Known], *, copy: bool
+    ) -> None:
+        self.files: dict[str, HeldFile] = {}
+        self.new_files = self.new_bytes = 0
+        self._folder = folder
+        self._repository = repository
+        self._place = place
+        self._known = known
+        self._copy = copy
+
+    def hold(self, paths: Iterable[str]) -> None:
+        """Keep files that are not kept yet."""
+        wanted = [path for path in dict.fromkeys(paths) if path not in self.files]
+        found = {path: self._identity(path) for path in wanted}
+        have = {
+            path: known.held for path in wanted if (known := self._known.get(path)) and known.identity == found[path]
+        }
+        there = self._repository.sizes(held.key for held in have.values())
+        have = {path: held for path, held in have.items() if there[held.key] == held.size}
+        new = [path for path in wanted if path not in have]
+        taken = self._repository.hold_all([self._folder / path for path in new], self._place.objects, copy=self._copy)
+        for path, held in [*have.items(), *zip(new, taken, strict=True)]:
+            self.files[path] = HeldFile(path, held.size, held.sha256)
+            self._known[path] = _Known(found[path], held)
+        self.new_files += len(new)
+        self.new_bytes += sum(held.size for held in taken)
+
+    def read(self, path: str) -> bytes:
+        """Read a file from what was kept."""
+        return self._repository.read(self._place.object(self.files[path].sha256))
+
+    def commit(self, batch: int) -> bytes | None:
+        """Return an older commit of Spark's, where it is still there; it is not kept."""
+        try:
+            return (self._folder / "commits" / str(batch)).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def changelog(self, path: str) -> bytes:
+        """Return a changelog's bytes from where it is kept."""
+        self.hold([path])
+        return self.read(path)
+
+    def _identity(self, path: str) -> tuple[int, int, int]:
+        try:
+            found = (self._folder / path).stat()
+        except FileNotFoundError:
+            raise Vanished(path) from None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+# --- the chain of versions -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """One store of one partition of one operator, and the names in its folder."""
+
+    path: str
+    operator: str
+    partition: int
+    names: frozenset[str]
+
+    @property
+    def kind(self) -> str:
+        return "hdfs" if any(name.endswith((".delta", ".snapshot")) for name in self.names) else "rocksdb"
+
+    def chain(self, version: int, ids: _Ids) -> list[str]:
+        """Return the files that make up a version: the newest base up to it, and what follows the base."""
+        base, step = ("snapshot", "delta") if self.kind == "hdfs" else ("zip", "changelog")
+        chosen: list[str] = []
+        while version > 0:
+            stem = ids.stem(self, version, chosen[-1] if chosen else None)
+            for suffix in (base, step):
+                name = f"{stem}.{suffix}"
+                if name in self.names:
+                    chosen += [f"{name}.crc"] * (f"{name}.crc" in self.names) + [name]
+                    break
+            else:
+                raise Vanished(f"{self.path}/{stem}.{step}")
+            if chosen[-1].endswith(base):
+                break
+            version -= 1
+        return chosen
+
+
+class _Ids:
+    """Tells the name of a version. In format 1 that is its number; in format 2 an id is added."""
+
+    def __init__(self, holder: _Holder, batch: int, commit: _Commit) -> None:
+        self._holder = holder
+        self._commits: dict[int, _Commit | None] = {batch + 1: commit}
+        self._with_ids = bool(commit.ids)
+
+    def stem(self, store: _Store, version: int, above: str | None) -> str:
+        """Return a version's name without its suffix; `above` is the file of the version after it."""
+        if not self._with_ids:
+            return str(version)
+        commit = self._commit(version)
+        if commit is not None and store.operator in commit.ids:
+            for each in commit.ids[store.operator][store.partition]:
+                stem = f"{version}_{each}"
+                if f"{stem}.changelog" in store.names or f"{stem}.zip" in store.names:
+                    return stem
+        found = {name.partition(".")[0] for name in store.names if name.startswith(f"{version}_")}
+        if len(found) > 1 and above is not None:  # tries that failed left theirs: only the lineage tells
+            found &= set(_lineage(self._holder.changelog(f"{store.path}/{above}"), version))
+        if len(found) != 1:
+            raise Vanished(f"{store.path}/{version}_*.changelog")
+        return found.pop()
+
+    def _commit(self, version: int) -> _Commit | None:
+        if version not in self._commits:
+            data = self._holder.commit(version - 1)
+            self._commits[version] = None if data is None else _Commit(data)
+        return self._commits[version]
+
+
+def _lineage(changelog: bytes, version: int) -> Iterator[str]:
+    """Give the name of a version as the header of a changelog after it tells it.
+
+    The file is a series of LZ4 blocks as lz4-java frames them; its first record is the list of versions and ids.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - needed where a failed try left its files, and nowhere else
+
+    magic, method, packed, size, _ = struct.unpack_from("<8sBIII", changelog)
+    if magic != b"LZ4Block":
+        raise UnsupportedVersion(what=f"Spark's changelog with another {_CODEC}", found=0, known="lz4")
+    block = changelog[21 : 21 + packed]
+    text = block if method & 0xF0 == 0x10 else pa.Codec("lz4_raw").decompress(block, size, asbytes=True)
+    at = 2 + struct.unpack_from(">H", text)[0]
+    (length,) = struct.unpack_from(">H", text, at)
+    for each in json.loads(text[at + 2 : at + 2 + length]):
+        if each["version"] == version:
+            yield f"{version}_{each['checkpointUniqueId']}"
+
+
+# --- Spark's own records ---------------------------------------------------------------------------------------------
+
+
+class _Offsets:
+    """An entry of the offset log."""
+
+    def __init__(self, data: bytes) -> None:
+        lines = data.decode().split("\n")
+        _require_version("offset log", lines[0], ("v1", "v2"))
+        self.confs: dict[str, str] = {k: str(v) for k, v in json.loads(lines[1]).get("conf", {}).items()}
+        self.ends = [None if line == "-" else line for line in lines[2:]]
+
+
+class _Commit:
+    """An entry of the commit log: the ids of the state's versions, by operator and partition, in format 2."""
+
+    def __init__(self, data: bytes) -> None:
+        lines = data.decode().split("\n")
+        _require_version("commit log", lines[0], ("v1", "v2", "v3"))
+        found: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
+        self.ids: dict[str, list[list[str]]] = found.get("stateUniqueIds") or {}
+
+
+def _require_version(what: str, found: str, known: tuple[str, ...]) -> None:
+    if found not in known:
+        number = int(found[1:]) if re.fullmatch(r"v\d{1,9}", found) else 0
+        raise UnsupportedVersion(what=f"Spark's {what}", found=number, known=" and ".join(known))
+
+
+def _listed(data: bytes) -> Iterator[str]:
+    """Give the files beside a zip that its metadata lists."""
+    with zipfile.ZipFile(BytesIO(data)) as archive:
+        text = archive.read("metadata").decode()
+    found = json.loads(text.split("\n", 1)[1])
+    yield from (f"SSTs/{each['dfsSstFileName']}" for each in found.get("sstFiles", []))
+    yield from (f"logs/{each['dfsLogFileName']}" for each in found.get("logFiles", []))
+
+
+def _log_offset(offset: str | None) -> int | None:
+    """Return the last entry of its own log that a file source's offset names."""
+    try:
+        found = json.loads(offset or "null")
+    except ValueError:
+        return None
+    last = found.get("logOffset") if isinstance(found, dict) else None
+    return last if isinstance(last, int) else None
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names of plain files in a folder, without hidden ones."""
+    try:
+        with os.scandir(folder) as found:
+            return [each.name for each in found if not each.name.startswith(".") and each.is_file()]
+    except FileNotFoundError:
+        return []
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Return the folders in a folder that stand for operators, partitions or stores."""
+    try:
+        with os.scandir(folder) as found:
+            inside = [each.name for each in found if each.is_dir() and not each.name.startswith((".", "_"))]
+    except FileNotFoundError:
+        return []
+    return [folder / name for name in sorted(inside) if name not in ("SSTs", "logs")]
