@@ -205,6 +205,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     watermark_ms: int = 0
     row_digest: str | None = None  # of a stateful stream: order-free, of what it gave its sinks
     quarantined: str | None = None  # why no sink was given this epoch
+    total_rows: int = 0  # given to each sink since the first epoch
+    stage: dict[str, Any] | None = None  # its new state: inline, or where it is; with its digest
 
     def plain(self) -> dict[str, Any]:
         """Return them as a decision keeps them."""

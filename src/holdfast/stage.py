@@ -10,8 +10,9 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -146,6 +147,19 @@ class MetricObserver:
             self._began = None
 
 
+@contextlib.contextmanager
+def flushing(observers: Iterable[FlushObserver], lease_id: int | None) -> Iterator[None]:
+    """Tell every observer once before a durable step and once on every way out of it."""
+    told = list(observers)
+    for each in told:
+        _tell(each.on_flush_start, lease_id)
+    try:
+        yield
+    finally:
+        for each in told:
+            _tell(each.on_flush_complete, lease_id)
+
+
 def _tell(told: Callable[[int | None], None], lease_id: int | None) -> None:
     try:
         told(lease_id)
@@ -154,6 +168,36 @@ def _tell(told: Callable[[int | None], None], lease_id: int | None) -> None:
 
 
 # --- the stage -------------------------------------------------------------------------------------------------------
+
+
+class Stage(Generic[S]):
+    """The stage of a stream as its program declares it: the state that it begins with, and how it becomes bytes.
+
+    `on_epoch(df, stage)` is given a `StageView` of it: set back to the last decided state before every attempt.
+    """
+
+    def __init__(self, initial: S, codec: Codec[S] | None = None, *, observer: FlushObserver | None = None) -> None:
+        self.codec: Codec[S] = MsgpackCodec(type(initial)) if codec is None else codec
+        self.observer = observer
+        self.initial = self.encode(initial, "initial state")
+
+    def encode(self, state: S, what: str) -> bytes:
+        """Return a state as bytes that are known to be readable, or raise `StageUnserializable`."""
+        try:
+            data = checked_bytes("encoded state", self.codec.encode(state))
+            self.codec.decode(data)
+        except Exception as error:
+            raise StageUnserializable(stage=what, why=str(error)) from error
+        return data
+
+
+class StageView(Generic[S]):
+    """What one attempt at an epoch sees of its stream's stage: `state`, to be read, changed and assigned."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, state: S) -> None:
+        self.state = state
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +291,7 @@ class CheckpointedStage(Generic[S]):
         1. Tell the observer.  2. Refuse if an earlier one failed.  3. Encode.  4. Find the slot to write.  5. Write.
         6. Tell the observer, on every way out.
         """
-        if self._observer is not None:
-            _tell(self._observer.on_flush_start, self._lease_id)  # 1
-        try:
+        with flushing([self._observer] if self._observer is not None else [], self._lease_id):  # 1, 6
             if self._given_back:  # 2
                 raise Closed(what=f"stage {self._device.name!r}", do="make another on its device")
             if self._halted:
@@ -264,9 +306,6 @@ class CheckpointedStage(Generic[S]):
             self._base = self._device.write(image, self._base)  # 5
             self._halted = False
             return image.generation
-        finally:
-            if self._observer is not None:
-                _tell(self._observer.on_flush_complete, self._lease_id)  # 6
 
     def into_blocks(self) -> BlockDevice:
         """Give the device back; this stage takes no further checkpoint."""

@@ -120,6 +120,12 @@ def is_stateful(df: DataFrame) -> bool:
     return False
 
 
+def state_schemas(df: DataFrame) -> list[str]:
+    """Describe what a streaming DataFrame keeps from batch to batch: each operator's kind and columns."""
+    nodes = ((node.getClass().getSimpleName(), node) for node in _nodes(df))
+    return [f"{kind} {node.schema().json()}" for kind, node in nodes if kind in _STATEFUL and node.isStreaming()]
+
+
 def source_names(df: DataFrame) -> list[str]:
     """Return the names of the streaming sources that a DataFrame reads."""
     return [
@@ -242,6 +248,14 @@ def start_query(
         writer = writer.trigger(**trigger)
     with _with_settings(df.sparkSession, settings):
         return writer.start()
+
+
+def finish_available(query: StreamingQuery) -> None:
+    """Return when a query has processed what was available when this was called, or has ended."""
+    try:
+        query.processAllAvailable()
+    except Exception:  # it failed or was stopped meanwhile: whoever watches it knows
+        _log.debug("a query ended while it was drained", exc_info=True)
 
 
 def stop_from_within(query: StreamingQuery) -> None:

@@ -10,14 +10,18 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from holdfast.barrier import BarrierHandle, BarrierInjector
 from holdfast.epoch import Attempt, Decision, Facts, Move, Reach, Share, State, Verdict, after, unwatched
 from holdfast.errors import (
+    BadValue,
     Fenced,
     InDoubt,
     OffsetsDiverged,
@@ -34,11 +38,15 @@ from holdfast.sinks.rows import digested
 from holdfast.spark import adapter
 from holdfast.spark.brief import brief
 from holdfast.spark.sparklog import Offsets, SparkLog, differences, last_entries
+from holdfast.spark.stages import Sealed, StageKeeper, refuse_lost_stage
+from holdfast.state import CheckpointId, CheckpointState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PRUNE_EVERY = 50
+STAGE = "stage"  # the name of a stage's state in an acknowledgement
+OnEpoch = Callable[["DataFrame", Any], "DataFrame"]
 _log = logging.getLogger(__name__)
 
 
@@ -50,6 +58,9 @@ class Course:
     ends: Sequence[str | None] = ()
     source_log: dict[str, int] = field(default_factory=dict)
     stands: dict[str, int] = field(default_factory=dict)
+    watermark_ms: int = 0
+    rows: int = 0  # given to each sink since the first epoch
+    stage: Sealed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,9 @@ class EpochRunner:
         retain: int,
         accept: frozenset[str] = frozenset(),
         reach: Reach = unwatched,
+        barrier: BarrierHandle | None = None,
+        stage: StageKeeper | None = None,
+        on_epoch: OnEpoch | None = None,
     ) -> None:
         self.owner = owner
         self.timeline = timeline
@@ -105,6 +119,13 @@ class EpochRunner:
         self.at_end: Callable[[], None] = lambda: None  # called at the end of an epoch, once stopping was asked for
         self.decided: Callable[[int, int], None] = lambda *_: None
         self.quarantined: Callable[[GapRecord], None] = lambda *_: None
+        self.acknowledge: Callable[[int, CheckpointState], None] = lambda *_: None
+        self.drained: Callable[[], None] = lambda: None  # called when the barrier says that this was the last epoch
+        self.oldest_kept: Callable[[], int | None] = lambda: None  # the first epoch that a checkpoint needs
+        self.unfinished = False  # an epoch is decided and not in every sink: nobody may acknowledge for this stream
+        self._barrier = barrier or BarrierInjector().handle()
+        self._stage = stage
+        self._on_epoch = on_epoch
         self._decisions = decisions
         self._gaps = gaps
         self._lease = lease
@@ -197,7 +218,7 @@ class EpochRunner:
         self._reach("opened")
         start = list(self.course.ends) or [None] * len(offsets.ends)
         poison = self.poison if self.poison and self.poison.epoch == epoch else None
-        staged, digest = self._set_aside(df) if poison else self._prepare(df, attempt)  # 2
+        staged, digest, stage = self._set_aside(df) if poison else self._prepare(df, attempt)  # 2
         entries = self._log.source_entries(self.course.source_log)  # 3
         self._log.harden(batch, entries, [path for each in staged.values() for path in each.paths])
         self._move(Move.HARDEN)
@@ -213,11 +234,13 @@ class EpochRunner:
             watermark_ms=offsets.watermark_ms,
             row_digest=digest,
             quarantined=brief(poison.error) if poison else None,
+            total_rows=self.course.rows + max((each.rows for each in staged.values()), default=0),
+            stage=stage.record if stage else None,
         )
         self._decide(attempt, facts)
         self._reach("decided")
         self._commit(attempt, self._lease.number, facts)  # 5
-        self._finish(attempt, facts)
+        self._finish(attempt, facts, stage)
 
     def _open(self, epoch: int) -> tuple[Attempt, Decision | None]:
         """Return the attempt to use, or the decision that stands."""
@@ -262,15 +285,21 @@ class EpochRunner:
             self._decisions.close(Decision(attempt=attempt, verdict=Verdict.ABORT, lease=self._lease.number)),
         ]
 
-    def _prepare(self, df: DataFrame, attempt: Attempt) -> tuple[dict[str, Staged], str | None]:
-        """Let every sink write. With several, or one that may ask twice, the rows are frozen: they must be the same."""
-        tell = None
+    def _prepare(self, df: DataFrame, attempt: Attempt) -> tuple[dict[str, Staged], str | None, Sealed | None]:
+        """Let every sink write. With several, or one that may ask twice, the rows are frozen: they must be the same.
+
+        A stage is given frozen rows too: what it made of them must be what the sinks are given.
+        """
+        tell, stage = None, self.course.stage
         if self.stateful:
             df, tell = digested(df)
         staged: dict[str, Staged] = {}
         key = Key(self.owner, attempt, self._lease.number)
         freeze = len(self.sinks) > 1 or not all(sink.one_action for sink in self.sinks.values())
-        with adapter.frozen(df) if freeze else contextlib.nullcontext(df) as rows:
+        with contextlib.ExitStack() as frozen:
+            if self._on_epoch is not None:
+                df, stage = self._staged_epoch(frozen.enter_context(adapter.frozen(df)))
+            rows = frozen.enter_context(adapter.frozen(df)) if freeze else df
             for number, sink in enumerate(self.sinks.values(), 1):
                 self._sink = sink.name
                 staged[sink.name] = sink.prepare(rows, key)
@@ -281,14 +310,25 @@ class EpochRunner:
         if len(set(counts.values())) > 1:
             raise SinkFailed(sink=min(counts, key=lambda name: counts[name]), action="prepare", why=_uneven(counts))
         self._reach("all prepared")
-        return staged, tell() if tell else None
+        return staged, tell() if tell else None, stage
 
-    def _set_aside(self, df: DataFrame) -> tuple[dict[str, Staged], str | None]:
+    def _staged_epoch(self, rows: DataFrame) -> tuple[DataFrame, Sealed | None]:
+        """Let the user's function work on the rows and on the stage, set back to its last decided state."""
+        if self._stage is None or self._on_epoch is None or self.course.stage is None:
+            return rows, self.course.stage
+        view = self._stage.view(self.course.stage)
+        made = self._on_epoch(rows, view)
+        if getattr(made, "isStreaming", True):
+            do = "let on_epoch(df, stage) return a DataFrame made from the one that it is given"
+            raise BadValue(what=f"what on_epoch of stream {self.owner.stream!r} returned,", value=made, why=_DUE, do=do)
+        return made, self._stage.seal(view, self.course.stage)
+
+    def _set_aside(self, df: DataFrame) -> tuple[dict[str, Staged], str | None, Sealed | None]:
         """Give no sink this epoch: it has failed again and again, and the user allowed it to be passed over."""
         if self.stateful:
             adapter.run_for_nothing(df)  # the state goes on; only sinks that refuse are passed over here
         self._move(Move.PREPARE_LAST)
-        return {name: Staged({}, 0, trace=False) for name in self.sinks}, None
+        return {name: Staged({}, 0, trace=False) for name in self.sinks}, None, self.course.stage
 
     def _share(self, name: str, staged: Staged, epoch: int) -> Share:
         before = self.course.stands.get(name, 0)
@@ -309,6 +349,7 @@ class EpochRunner:
             self._lease.check()
             why = f"lease {stands.lease} closed it with {stands.verdict} at the same moment"
             raise StorageFailed(action="decide", key=str(attempt), why=why)
+        self.unfinished = True
         self._move(Move.DECIDE)
 
     def _commit(self, attempt: Attempt, lease: int, facts: Facts) -> None:
@@ -341,15 +382,80 @@ class EpochRunner:
         self._move(Move.COMMIT_LAST)
         self._reach("all committed")
 
-    def _finish(self, attempt: Attempt, facts: Facts) -> None:
+    def _finish(self, attempt: Attempt, facts: Facts, stage: Sealed | None) -> None:
         self._lease.check()  # a driver that was paused here must not go on
-        self.course = course_after(attempt.epoch, facts)
-        self._fresh, self.poison = False, None
+        self.course = _course_after(attempt.epoch, facts, stage)
+        self._fresh, self.poison, self.unfinished = False, None, False
         self.rows += facts.rows
+        self._heed_barrier(attempt.epoch)
+        if self._stage is not None and stage is not None:
+            self._stage.settle(stage)
         if attempt.epoch % PRUNE_EVERY == 0:
-            self._decisions.prune(self.owner.stream, self.timeline, attempt.epoch - self._retain)
+            oldest = self.oldest_kept()
+            before = min(attempt.epoch - self._retain, attempt.epoch if oldest is None else oldest)
+            self._decisions.prune(self.owner.stream, self.timeline, before)
         _log.info("stream %s: epoch %d is in every sink, %d rows", self.owner.stream, attempt.epoch, facts.rows)
         self.decided(attempt.epoch, facts.rows)
+
+    # --- barriers ---
+
+    def _heed_barrier(self, epoch: int) -> None:
+        """Acknowledge a pending barrier: the cut is here, behind this epoch."""
+        barrier = self._barrier.poll(epoch)
+        if barrier is None or barrier.is_cancel:
+            return
+        self.acknowledge(barrier.checkpoint_id, self.capture())
+        if barrier.is_drain:
+            self.drained()
+
+    def acknowledge_idle(self) -> bool:
+        """Acknowledge for a stream that is between two epochs, or has ended; return whether it was to be done.
+
+        Not while an epoch is under way: it does so itself. Nor while one is decided and not in every sink: those who
+        read from this stream may have it already, so the cut must be behind it.
+        """
+        if not self.mutex.acquire(blocking=False):
+            return False
+        try:
+            if self.unfinished:
+                return False
+            barrier = self._barrier.poll(self.course.epoch)
+            if barrier is None or barrier.is_cancel:
+                return False
+            self.acknowledge(barrier.checkpoint_id, self.capture())
+        finally:
+            self.mutex.release()
+        if barrier.is_drain:
+            self.drained()
+        return True
+
+    def capture(self) -> CheckpointState:
+        """Return what this stream is at the end of its last epoch, for whoever coordinates."""
+        course = self.course
+        offsets = {f"source.{number}": end for number, end in enumerate(course.ends) if end is not None}
+        sinks = {
+            f"sink.{name}": json.dumps({"epoch": course.stands.get(name, 0), **sink.mark()})
+            for name, sink in self.sinks.items()
+        }
+        return CheckpointState(
+            CheckpointId(self.owner.stream, course.epoch, time.time_ns()),
+            operator_states={} if course.stage is None else {STAGE: course.stage.data},
+            watermark_ns=max(course.watermark_ms, 0) * 1_000_000,
+            event_count=course.rows,
+            metadata={**offsets, **sinks, "sources": str(len(course.ends))},
+        )
+
+    def recovered(self, decision: Decision | None, stands: dict[str, int]) -> None:
+        """Go on after the last decision; every sink has it."""
+        facts = Facts.of(decision) if decision is not None else None
+        stage = None
+        if self._stage is not None:
+            stage = self._stage.load(facts.stage if facts else None)
+        elif facts is not None:
+            refuse_lost_stage(self.owner.stream, facts.stage)
+        course = _course_after(decision.attempt.epoch, facts, stage) if decision and facts else Course(stage=stage)
+        course.stands = stands
+        self.course, self.unfinished = course, False
 
     # --- replay ---
 
@@ -364,7 +470,7 @@ class EpochRunner:
             adapter.run_for_nothing(observed)
             if facts.row_digest is not None and (found := tell()) != facts.row_digest:
                 self._diverged(batch + 1, facts.row_digest, found)
-        self._finish(decision.attempt, facts)
+        self._finish(decision.attempt, facts, self._stage.load(facts.stage) if self._stage else None)
 
     def _check_same(self, batch: int, offsets: Offsets, facts: Facts) -> None:
         what = None
@@ -424,10 +530,13 @@ class EpochRunner:
         self._state = after(self._state, move)
 
 
-def course_after(epoch: int, facts: Facts) -> Course:
+_DUE = "a DataFrame of this epoch is due"
+
+
+def _course_after(epoch: int, facts: Facts, stage: Sealed | None) -> Course:
     """Return what a decided epoch leaves for the next one."""
     stands = {name: share.stands for name, share in facts.sinks.items()}
-    return Course(epoch, facts.end, facts.source_log, stands)
+    return Course(epoch, facts.end, facts.source_log, stands, facts.watermark_ms, facts.total_rows, stage)
 
 
 def _uneven(counts: dict[str, int]) -> str:

@@ -10,7 +10,9 @@ from holdfast.checked import checked_name, checked_positive
 from holdfast.errors import BadValue, NotSupported
 from holdfast.policy import RestartPolicy
 from holdfast.sinks.base import OUTPUT_MODES, Sink
+from holdfast.spark.epochs import OnEpoch
 from holdfast.spark.failures import BUDGETED, Kind
+from holdfast.stage import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +43,9 @@ class StreamSpec:
     options: dict[str, str]
     restart: Mapping[Kind, RestartPolicy]
     quarantine_after: int | None
+    reads: tuple[str, ...] = ()
+    stage: Stage[Any] | None = None
+    on_epoch: OnEpoch | None = None
 
 
 def checked_sinks(stream: str, sinks: object) -> tuple[Sink, ...]:
@@ -109,6 +114,26 @@ def checked_restart(restart: object) -> dict[Kind, RestartPolicy]:
     return {kind: given.get(kind, DEFAULT_RESTART) for kind in BUDGETED}
 
 
+def checked_reads(stream: str, reads: object) -> tuple[str, ...]:
+    """Return the names of the streams that this one reads from by a channel of its own."""
+    names = [reads] if isinstance(reads, str) else reads
+    if not isinstance(names, Sequence):
+        raise BadValue(what=f"reads of stream {stream!r}", value=reads, why="a list of streams' names is due")
+    return tuple(checked_name("stream", each) for each in names)
+
+
+def checked_stage(stream: str, stage: object, on_epoch: object) -> tuple[Stage[Any] | None, OnEpoch | None]:
+    """Return stage and function: both, or none. A state given bare is the one that the stage begins with."""
+    if (stage is None) != (on_epoch is None):
+        why = "stage= and on_epoch= belong together"
+        raise BadValue(what=f"stream {stream!r}", value=stage or on_epoch, why=why, do="give both, or none")
+    if stage is None or on_epoch is None:
+        return None, None
+    if not callable(on_epoch):
+        raise BadValue(what="on_epoch", value=on_epoch, why="a function of (df, stage) is due")
+    return stage if isinstance(stage, Stage) else Stage(stage), on_epoch
+
+
 DEFAULT_RESTART = RestartPolicy.bounded(5, within=600)
 
 
@@ -122,6 +147,9 @@ def checked_spec(
     options: object,
     restart: object,
     quarantine_after: int | None,
+    reads: object = (),
+    stage: object = None,
+    on_epoch: object = None,
 ) -> StreamSpec:
     """Check all that a user says of a stream."""
     if name == "<lambda>":
@@ -129,6 +157,7 @@ def checked_spec(
     checked = checked_name("stream", name)
     if not callable(build):
         raise BadValue(what=f"stream {checked!r}", value=build, why="a function of a SparkSession is due")
+    kept, each = checked_stage(checked, stage, on_epoch)
     return StreamSpec(
         name=checked,
         build=build,
@@ -138,4 +167,7 @@ def checked_spec(
         options=checked_options(options),
         restart=checked_restart(restart),
         quarantine_after=None if quarantine_after is None else checked_positive("quarantine_after", quarantine_after),
+        reads=checked_reads(checked, reads),
+        stage=kept,
+        on_epoch=each,
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.barrier import BarrierInjector
 from holdfast.epoch import Decision, Facts, Reach, State, unwatched
 from holdfast.errors import (
     BadValue,
@@ -27,6 +28,7 @@ from holdfast.errors import (
     StreamChanged,
     StreamFailed,
 )
+from holdfast.manifest import Manifest
 from holdfast.policy import Backoff, RestartBudget
 from holdfast.recovery import RecoveryPlan, plan
 from holdfast.repository import Decisions, GapRecord, Gaps, Identity, Lease, LocalRepository
@@ -35,10 +37,13 @@ from holdfast.seal import Record
 from holdfast.sinks.base import Key, Owner, Setting, Sink
 from holdfast.spark import adapter
 from holdfast.spark.brief import brief
-from holdfast.spark.epochs import Course, EpochRunner, Failure, Stopping, course_after
+from holdfast.spark.epochs import EpochRunner, Failure, Stopping
 from holdfast.spark.failures import BUDGETED, Kind, kind_of, same
+from holdfast.spark.snapshot import Snapshots
 from holdfast.spark.sparklog import SparkLog
 from holdfast.spark.spec import StreamSpec
+from holdfast.spark.stages import StageKeeper
+from holdfast.state import CheckpointState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +67,12 @@ class StreamCallbacks:
     on_restart: Callable[[str, Exception, int], object] = _nothing  # stream, error, how many so far
     on_exhausted: Callable[[str, Exception], object] = _nothing
     on_quarantine: Callable[[str, GapRecord], object] = _nothing
+    on_checkpoint: Callable[[str, Manifest], object] = _nothing  # pipeline, what was taken
+    on_checkpoint_failed: Callable[[str, Exception], object] = _nothing  # pipeline, error
+
+
+def _built_alone(spec: StreamSpec) -> DataFrame:
+    raise NotSupported(what=f"stream {spec.name!r}", why="it belongs to no running pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,8 @@ class Run:
     callbacks: StreamCallbacks
     reach: Reach = unwatched
     clock: Callable[[], float] = time.monotonic
+    acknowledge: Callable[[int, CheckpointState], None] = _nothing
+    build: Callable[[StreamSpec], DataFrame] = _built_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +155,10 @@ class StreamRun:
         folder = stream_folder(self.name, self._timeline)
         self._record_key = f"{folder}/stream.json"
         self._log = SparkLog(run.repository.root / folder / "spark", self.name)
+        self.injector = BarrierInjector()
+        self.snapshots = Snapshots(self._log.folder, run.repository)
+        self.oldest_kept: int | None = None  # the first epoch that a checkpoint needs
+        self._stage: StageKeeper | None = None
         self._runner: EpochRunner | None = None
         self._df: DataFrame | None = None
         self._query: StreamingQuery | None = None
@@ -177,10 +194,7 @@ class StreamRun:
             )
             if decision is not None:
                 self._finish(decision, made)  # 4
-                self._runner.course = course_after(made.decided, Facts.of(decision))
-            else:
-                self._runner.course = Course(source_log={})
-            self._runner.course.stands = dict(made.stands)
+            self._runner.recovered(decision, dict(made.stands))
             if self._runner.clear(made.decided + 1)[1] is None:  # 5
                 break  # else a driver that we replace has decided it just now
         self._watch.plan = made
@@ -188,7 +202,7 @@ class StreamRun:
         return made
 
     def _built(self) -> DataFrame:
-        df = self.spec.build(self._run.spark)
+        df = self._run.build(self.spec)
         if not getattr(df, "isStreaming", False):
             why, do = "it is no streaming DataFrame", "read with spark.readStream, not spark.read"
             if df is None:
@@ -212,7 +226,7 @@ class StreamRun:
         if first.output_mode != mode:
             what = f"the output mode of stream {self.name!r}"
             raise StreamChanged(what=what, before=repr(first.output_mode), now=repr(mode))
-        settings = dict(first.settings)
+        settings = {**first.settings, adapter.RETAIN: str(self._run.retain)}
         if not self._run.shared:
             settings |= adapter.FAST_FILES  # under our lock nobody else writes there
         return settings
@@ -230,6 +244,9 @@ class StreamRun:
         )
 
     def _new_runner(self, stateful: bool) -> EpochRunner:
+        if self.spec.stage is not None:
+            number = self._run.lease.number
+            self._stage = StageKeeper(self.spec.stage, self._run.repository, self.name, self._timeline, number)
         runner = EpochRunner(
             self._owner,
             self._timeline,
@@ -242,7 +259,13 @@ class StreamRun:
             retain=self._run.retain,
             accept=self._run.accept,
             reach=self._run.reach,
+            barrier=self.injector.handle(),
+            stage=self._stage,
+            on_epoch=self.spec.on_epoch,
         )
+        runner.acknowledge = self._run.acknowledge
+        runner.drained = self._drained
+        runner.oldest_kept = lambda: self.oldest_kept
         runner.at_end = self._end_from_within
         runner.decided = self._epoch_ended
         runner.quarantined = lambda gap: self._tell(self._run.callbacks.on_quarantine, gap)
@@ -461,6 +484,32 @@ class StreamRun:
             time.sleep(0.005)
         adapter.stop_from_within(self._query)
 
+    def acknowledge_idle(self) -> bool:
+        """Acknowledge a pending barrier for this stream if it is between two epochs, or has ended."""
+        return self._runner is not None and self._runner.acknowledge_idle()
+
+    def is_committed(self, epoch: int) -> bool:
+        """Whether Spark has committed an epoch."""
+        return self._log.is_committed(epoch - 1)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many rows each sink was given, and how many epochs there were, since the first."""
+        course = self._runner.course if self._runner else None
+        return (course.rows, course.epoch) if course else (0, 0)
+
+    def finish_available(self) -> None:
+        """Return when what is available now has gone through, or the stream has ended."""
+        query = self._query
+        if query is not None and self._watch.started.is_set() and not self._run.available_now:
+            adapter.finish_available(query)
+
+    def _drained(self) -> None:
+        """Let the last epoch have been the last one: a barrier said so."""
+        self.ask_to_stop()
+        if not self.is_inside:
+            threading.Thread(target=self.stop, name=f"holdfast-drain-{self.name}", daemon=True).start()
+
     @property
     def is_inside(self) -> bool:
         """Whether the caller is inside one of this stream's epochs, as a callback is."""
@@ -508,6 +557,8 @@ class StreamRun:
         """Let go of the sinks."""
         for sink in self.spec.sinks:
             _closed(sink)
+        if self._stage is not None:
+            self._stage.close()
 
 
 def _closed(sink: Sink) -> None:

@@ -1,0 +1,164 @@
+"""The stage of a stream, epoch by epoch: small states stand in the decision, larger ones on blocks that it names.
+
+Rules:
+- Each attempt starts from the bytes of the last decided state, decoded anew: what an attempt that failed did to its
+  state is forgotten.
+- A state on blocks is written before the decision that names it, by file, generation and digest. It is never written
+  over the last decided one, which lies in the other slot.
+- Every lease writes to a file of its own. A driver that was replaced can change none that counts.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.blocks import BLOCK_SIZE, MemoryBlocks
+from holdfast.errors import StageCorrupt, StageMismatch, StreamChanged
+from holdfast.repository import FileBlocks, LocalRepository
+from holdfast.repository.files import failing_as, make_folder
+from holdfast.stage import CheckpointedStage, Stage, StageView
+
+FOLDER = "stages"
+INLINE = 8 * 1024  # bytes that a decision may carry
+_HEADERS = 4  # blocks that two slots need beside their data, and some to spare
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A state as bytes, and how a decision tells where they are; `None` before the first."""
+
+    data: bytes
+    record: dict[str, Any] | None
+
+
+class _Bytes:
+    """Keeps bytes as they are, under the type's own name."""
+
+    def __init__(self, type_name: str) -> None:
+        self.type_name = type_name
+
+    def encode(self, state: bytes) -> bytes:
+        return state
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+class StageKeeper:
+    """Keeps the stage of one stream under one lease."""
+
+    def __init__(self, stage: Stage[Any], repository: LocalRepository, stream: str, timeline: int, lease: int) -> None:
+        self._stage = stage
+        self._stream = stream
+        self._prefix = f"{stream}.t{timeline}."
+        self._own = f"{self._prefix}l{lease}."
+        self._lease = lease
+        self._folder = repository.root / FOLDER
+        self._kept: CheckpointedStage[bytes] | None = None
+        self._blocks: FileBlocks | None = None
+        self._name = ""
+
+    def load(self, record: dict[str, Any] | None) -> Sealed:
+        """Return the state that a decision names; without one, that which the stage begins with."""
+        if record is None:
+            return Sealed(self._stage.initial, None)
+        if record["type"] != self._stage.codec.type_name:
+            raise StageMismatch(what="state type", found=record["type"], asked=self._stage.codec.type_name)
+        data = base64.b64decode(record["inline"]) if "inline" in record else self._read(record)
+        if hashlib.sha256(data).hexdigest() != record["sha256"]:
+            raise StageCorrupt(stage=self._stream, step="checksum", why="it is not the state that was decided")
+        return Sealed(data, record)
+
+    def view(self, sealed: Sealed) -> StageView[Any]:
+        """Return what an attempt may work on."""
+        try:
+            return StageView(self._stage.codec.decode(sealed.data))
+        except Exception as error:
+            raise StageCorrupt(stage=self._stream, step="decode", why=str(error)) from error
+
+    def seal(self, view: StageView[Any], decided: Sealed) -> Sealed:
+        """Keep the state of an attempt durably, beside the decided one."""
+        data = self._stage.encode(view.state, self._stream)
+        if decided.record is not None and data == decided.data:
+            return decided  # nothing has changed
+        record: dict[str, Any] = {"type": self._stage.codec.type_name, "size": len(data)}
+        record["sha256"] = hashlib.sha256(data).hexdigest()
+        if len(data) <= INLINE:
+            return Sealed(data, {**record, "inline": base64.b64encode(data).decode()})
+        return Sealed(data, {**record, **self._write(data, decided.record)})
+
+    def settle(self, sealed: Sealed) -> None:
+        """Remove files that the decision does not name: nobody will ask for them again."""
+        named = (sealed.record or {}).get("blocks")
+        if not self._folder.is_dir():
+            return
+        with failing_as("clear", FOLDER):
+            for path in self._folder.glob(f"{self._prefix}*"):
+                if path.name not in (named, self._name) and path.suffix == ".blocks":
+                    path.unlink(missing_ok=True)
+                    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._blocks is not None:
+            self._blocks.close()
+        self._blocks = self._kept = None
+
+    def _write(self, data: bytes, decided: dict[str, Any] | None) -> dict[str, Any]:
+        """Write to the slot that does not hold the decided state; to a larger file where it does not fit."""
+        needed = 2 * (-(-len(data) // BLOCK_SIZE) + _HEADERS)
+        if self._blocks is None or self._kept is None or self._blocks.num_blocks < needed:
+            self._blocks, self._kept = self._grown(needed)
+        if decided is not None and decided.get("blocks") == self._name:
+            self._kept = self._back_to(self._kept, self._blocks, int(decided["generation"]))
+        self._kept.state = data
+        try:
+            return {"blocks": self._name, "generation": self._kept.checkpoint()}
+        except BaseException:
+            self.close()  # it takes no further one; the next attempt opens it anew
+            raise
+
+    def _grown(self, needed: int) -> tuple[FileBlocks, CheckpointedStage[bytes]]:
+        self.close()
+        blocks = 1 << (needed - 1).bit_length()
+        with failing_as("make", FOLDER):
+            make_folder(self._folder)
+        self._name = f"{self._own}{blocks}.blocks"
+        device = FileBlocks.open_or_create(self._folder / self._name, blocks)
+        return device, CheckpointedStage.resume(
+            b"", device, self._codec, self._stage.observer, self._lease, name=self._stream
+        ).stage
+
+    def _back_to(self, kept: CheckpointedStage[bytes], device: FileBlocks, generation: int) -> CheckpointedStage[bytes]:
+        """Build on the decided state: what an attempt that failed has written is written over."""
+        if kept.generation == generation:
+            return kept
+        return CheckpointedStage.restore(
+            device, self._codec, self._stage.observer, self._lease, name=self._stream, generation=generation
+        ).stage
+
+    def _read(self, record: dict[str, Any]) -> bytes:
+        """Read a state from its file without its lock: the driver that wrote it may still be there."""
+        path = self._folder / record["blocks"]
+        with failing_as("read", str(path)):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                raise StageCorrupt(stage=self._stream, step="read", why=f"{path.name} is missing") from None
+        blocks = MemoryBlocks(len(data) // BLOCK_SIZE)
+        blocks.data[:] = data[: len(blocks.data)]
+        found = CheckpointedStage.restore(blocks, self._codec, name=self._stream, generation=int(record["generation"]))
+        return found.stage.state
+
+    @property
+    def _codec(self) -> _Bytes:
+        return _Bytes(self._stage.codec.type_name)
+
+
+def refuse_lost_stage(stream: str, record: dict[str, Any] | None) -> None:
+    """Refuse a program without a stage where the last decision has one: its state would be dropped in silence."""
+    if record is not None:
+        raise StreamChanged(what=f"the stage of stream {stream!r}", before=record["type"], now="none")
