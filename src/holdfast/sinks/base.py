@@ -163,6 +163,10 @@ class Sink(ABC):
     def inspect(self, owner: Owner, timeline: int) -> Standing:
         """Tell what the sink holds."""
 
+    def mark(self) -> dict[str, Any]:
+        """Return what a checkpoint notes of this sink at the end of an epoch: small JSON, cheap to tell; optional."""
+        return {}
+
     def rewind(self, owner: Owner, timeline: int, epoch: int) -> None:
         """Undo what was committed after that epoch; optional, refused where a sink does not do it."""
         del owner, timeline, epoch
