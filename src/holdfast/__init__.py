@@ -41,8 +41,10 @@ _HOMES = {
     "sidecar": ["pack_states"],
     "sinks.base": ["Key", "Owner", "Setting", "Sink", "Staged", "Standing"],
     "sinks.files": ["FileSink"],
+    "sinks.log": ["LogSink"],
     "sinks.postgres": ["PostgresSink"],
     "sinks.sqlite": ["SqliteSink"],
+    "spark.logsource": ["load_log", "read_log"],
     "spark.pipeline": ["Pipeline", "PipelineHandle", "PipelineStatus", "exactly_once"],
     "spark.stream": ["StreamCallbacks", "StreamStatus"],
     "stage": ["CheckpointedStage", "EdgeCheckpoint", "FlushObserver", "MsgpackCodec"],
@@ -61,8 +63,19 @@ _HOMES = {
 }
 _MODULES = ("errors", "testing")
 _NEEDS = {  # package -> the extra that brings it, and who cannot be loaded without
-    "pyarrow": ("log", ("cursor", "log", "logwriter", "segment", "worker")),
-    "pyspark": ("spark", ("sinks.files", "sinks.postgres", "sinks.sqlite", "spark.pipeline", "spark.stream")),
+    "pyarrow": ("log", ("cursor", "log", "logwriter", "segment", "worker", "sinks.log", "spark.logsource")),
+    "pyspark": (
+        "spark",
+        (
+            "sinks.files",
+            "sinks.log",
+            "sinks.postgres",
+            "sinks.sqlite",
+            "spark.logsource",
+            "spark.pipeline",
+            "spark.stream",
+        ),
+    ),
     "psycopg": ("postgres", ("sinks.postgres",)),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -119,8 +132,11 @@ if TYPE_CHECKING:
     from holdfast.sinks.base import Staged as Staged
     from holdfast.sinks.base import Standing as Standing
     from holdfast.sinks.files import FileSink as FileSink
+    from holdfast.sinks.log import LogSink as LogSink
     from holdfast.sinks.postgres import PostgresSink as PostgresSink
     from holdfast.sinks.sqlite import SqliteSink as SqliteSink
+    from holdfast.spark.logsource import load_log as load_log
+    from holdfast.spark.logsource import read_log as read_log
     from holdfast.spark.pipeline import Pipeline as Pipeline
     from holdfast.spark.pipeline import PipelineHandle as PipelineHandle
     from holdfast.spark.pipeline import PipelineStatus as PipelineStatus

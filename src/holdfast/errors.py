@@ -31,6 +31,7 @@
     │   ├── CursorLogMismatch        the cursor was saved for another log
     │   ├── CursorDiverged           the log went back and took another course before the cursor's position
     │   ├── CursorAhead              the cursor stands past the end of its log
+    │   ├── LogDiverged              a stream has read a history that its event log does not have
     │   ├── StageMismatch            the image belongs to another stage or type
     │   ├── StageStale               the image is older than the generation asked for
     │   ├── OffsetsDiverged          a decided epoch came back with other input
@@ -450,6 +451,16 @@ class CursorAhead(Mismatch):
     tail: int
     says = "cursor {e.cursor!r} stands at sequence {e.position}, but its log ends before sequence {e.tail}"
     next_step = "restore the log, or, where it was meant to go back, delete the cursor to read it anew"
+
+
+class LogDiverged(Mismatch):
+    """A stream has read a history that its event log does not have: it is another log, or went back."""
+
+    path: str
+    sequence: int
+    why: str
+    says = "event log {e.path}: the stream has read up to sequence {e.sequence}, and {e.why}"
+    next_step = "restore the log, or, where it was meant to go back, read it anew by a stream of another name"
 
 
 class StageMismatch(Mismatch):

@@ -134,6 +134,11 @@ class EventLog:
         """The sequence behind the last one that is committed or cancelled, as of the last refresh."""
         return self._ranges.head.tail
 
+    @property
+    def records(self) -> int:
+        """How many ranges were committed or cancelled, as of the last refresh."""
+        return self._ranges.head.records
+
     def refresh(self) -> int:
         """Take in what writers have appended since, and return the tail."""
         head = read_head(self.path)
@@ -170,17 +175,26 @@ class EventLog:
         """Return the digest that stands for the log up to the record of a sequence, or `None` past the end."""
         return self._ranges.chain_at(sequence)
 
+    def keys(self, since: int = 0) -> list[str]:
+        """Return the keys of the appends that have one, from the n-th record on, in their order."""
+        return self._ranges.keys(since)
+
+    def segments(self, start: int, end: int) -> Iterator[Segment]:
+        """Give the segments that hold events from `start` to before `end`, in order, as of the last refresh."""
+        while start < end and (range_ := self._ranges.holding(start)) is not None:
+            if isinstance(range_, Committed):
+                for segment in range_.segments:
+                    if segment.first + segment.count > start and segment.first < end:
+                        yield segment
+            start = range_.first + range_.count
+
     def writer(self) -> LogWriter:
         """Become the one writer of this log, or raise `Locked` with the pid of the process that is it."""
         return LogWriter(self.path)
 
     def _read(self, region: Region, start: int, end: int) -> Iterator[LogEvent]:
-        while start < end and (range_ := self._ranges.holding(start)) is not None:
-            if isinstance(range_, Committed):
-                for segment in range_.segments:
-                    if segment.first + segment.count > start:
-                        yield from matching(self._table(segment), segment.first, max(start - segment.first, 0), region)
-            start = range_.first + range_.count
+        for segment in self.segments(start, end):
+            yield from matching(self._table(segment), segment.first, max(start - segment.first, 0), region)
 
     def _table(self, segment: Segment) -> pa.Table:
         """Return a segment's events; the last few segments are kept, checked already."""

@@ -5,6 +5,8 @@ Rules:
   before the next; the head's write is the moment.
 - An aborted append leaves a cancelled range. One that a crash cut off has never been: what lies behind the head is
   dropped when the next writer opens the log, and its sequences are given again. Nobody has seen them.
+- An append makes the folder of its first sequence durable before it makes another one. So where there is no folder at
+  the tail, no append has left any behind it, and opening a log or appending to it lists none.
 - One process writes at a time. Whatever fails from the index on halts the writer until the log is opened again.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterable
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checked import checked_positive, checked_type
+from holdfast.epoch import Reach, unwatched
 from holdfast.errors import AppendOpen, Closed, LogCorrupt, LogHalted, OutcomeUnknown, StorageFailed, in_words, readable
 from holdfast.loghead import (
     HEAD,
@@ -36,7 +40,7 @@ from holdfast.loghead import (
     sync_head,
     write_head,
 )
-from holdfast.ranges import Cancelled, Committed, Head, Range, RangeDamaged, Segment, decode, encode
+from holdfast.ranges import CHAIN, Cancelled, Committed, Head, Range, RangeDamaged, Segment, decode, encode
 from holdfast.repository import FileBlocks, files
 from holdfast.repository.files import local_path
 from holdfast.segment import NewEvent, joined, to_parquet, to_table
@@ -45,6 +49,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _REASON_LENGTH = 1000
+_FOLDER = re.compile(r"first=\d{20}")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSegment:
+    """A file of events that lies ready to become a segment: where it is, its rows, its size and its SHA-256."""
+
+    path: Path
+    count: int
+    size: int
+    sha256: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +86,7 @@ class LogWriter:
             sync_head(path)  # its writer may have been killed before it did; what follows is built on it
             self._head = read_head(path)
             self._found = find_head(self._blocks, path)
-            self._drop_undecided(_index_bytes(path))
+            self._drop_undecided()
             with files.failing_as("open", str(path)):
                 files.sweep_temporaries(path)
                 self._index = os.open(path / INDEX, os.O_RDWR | os.O_CLOEXEC)
@@ -104,8 +119,40 @@ class LogWriter:
         if self._open is not None:
             raise AppendOpen(path=str(self.path))
         cancelled = Cancelled(self.tail, checked_positive("count", count), _reason(why))
-        self._clear(self.tail)
+        self._clear()
         return self._record(cancelled)
+
+    def adopt(self, staged: Iterable[StagedSegment], key: str, reach: Reach = unwatched) -> range:
+        """Append files as they are, in one record under `key`, and return their sequences.
+
+        1. Link each file into the folder of its first sequence.  2. Make the names durable.  3. Record the range.
+
+        Not checked here: that the files are durable and hold what is said of them, and that no append has this key.
+        """
+        self._check()
+        if self._open is not None:
+            raise AppendOpen(path=str(self.path))
+        segments: list[Segment] = []
+        at = first = self.tail
+        self._clear()
+        with files.failing_as("append to", str(self.path)):
+            for each in staged:
+                name = f"{_folder(at)}/{each.path.name}"
+                self._link(each.path, self.path / name, durably=at == first)  # 1
+                segments.append(Segment(name, at, checked_positive("count", each.count), each.size, each.sha256))
+                at += each.count
+            if not segments:
+                return range(first, first)
+            files.sync_all([*[(self.path / each.path).parent for each in segments], self.path / SEGMENTS])  # 2
+        reach("committing")
+        return self._record(Committed(first, at - first, tuple(segments), checked_type("key", key, str)))  # 3
+
+    def _link(self, source: Path, target: Path, *, durably: bool) -> None:
+        if durably:
+            files.make_folder(target.parent)
+        else:
+            target.parent.mkdir()
+        files.link_or_copy(source, target)
 
     def close(self) -> None:
         """Let go of the log; an append that is open has never been. Harmless when done twice."""
@@ -131,7 +178,7 @@ class LogWriter:
         """Make a table visible: segment, then its range. A failure before the index leaves the log as it was."""
         data = to_parquet(table)
         first = self.tail
-        self._clear(first)
+        self._clear()
         name = f"{_folder(first)}/{uuid.uuid4().hex}.parquet"
         path = self.path / name
         try:
@@ -162,24 +209,33 @@ class LogWriter:
         self._halted = False
         return range(range_.first, range_.first + range_.count)
 
-    def _clear(self, first: int) -> None:
-        """Remove what an append that failed or crashed has left in the folder of these sequences.
+    def _clear(self) -> None:
+        """Remove what an append that failed or crashed has left at the tail and behind it, the first folder last.
 
         Nobody has seen it; but those who read a log's folders with Parquet alone must not find it beside what counts.
         """
-        with files.failing_as("append to", str(self.path)), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.path / _folder(first))
+        first = self.path / _folder(self.tail)
+        with files.failing_as("append to", str(self.path)):
+            if not first.exists():
+                return
+            for folder in first.parent.iterdir():
+                if _FOLDER.fullmatch(folder.name) and folder.name > first.name:
+                    shutil.rmtree(folder)
+            files.sync_folder(first.parent)
+            shutil.rmtree(first)
 
-    def _drop_undecided(self, index: bytes) -> None:
+    def _drop_undecided(self) -> None:
         """Cut off what an append that crashed has left behind the head: nobody has seen it.
 
         A crash leaves one record at most. Several whole ones were counted once, so it is the head that went back. And
-        what the head does count must be there: nothing is written behind an index that was cut.
+        what the head does count must be there: nothing is written behind an index that was cut. Its last chain stands
+        for all of it, so no more than that is read.
         """
         length = self._head.length
-        if len(index) < length or (length and not index[:length].endswith(self._head.chain)):
+        last, behind = _end_of_index(self.path, length)
+        if length and last != self._head.chain:
             raise LogCorrupt(path=str(self.path), part=INDEX, why="it does not end with what its head counts")
-        behind, whole = index[length:], 0
+        whole = 0
         with contextlib.suppress(RangeDamaged):
             for _ in decode(behind, self._head):
                 whole += 1
@@ -290,9 +346,17 @@ def repair(path: str | os.PathLike[str]) -> Repaired:
     return Repaired(head.records, head.records - counted.records, len(data) - head.length)
 
 
-def _index_bytes(folder: Path) -> bytes:
+def _end_of_index(folder: Path, length: int) -> tuple[bytes, bytes]:
+    """Return the last chain before `length`, and everything behind."""
+    data = _index_bytes(folder, max(length - CHAIN, 0))
+    return data[: min(length, CHAIN)], data[CHAIN if length else 0 :]
+
+
+def _index_bytes(folder: Path, start: int = 0) -> bytes:
     with files.failing_as("read", INDEX):
         try:
-            return (folder / INDEX).read_bytes()
+            with (folder / INDEX).open("rb") as reader:
+                reader.seek(start)
+                return reader.read()
         except FileNotFoundError:
             raise LogCorrupt(path=str(folder), part=INDEX, why="it is missing") from None

@@ -7,6 +7,8 @@ The index is append-only. A record is
 and the chain is the SHA-256 of the chain before it (of the log's uid, at first), the length and the body: a record that
 was changed, taken out or put elsewhere breaks it. The head holds how many records and bytes there are and the last
 chain, so a cut at a record's edge is found too. Ranges follow one another without a hole from sequence 0 on.
+
+A committed range may say whose append it was, by a key. One without a key is written as it was before there were any.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import msgspec
 from holdfast.errors import BadValue
 
 _LENGTH = struct.Struct("<I")
-_CHAIN = 32
+CHAIN = 32
 
 
 class RangeDamaged(Exception):
@@ -40,11 +42,12 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Committed(msgspec.Struct, frozen=True, tag="committed", array_like=True):
-    """Sequences that hold events, in one or several segments."""
+    """Sequences that hold events, in one or several segments; `key` says whose append it was, where that matters."""
 
     first: int
     count: int
     segments: tuple[Segment, ...]
+    key: str = ""
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag="cancelled", array_like=True):
@@ -75,7 +78,7 @@ class Head(msgspec.Struct, frozen=True):
 def encode(range_: Range, head: Head) -> tuple[bytes, Head]:
     """Return the record of a range that follows `head`, and the head that makes it count."""
     try:
-        body = msgspec.msgpack.encode(range_)
+        body = _body(range_)
         msgspec.msgpack.decode(body, type=Range)  # what could not be read back is never written
     except (TypeError, UnicodeError, OverflowError, msgspec.MsgspecError) as error:
         raise BadValue(what="range", value=range_, why=str(error)) from error
@@ -83,6 +86,12 @@ def encode(range_: Range, head: Head) -> tuple[bytes, Head]:
     chain = hashlib.sha256(head.chain + framed).digest()
     record = framed + chain
     return record, Head(head.records + 1, head.length + len(record), chain, range_.first + range_.count)
+
+
+def _body(range_: Range) -> bytes:
+    if isinstance(range_, Committed) and not range_.key:
+        return msgspec.msgpack.encode(("committed", range_.first, range_.count, range_.segments))
+    return msgspec.msgpack.encode(range_)
 
 
 def decode(data: bytes, head: Head) -> Iterator[tuple[Range, Head]]:
@@ -96,10 +105,10 @@ def decode(data: bytes, head: Head) -> Iterator[tuple[Range, Head]]:
         if len(data) - at < _LENGTH.size:
             raise RangeDamaged(f"{start} is cut")
         (length,) = _LENGTH.unpack_from(data, at)
-        end = at + _LENGTH.size + length + _CHAIN
+        end = at + _LENGTH.size + length + CHAIN
         if end > len(data):
             raise RangeDamaged(f"{start} is cut")
-        framed, chain = data[at : end - _CHAIN], data[end - _CHAIN : end]
+        framed, chain = data[at : end - CHAIN], data[end - CHAIN : end]
         if hashlib.sha256(head.chain + framed).digest() != chain:
             raise RangeDamaged(f"{start} does not match its chain")
         try:
@@ -143,6 +152,10 @@ class Ranges:
         """Return the chain of the record that holds a sequence: it stands for everything up to there."""
         place = self._place(sequence)
         return None if place is None else self._chains[place]
+
+    def keys(self, since: int) -> list[str]:
+        """Return the keys of the committed ranges from the n-th record on, in their order."""
+        return [each.key for each in self._ranges[since:] if isinstance(each, Committed) and each.key]
 
     def _place(self, sequence: int) -> int | None:
         return bisect_right(self._firsts, sequence) - 1 if sequence < self.head.tail else None

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
+from holdfast.log import EventLog
 from holdfast.sinks.base import Sink
 from holdfast.sinks.files import FileSink
+from holdfast.sinks.log import LogSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.testing.sinks import Rows, SinkContract
 
@@ -59,6 +61,18 @@ class TestSqliteUpsert(_Sqlite):
 
 class TestSqliteReplace(_Sqlite):
     output_mode = "complete"
+
+
+class TestLog(SinkContract):
+    def make(self, folder: Path) -> Sink:
+        return LogSink(folder / "log", entity="text")
+
+    def visible(self, spark: Any, sink: Sink) -> Rows:
+        assert isinstance(sink, LogSink)
+        events = list(EventLog.open(sink.path).read())
+        assert [event.sequence for event in events] == list(range(len(events))), "no holes"
+        assert all(event.entity == event.payload["text"] for event in events)
+        return [(event.payload["n"], event.payload["text"]) for event in events]
 
 
 def _of_the_docs() -> type[SinkContract]:

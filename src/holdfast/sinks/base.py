@@ -164,7 +164,7 @@ class Sink(ABC):
         """Tell what the sink holds."""
 
     def mark(self) -> dict[str, Any]:
-        """Return what a checkpoint shall note of this sink at the end of an epoch: small JSON; nothing unless told."""
+        """Return what a checkpoint notes of this sink at the end of an epoch: small JSON, cheap to tell; optional."""
         return {}
 
     def rewind(self, owner: Owner, timeline: int, epoch: int) -> None:

@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkForeign, StagedGone, StreamChanged
-from holdfast.repository.files import local_path, make_folder, sync_folder, temporary
-from holdfast.seal import Record, digest_of
+from holdfast.repository.files import local_path, make_folder, sync_folder
+from holdfast.seal import digest_of
 from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, Standing, refuse_mode
+from holdfast.sinks.owners import claim, owner_of
 from holdfast.sinks.rows import default_name
 from holdfast.sinks.stagedfiles import KEY_FILE, KeyRecord, proven, require_seen_by_all, stage
 from holdfast.sinks.staging import SUFFIX, Staging, names_in
@@ -40,19 +41,9 @@ FORMATS = ("parquet", "json", "csv", "orc")
 LAYOUTS = ("epochs", "flat")
 EPOCH_COLUMN = "hf_epoch"
 LEDGER = "_holdfast"
-OWNER_FILE = "owner.key"
 _EPOCH_FOLDER = re.compile(rf"{EPOCH_COLUMN}=t(\d+)-(\d+)")
 _LEDGER_FILE = re.compile(r"t(\d+)-(\d+)\.key")
 _FLAT_TYPES_ONLY = ("struct", "array", "map", "binary", "interval", "variant")
-
-
-class OwnerRecord(Record, frozen=True, kw_only=True):
-    """Whose a folder is."""
-
-    pipeline: str
-    uid: str
-    stream: str
-    shape: str  # layout, format, partitioning: readers could not bear a change
 
 
 class FileSink(Sink):
@@ -141,22 +132,9 @@ class FileSink(Sink):
         ledger = self.path / LEDGER
         make_folder(ledger)
         shape = f"layout {self.layout}, format {self.format}, partitioned by {self.partition_by}"
-        record = OwnerRecord(pipeline=owner.pipeline, uid=owner.uid, stream=owner.stream, shape=shape)
-        with temporary(ledger, record.sealed()) as temp:
-            try:
-                os.link(temp, ledger / OWNER_FILE)
-            except FileExistsError:
-                found = self._owner()
-                if found and found.uid == owner.uid and found.shape != shape:
-                    raise StreamChanged(what=f"sink {self.name!r}", before=found.shape, now=shape) from None
-        sync_folder(ledger)
-
-    def _owner(self) -> OwnerRecord | None:
-        path = self.path / LEDGER / OWNER_FILE
-        try:
-            return OwnerRecord.unsealed(path.read_bytes(), str(path))
-        except FileNotFoundError:
-            return None
+        found = claim(ledger, owner, shape)
+        if found.uid == owner.uid and found.shape != shape:
+            raise StreamChanged(what=f"sink {self.name!r}", before=found.shape, now=shape)
 
     # --- an epoch ---
 
@@ -264,13 +242,11 @@ class FileSink(Sink):
     def inspect(self, owner: Owner, timeline: int) -> Standing:
         """Look at the owner and at the last epoch in the folder or in its ledger."""
         with self._failing("be inspected"):
-            found = self._owner()
+            found = owner_of(self.path / LEDGER)
             if found is None:
                 return Standing()
-            if (found.pipeline, found.uid, found.stream) != (owner.pipeline, owner.uid, owner.stream):
-                return Standing(
-                    foreign=f"stream {found.stream!r} of pipeline {found.pipeline!r} with the uid {found.uid}"
-                )
+            if not found.is_of(owner):
+                return Standing(foreign=found.words)
             return Standing(self._last(timeline))
 
     def _last(self, timeline: int) -> int:

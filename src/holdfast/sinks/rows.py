@@ -30,13 +30,13 @@ def digested(df: DataFrame) -> tuple[DataFrame, Callable[[], str]]:
     exact = [field.name for field in df.schema.fields if not _INEXACT.search(field.dataType.simpleString())]
     others = [field.name for field in df.schema.fields if field.name not in exact]
     seen = Observation()
-    row = f.xxhash64(*[_quoted(name) for name in exact]) if exact else f.lit(0)
+    row = f.xxhash64(*[quoted(name) for name in exact]) if exact else f.lit(0)
     observed = df.observe(
         seen,
         f.count(f.lit(1)).alias("rows"),
         f.bit_xor(row).alias("xor"),
         f.sum(row.cast("decimal(20,0)")).alias("sum"),
-        *[f.count(_quoted(name)).alias(f"values_{number}") for number, name in enumerate(others)],
+        *[f.count(quoted(name)).alias(f"values_{number}") for number, name in enumerate(others)],
     )
 
     def tell() -> str:
@@ -51,7 +51,8 @@ def digested(df: DataFrame) -> tuple[DataFrame, Callable[[], str]]:
 _INEXACT = re.compile(r"float|double|map<|variant|interval|geo")
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a column's name as Spark takes it for one name, dots and all."""
     return "`" + name.replace("`", "``") + "`"
 
 

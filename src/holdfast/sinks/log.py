@@ -1,0 +1,395 @@
+"""The event log as a sink: a stream's rows become events, appended once, in one global sequence.
+
+Spark writes an attempt as Parquet beside the log, in the columns of a segment. `commit` links those files into the log
+as segments and makes them count by one record of the index.
+
+Rules:
+- Sequences are given by `commit`, not by `prepare`: an attempt that was aborted leaves no hole.
+- The index is the ledger: each append of a sink carries its key, `<uid>/<stream>/t<timeline>-<epoch in ten digits>`.
+- The log has one owner, written at `owner.key` in its folder.
+- The writer's place is taken for each commit alone: a driver that was paused does not keep the next one out.
+- An event's payload is a struct of all columns of the stream, under their own names.
+- Events of one partition of Spark's keep their order; partitions follow one another in the order of their numbers.
+- An epoch without rows leaves no trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
+
+from holdfast.errors import (
+    AlreadyExists,
+    BadValue,
+    Locked,
+    LogMissing,
+    OutcomeUnknown,
+    RecordCorrupt,
+    SinkFailed,
+    SinkForeign,
+    StorageFailed,
+    StreamChanged,
+)
+from holdfast.log import EventLog
+from holdfast.loghead import read_head, sync_head
+from holdfast.logwriter import LogWriter, StagedSegment
+from holdfast.region import KIND_MAX, checked_kind_part
+from holdfast.repository.files import local_path, replace_durably
+from holdfast.seal import Record, digest_of
+from holdfast.segment import schema_of
+from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, Standing, refuse_mode
+from holdfast.sinks.logtypes import arrow_of
+from holdfast.sinks.owners import claim, owner_of
+from holdfast.sinks.rows import default_name, quoted
+from holdfast.sinks.stagedfiles import proven, require_seen_by_all, stage
+from holdfast.sinks.staging import SUFFIX, Staging
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SEGMENTS_FILE = "_segments.key"
+DEFAULT_SCOPE = "default"
+_SHAPE = "an event log"
+_KEY = re.compile(r"(?P<uid>[^/]+)/(?P<stream>[^/]+)/t(?P<t>\d+)-(?P<e>\d{10})")
+_NO_TEXT = ("array", "map", "struct", "binary", "variant", "void")
+_WHOLE = ("byte", "short", "integer", "long")
+_LOCK_WAIT_S = 10.0
+_LOCK_PAUSE_S = 0.01
+_HASHERS = 4
+
+
+class StagedFile(msgspec.Struct, frozen=True):
+    """A file that becomes a segment."""
+
+    name: str
+    rows: int
+    size: int
+    sha256: str
+
+
+class SegmentsRecord(Record, frozen=True, kw_only=True):
+    """What of an attempt becomes segments, in the order of their sequences."""
+
+    segments: list[StagedFile]
+
+
+class LogSink(Sink):
+    """Appends a stream's rows to an event log, which is made where there is none.
+
+    `entity`, `scope` and `clock` name columns. Without them every event's entity is the stream's name, its scope is
+    "default", and the log keeps no clock. `category` and `type` are small whole numbers, or name columns of them.
+    `changelog` keeps every version of a row. The rules are at the top of this file.
+    """
+
+    one_action = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        entity: str | None = None,
+        scope: str | None = None,
+        category: int | str = 0,
+        type: int | str = 0,
+        clock: str | None = None,
+        changelog: bool = False,
+        name: str | None = None,
+    ) -> None:
+        self.path = local_path("event log", path)
+        super().__init__(name or default_name("log", self.path.name))
+        for what, column in (("entity", entity), ("scope", scope), ("clock", clock)):
+            if column is not None and not isinstance(column, str):
+                raise BadValue(what=what, value=column, why="a column's name is due")
+        self.entity = entity
+        self.scope = scope
+        self.category = category if isinstance(category, str) else checked_kind_part("category", category)
+        self.type = type if isinstance(type, str) else checked_kind_part("type", type)
+        self.clock = clock
+        self.changelog = changelog
+        self.target = f"log {os.path.realpath(self.path)}"
+        self._staging = Staging(self.path.with_name(self.path.name + SUFFIX))
+        self._log: EventLog | None = None
+        self._held: dict[int, int] = {}  # timeline -> the last epoch of this owner's in it
+        self._mutex = threading.Lock()  # of the two above: who looks at a pipeline asks from a thread of his own
+        self._hashed: str | None = None  # the record whose digests this object has computed itself
+
+    def __repr__(self) -> str:
+        return f"LogSink({str(self.path)!r})"
+
+    # --- before the first epoch ---
+
+    def open(self, setting: Setting) -> None:
+        """Check the columns and the place, make the log or open it, and write the owner into it if it has none."""
+        super().open(setting)
+        refuse_mode(self, setting.output_mode, self.changelog, "use a table: SqliteSink or PostgresSink")
+        require_seen_by_all(self.name, setting)
+        self._check_columns(setting)
+        payload = pa.struct([pa.field(each.name, arrow_of(each.dataType, each.name)) for each in setting.schema.fields])
+        if self.path.exists() and not self.path.is_dir():
+            raise BadValue(what="event log", value=str(self.path), why="there is a file", do="choose a folder")
+        with self._failing("be opened"):
+            self._staging.make()
+            log = self._open_log(setting.owner, payload)
+            claim(self.path, setting.owner, _SHAPE)
+        with self._mutex:
+            self._log = None
+            self._held = {}
+            self._take_in(log, setting.owner)
+
+    def _check_columns(self, setting: Setting) -> None:
+        kinds = {each.name: each.dataType.typeName() for each in setting.schema.fields}
+        twice = len({name.lower() for name in kinds}) < len(setting.schema.fields)
+        if twice or not kinds:
+            why = "names that differ, in more than capitals, are due: they become the fields of the payload"
+            raise BadValue(what="columns", value=[each.name for each in setting.schema.fields], why=why)
+        texts = {"entity": self.entity, "scope": self.scope}
+        numbers = {"clock": self.clock, "category": self.category, "type": self.type}
+        for what, column in (texts | numbers).items():
+            if not isinstance(column, str):
+                continue
+            if column not in kinds:
+                raise BadValue(what=what, value=column, why=f"the stream has no such column: {sorted(kinds)}")
+            if what in texts and kinds[column] in _NO_TEXT:
+                raise BadValue(what=what, value=column, why=f"a column of {kinds[column]} cannot be written as text")
+            if what in numbers and kinds[column] not in _WHOLE:
+                raise BadValue(what=what, value=column, why=f"whole numbers are due, not {kinds[column]}")
+
+    def _open_log(self, owner: Owner, payload: pa.DataType) -> EventLog:
+        keep_clock = self.clock is not None
+        try:
+            return EventLog.open_or_create(self.path, keep_clock=keep_clock, payload=payload)
+        except AlreadyExists:
+            found = owner_of(self.path)
+            if found is None:
+                raise
+            if not found.is_of(owner):
+                raise SinkForeign(sink=self.name, place=str(self.path), owner=found.words) from None
+            before, now = EventLog.open(self.path).schema, schema_of(payload, keep_clock=keep_clock)
+            raise StreamChanged(what=f"sink {self.name!r}", before=_columns(before), now=_columns(now)) from None
+
+    # --- an epoch ---
+
+    def prepare(self, df: DataFrame, key: Key) -> Staged:
+        """Let Spark write the events as Parquet, and put the list of the segments-to-be beside them."""
+        with self._failing("prepare"):
+            events, unfit = self._events(df)
+            staged = stage(events, key, self._staging, self.setting)
+            if why := unfit():
+                self._staging.clear(key)
+                do = "give every row what an event must have (filter, coalesce), then run again"
+                raise SinkFailed(sink=self.name, action="take the rows", why=why, do=do)
+            if not staged.rows:
+                return staged
+            folder = self._staging.folder(key)
+            listed = _listed(folder)
+            self._check_rows("prepare", listed, staged.rows)
+            record = SegmentsRecord(segments=listed).sealed()
+            replace_durably(folder / SEGMENTS_FILE, record, SEGMENTS_FILE)
+        self._hashed = digest_of(record)
+        return Staged(staged.handle | {"segments": self._hashed}, staged.rows, staged.paths)
+
+    def _events(self, df: DataFrame) -> tuple[DataFrame, Callable[[], str | None]]:
+        """Return rows as events, and a function that tells, after one action on them, what is wrong with them."""
+        columns = {
+            "scope": _text(self.scope, DEFAULT_SCOPE),
+            "entity": _text(self.entity, self.setting.owner.stream),
+            "category": _number(self.category, "int"),
+            "type": _number(self.type, "int"),
+        }
+        if self.clock is not None:
+            columns["clock"] = _number(self.clock, "long")
+        payload = f.struct(*[f.col(quoted(name)) for name in df.columns]).alias("payload")
+        given = {"scope": self.scope, "entity": self.entity, "category": self.category, "type": self.type}
+        named = {what: column for what, column in (given | {"clock": self.clock}).items() if isinstance(column, str)}
+        events = df.select(*[column.alias(what) for what, column in columns.items()], payload)
+        if not named:
+            return events, lambda: None
+        seen = Observation()
+        events = events.observe(seen, *[f.count_if(_is_unfit(what)).alias(what) for what in named])
+
+        def tell() -> str | None:
+            found = [
+                f"column {column!r} cannot be the {what} of {seen.get[what]} rows: {_DUE[what]} is due"
+                for what, column in named.items()
+                if seen.get[what]
+            ]
+            return "; ".join(found) or None
+
+        return events, tell
+
+    def commit(self, key: Key, handle: dict[str, Any]) -> None:
+        """Make the staged files segments of the log.
+
+        1. Look whether the log holds the epoch.  2. Take the writer's place, and look again.  3. Prove what was staged.
+        4. Let the log adopt it.
+        """
+        if handle["rows"]:
+            with self._failing(f"commit epoch {key.epoch}"):
+                if not self._holds(key):  # 1
+                    with self._writing() as writer:  # 2
+                        if not self._holds(key):
+                            segments = self._proven(key, handle)  # 3
+                            writer.adopt(segments, _key(key), self.setting.reach)  # 4
+        self._staging.sweep(key)
+
+    def _proven(self, key: Key, handle: dict[str, Any]) -> list[StagedSegment]:
+        """Return the staged files. What another object has staged is read once more, and must have its digest."""
+        action, folder = f"commit epoch {key.epoch}", self._staging.folder(key)
+        proven(self.name, folder, key, handle)
+        path = folder / SEGMENTS_FILE
+        data = path.read_bytes()
+        record = SegmentsRecord.unsealed(data, str(path))
+        if digest_of(data) != handle["segments"]:
+            raise RecordCorrupt(key=str(path), why="it is not the one that the decision names")
+        if self._hashed != handle["segments"] and _listed(folder) != record.segments:
+            raise SinkFailed(sink=self.name, action=action, why=f"the files in {folder} are not those that were staged")
+        self._check_rows(action, record.segments, handle["rows"])
+        return [
+            StagedSegment(folder / each.name, each.rows, each.size, bytes.fromhex(each.sha256))
+            for each in record.segments
+        ]
+
+    def _check_rows(self, action: str, listed: list[StagedFile], rows: int) -> None:
+        staged = sum(each.rows for each in listed)
+        if staged != rows:
+            why = f"{staged} rows were staged where {rows} were counted"
+            raise SinkFailed(sink=self.name, action=action, why=why)
+
+    def _writing(self) -> LogWriter:
+        """Become the log's one writer; wait for another one, for a while."""
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                return LogWriter(self.path)
+            except Locked as locked:
+                if time.monotonic() > deadline:
+                    do = "end that process, or let it end, then run again: the epoch goes on where it was"
+                    raise SinkFailed(sink=self.name, action="append", why=locked.summary, do=do) from locked
+            time.sleep(_LOCK_PAUSE_S)
+
+    def abort(self, key: Key) -> None:
+        """Remove the attempt's folder."""
+        self._staging.clear(key)
+
+    # --- what is there ---
+
+    def inspect(self, owner: Owner, timeline: int) -> Standing:
+        """Look at the owner, and at the keys in the log's index."""
+        with self._failing("be inspected"):
+            found = owner_of(self.path)
+            if found is None:
+                return Standing()
+            if not found.is_of(owner):
+                return Standing(foreign=found.words)
+            try:
+                return Standing(self._places(owner).get(timeline, 0))
+            except LogMissing:
+                return Standing()
+
+    def mark(self) -> dict[str, Any]:
+        """Return which log it is, and its tail."""
+        with self._failing("be marked"):
+            log = self._log or EventLog.open(self.path)
+            sync_head(self.path)
+            return {"log": log.identity, "tail": read_head(self.path).tail}
+
+    def close(self) -> None:
+        """Forget the log; nothing of it was held."""
+        super().close()
+        with self._mutex:
+            self._log = None
+            self._held = {}
+
+    def _holds(self, key: Key) -> bool:
+        """Whether the log holds this epoch or a later one; then this one is done, or of a timeline that was left."""
+        return max(self._places(key.owner).items(), default=(0, 0)) >= key.place
+
+    def _places(self, owner: Owner) -> dict[int, int]:
+        """Return the last epoch of each timeline, after a look at what is new in the index."""
+        with self._mutex:
+            self._take_in(self._log or EventLog.open(self.path), owner)
+            return dict(self._held)
+
+    def _take_in(self, log: EventLog, owner: Owner) -> None:
+        known = log.records if log is self._log else 0
+        log.refresh()
+        for key in log.keys(known):
+            match = _KEY.fullmatch(key)
+            if match and (match["uid"], match["stream"]) == (owner.uid, owner.stream):
+                timeline, epoch = int(match["t"]), int(match["e"])
+                self._held[timeline] = max(epoch, self._held.get(timeline, 0))
+        self._log = log
+
+    @contextlib.contextmanager
+    def _failing(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+            raise SinkFailed(sink=self.name, action=action, why=why) from error
+        except (StorageFailed, OutcomeUnknown) as error:
+            raise SinkFailed(sink=self.name, action=action, why=error.summary) from error
+
+
+_DUE = {
+    "scope": "text that is not empty",
+    "entity": "text that is not empty",
+    "category": f"a whole number from 0 to {KIND_MAX}",
+    "type": f"a whole number from 0 to {KIND_MAX}",
+    "clock": "a whole number from 0 on",
+}
+
+
+def _text(column: str | None, otherwise: str) -> Column:
+    return f.lit(otherwise) if column is None else f.col(quoted(column)).cast("string")
+
+
+def _number(column: int | str, kind: str) -> Column:
+    """Return a column as numbers of a log; what does not fit becomes null, and is counted."""
+    return f.lit(column).cast(kind) if isinstance(column, int) else f.col(quoted(column)).try_cast(kind)
+
+
+def _is_unfit(what: str) -> Column:
+    value = f.col(what)
+    if what in ("scope", "entity"):
+        return value.isNull() | (value == "") | ~f.is_valid_utf8(value)
+    return value.isNull() | (value < 0) | (f.lit(what != "clock") & (value > KIND_MAX))
+
+
+def _listed(folder: Path) -> list[StagedFile]:
+    """Return the files of an attempt that hold rows, in the order of their names, each with its digest."""
+    found = [(path, pq.read_metadata(path).num_rows) for path in sorted(folder.glob("part-*.parquet"))]
+    holding = [(path, rows) for path, rows in found if rows]
+    with ThreadPoolExecutor(_HASHERS) as pool:  # hashing lets go of Python's lock
+        digests = list(pool.map(_sha256, [path for path, _ in holding]))
+    return [
+        StagedFile(path.name, rows, path.stat().st_size, digest)
+        for (path, rows), digest in zip(holding, digests, strict=True)
+    ]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as reader:
+        return hashlib.file_digest(reader, "sha256").hexdigest()
+
+
+def _key(key: Key) -> str:
+    return f"{key.owner.uid}/{key.owner.stream}/t{key.timeline}-{key.epoch:010}"
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{each.name}: {each.type}" for each in schema)

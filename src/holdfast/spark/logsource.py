@@ -1,0 +1,253 @@
+"""An event log as a source of Spark: streams chain through it, and a batch query reads it as it stands.
+
+An offset is `{"log": uid, "sequence": the next one to read, "chain": 16 hex digits}`. The chain stands for the whole
+history before that sequence, so a log that went back and took another course is known by it.
+
+Rules:
+- What the head counts is read, and nothing else. Cancelled ranges are passed over.
+- Each segment is checked against its digest before one event of it is given.
+- Another log in the same place, one that ends before the offset, or one of another history is refused: `LogDiverged`.
+- A partition is a run of whole segments, or of parts at the ends of an epoch, and carries their facts: executors read
+  segments and `log.json`, and no index.
+
+Not done: a segment is never split between partitions, because whoever reads a part must check the whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import pyarrow as pa
+from pyspark.sql import functions as f
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import LongType, StructField, StructType
+
+from holdfast.checked import checked_positive, checked_u64
+from holdfast.errors import BadValue, LogDiverged
+from holdfast.log import EventLog
+from holdfast.loghead import SEGMENTS, read_about, read_schema, read_segment
+from holdfast.ranges import Segment
+from holdfast.repository.files import hadoop_address, local_path
+from holdfast.sinks.logtypes import arrow_of, spark_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT = "holdfast_log"
+SEQUENCE = "sequence"
+_PATH = "path"
+_MAX_ROWS = "maxRowsPerTrigger"
+_PARTITIONS = "partitions"
+_DEFAULT_PARTITIONS = 8
+_CHAIN_DIGITS = 16
+_BATCH_ROWS = 32_768
+
+_registered: WeakSet[SparkSession] = WeakSet()
+
+
+def read_log(spark: SparkSession, path: str | os.PathLike[str], *, rows_per_epoch: int | None = None) -> DataFrame:
+    """Return an event log as a streaming DataFrame, from its first event on.
+
+    Columns: sequence, scope, entity, category, type, clock where the log keeps one, payload. `rows_per_epoch` is the
+    most that one epoch takes. The log must be there.
+    """
+    folder = local_path("event log", path)
+    spark_schema(folder)  # said here, in our words, before Spark says it in its own
+    if spark not in _registered:
+        spark.dataSource.register(LogSource)
+        _registered.add(spark)
+    reader = spark.readStream.format(FORMAT).option(_PATH, str(folder))
+    reader = reader.option(_PARTITIONS, str(spark.sparkContext.defaultParallelism))
+    if rows_per_epoch is not None:
+        reader = reader.option(_MAX_ROWS, str(checked_positive("rows per epoch", rows_per_epoch)))
+    return reader.load()
+
+
+def load_log(spark: SparkSession, path: str | os.PathLike[str], *, start: int = 0, end: int | None = None) -> DataFrame:
+    """Return the events from `start` to before `end`, or to the tail as it is now, as a batch DataFrame.
+
+    Spark reads the segments by itself, only the columns and rows that are asked for; so their digests are not checked.
+    """
+    log = EventLog.open(path)
+    end = log.tail if end is None else min(checked_u64("end", end), log.tail)
+    columns = spark_schema(log.path)
+    first = StructField("first", LongType())
+    segments = hadoop_address(log.path / SEGMENTS)
+    files = spark.read.schema(StructType([*columns.fields[1:], first])).parquet(segments)
+    sequence = (f.col("first") + f.col("_metadata.row_index")).alias(SEQUENCE)
+    events = files.where(f.col("first") < end).select(sequence, *columns.names[1:])
+    return events.where((f.col(SEQUENCE) >= checked_u64("start", start)) & (f.col(SEQUENCE) < end))
+
+
+def spark_schema(folder: Path) -> StructType:
+    """Return the columns of a log as Spark sees them, or raise what is wrong with it."""
+    schema = read_schema(read_about(folder), folder)
+    columns = [StructField(each.name, spark_of(each.type), each.nullable) for each in schema]
+    return StructType([StructField(SEQUENCE, LongType(), nullable=False), *columns])
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a segment: its rows from `start` to before `stop`."""
+
+    segment: Segment
+    start: int
+    stop: int
+
+
+class Run(InputPartition):  # type: ignore[misc] # pyspark's classes are skipped by the type checker
+    """Pieces that follow one another; what one task reads."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__(None)
+        self.pieces = list(pieces)
+
+
+class LogSource(DataSource):  # type: ignore[misc]
+    """The format `holdfast_log`. Options: path, maxRowsPerTrigger, partitions (the most that an epoch is cut into)."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the log's columns."""
+        return spark_schema(_folder(self.options))
+
+    def streamReader(self, schema: StructType) -> LogReader:  # noqa: N802 - Spark's name
+        """Return the reader; it opens the log when it is first asked something."""
+        limit = _whole(self.options, _MAX_ROWS, None)
+        partitions = _whole(self.options, _PARTITIONS, _DEFAULT_PARTITIONS)
+        return LogReader(_folder(self.options), schema, limit, partitions or _DEFAULT_PARTITIONS)
+
+
+class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Tells Spark how far the log goes, and reads it."""
+
+    def __init__(self, folder: Path, schema: StructType, limit: int | None, partitions: int) -> None:
+        self._folder = folder
+        self._schema = schema
+        self._limit = limit
+        self._partitions = partitions
+        self._target: int | None = None
+        self._opened: EventLog | None = None
+
+    # --- on the driver ---
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are the next ones
+        """Return where a new stream begins."""
+        return self._offset(0)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit that the options ask for."""
+        return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read up to the tail as it is now, and no further."""
+        self._target = self._log.refresh()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next epoch ends: at the tail, or where the limit is reached."""
+        begin = self._sequence(start)
+        end = self._log.tail if self._target is None else min(self._target, self._log.tail)
+        if isinstance(limit, ReadMaxRows):
+            end = self._limited(begin, end, limit.max_rows)
+        return start if end <= begin else self._offset(end)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the tail, for metrics."""
+        return self._offset(self._log.refresh())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Cut the segments between two offsets into runs of about as many rows each."""
+        pieces = list(self._pieces(self._sequence(start), self._sequence(end)))
+        return [Run(run) for run in in_runs(pieces, self._partitions)]
+
+    def _limited(self, begin: int, end: int, rows: int) -> int:
+        for piece in self._pieces(begin, end):
+            count = piece.stop - piece.start
+            if count >= rows:
+                return piece.segment.first + piece.start + rows
+            rows -= count
+        return end
+
+    def _pieces(self, begin: int, end: int) -> Iterator[Piece]:
+        for each in self._log.segments(begin, end):
+            yield Piece(each, max(begin - each.first, 0), min(end - each.first, each.count))
+
+    @property
+    def _log(self) -> EventLog:
+        if self._opened is None:
+            self._opened = EventLog.open(self._folder)
+        return self._opened
+
+    def _offset(self, sequence: int) -> dict[str, Any]:
+        return {"log": self._log.identity, SEQUENCE: sequence, "chain": self._chain(sequence)}
+
+    def _chain(self, sequence: int) -> str:
+        chain = self._log.chain_at(sequence - 1) if sequence else None
+        return "" if chain is None else chain.hex()[:_CHAIN_DIGITS]
+
+    def _sequence(self, offset: dict[str, Any]) -> int:
+        """Return an offset's sequence if this log has the history that the offset stands for."""
+        sequence = int(offset[SEQUENCE])
+        tail = self._log.refresh()
+        if offset["log"] != self._log.identity:
+            why = f"it has read log {offset['log']}, and this one is {self._log.identity}"
+        elif sequence > tail:
+            why = f"the log ends before sequence {tail}"
+        elif offset["chain"] != self._chain(sequence):
+            why = "the log went back since, and took another course"
+        else:
+            return sequence
+        raise LogDiverged(path=str(self._folder), sequence=sequence, why=why)
+
+    # --- on the executors ---
+
+    def read(self, partition: Run) -> Iterator[pa.RecordBatch]:
+        """Give the events of a run, checked."""
+        schema = read_schema(read_about(self._folder), self._folder)
+        target = pa.schema([_field(each) for each in self._schema.fields])
+        for piece in partition.pieces:
+            table = read_segment(self._folder, piece.segment, schema).slice(piece.start, piece.stop - piece.start)
+            first = piece.segment.first + piece.start
+            numbers = pa.array(range(first, first + table.num_rows), pa.int64())
+            table = table.add_column(0, SEQUENCE, numbers).cast(target)
+            yield from table.to_batches(_BATCH_ROWS)
+
+
+def in_runs(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
+    """Cut pieces into at most so many runs, each of about as many rows."""
+    rows = sum(piece.stop - piece.start for piece in pieces)
+    runs: list[list[Piece]] = []
+    done = 0
+    for piece in pieces:
+        if not runs or done * most >= len(runs) * rows:
+            runs.append([])
+        runs[-1].append(piece)
+        done += piece.stop - piece.start
+    return runs
+
+
+def _field(column: StructField) -> pa.Field:
+    return pa.field(column.name, arrow_of(column.dataType, column.name), column.nullable)
+
+
+def _folder(options: dict[str, str]) -> Path:
+    if _PATH not in options:
+        raise BadValue(what="option", value=_PATH, why="it is missing", do='give it: .option("path", ...)')
+    return local_path("event log", options[_PATH])
+
+
+def _whole(options: dict[str, str], name: str, otherwise: int | None) -> int | None:
+    if name not in options:
+        return otherwise
+    text = options[name]
+    return checked_positive(f"option {name}", int(text) if text.isdecimal() else text)
