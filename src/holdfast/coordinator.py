@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from holdfast.barrier import BarrierFlags
 from holdfast.errors import BadValue
@@ -214,6 +215,7 @@ class Wanted:
 
     flags: BarrierFlags = BarrierFlags.NONE
     savepoint: str | None = None
+    ticket: Any = field(default=None, compare=False)  # of whoever asked for it
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ from holdfast.errors import (
     StreamChanged,
 )
 from holdfast.log import EventLog
-from holdfast.loghead import read_head, sync_head
+from holdfast.loghead import read_about, read_head, sync_head
 from holdfast.logwriter import LogWriter, StagedSegment
 from holdfast.region import KIND_MAX, checked_kind_part
 from holdfast.repository.files import local_path, replace_durably
@@ -60,6 +60,7 @@ from holdfast.sinks.staging import SUFFIX, Staging
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 SEGMENTS_FILE = "_segments.key"
 DEFAULT_SCOPE = "default"
@@ -138,7 +139,7 @@ class LogSink(Sink):
         refuse_mode(self, setting.output_mode, self.changelog, "use a table: SqliteSink or PostgresSink")
         require_seen_by_all(self.name, setting)
         self._check_columns(setting)
-        payload = pa.struct([pa.field(each.name, arrow_of(each.dataType, each.name)) for each in setting.schema.fields])
+        payload = _payload(setting.schema)
         if self.path.exists() and not self.path.is_dir():
             raise BadValue(what="event log", value=str(self.path), why="there is a file", do="choose a folder")
         with self._failing("be opened"):
@@ -149,6 +150,19 @@ class LogSink(Sink):
             self._log = None
             self._held = {}
             self._take_in(log, setting.owner)
+
+    def exists(self) -> bool:
+        """Whether the log is there."""
+        try:
+            read_about(self.path)
+        except LogMissing:
+            return False
+        return True
+
+    def make(self, schema: StructType) -> None:
+        """Make the log for rows of these columns, before the first epoch: whoever reads it may be started first."""
+        with self._failing("be made"):
+            EventLog.open_or_create(self.path, keep_clock=self.clock is not None, payload=_payload(schema))
 
     def _check_columns(self, setting: Setting) -> None:
         kinds = {each.name: each.dataType.typeName() for each in setting.schema.fields}
@@ -352,6 +366,11 @@ _DUE = {
     "type": f"a whole number from 0 to {KIND_MAX}",
     "clock": "a whole number from 0 on",
 }
+
+
+def _payload(schema: StructType) -> pa.DataType:
+    """Return the type of an event's payload: all columns of the stream."""
+    return pa.struct([pa.field(each.name, arrow_of(each.dataType, each.name)) for each in schema.fields])
 
 
 def _text(column: str | None, otherwise: str) -> Column:

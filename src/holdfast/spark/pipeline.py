@@ -5,26 +5,36 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from holdfast.barrier import BarrierFlags
 from holdfast.checked import checked_name
+from holdfast.coordinator import Topology, Wanted
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import AlreadyExists, BadValue, Fenced, NotFound, NotSupported, StreamFailed
-from holdfast.policy import Backoff, RestartPolicy
+from holdfast.manifest import Manifest, pipeline_hash
+from holdfast.policy import Backoff, CheckpointPolicy, RestartPolicy
 from holdfast.recovery import RecoveryPlan
 from holdfast.repository import Identity, Lease, LocalRepository
 from holdfast.repository.files import failing_as, local_path, make_folder
 from holdfast.repository.lease import LOCK
 from holdfast.sinks.base import Sink
 from holdfast.spark import adapter
+from holdfast.spark.chain import Chain, read_here
+from holdfast.spark.checkpoints import Checkpointing, CheckpointStatus
+from holdfast.spark.epochs import OnEpoch
 from holdfast.spark.session import embedded
 from holdfast.spark.spec import ACCEPTABLE, DEFAULT_RESTART, Build, StreamSpec, checked_spec
 from holdfast.spark.stream import Run, StreamCallbacks, StreamRun, StreamStatus, as_data
+from holdfast.stage import FlushObserver, Stage
+from holdfast.state import CheckpointState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,6 +53,7 @@ class PipelineStatus:
     timeline: int
     lease: int
     streams: dict[str, StreamStatus]
+    checkpoints: CheckpointStatus
 
     def data(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
@@ -65,6 +76,7 @@ class Pipeline:
         restart: RestartPolicy | Mapping[str, RestartPolicy] = DEFAULT_RESTART,
         backoff: Backoff | None = None,
         callbacks: StreamCallbacks | None = None,
+        observers: Sequence[FlushObserver] = (),
     ) -> None:
         self.name = checked_name("pipeline", name)
         self.repository = LocalRepository(local_path("root", root) / self.name)
@@ -72,6 +84,7 @@ class Pipeline:
         self._restart = restart
         self._backoff = backoff or Backoff()
         self._callbacks = callbacks or StreamCallbacks()
+        self._observers = tuple(observers)
         self._streams: dict[str, StreamSpec] = {}
         self._spark: SparkSession | None = None
 
@@ -89,12 +102,17 @@ class Pipeline:
         options: Mapping[str, str] | None = None,
         restart: RestartPolicy | Mapping[str, RestartPolicy] | None = None,
         quarantine_after: int | None = None,
+        reads: str | Sequence[str] = (),
+        stage: Stage[Any] | Any = None,
+        on_epoch: OnEpoch | None = None,
     ) -> Callable[[Build], Build]:
         """Add a stream: a function from a session to a streaming DataFrame, and the sinks that get every row once.
 
         Used as a decorator, or called with the function. `trigger` is a processing time ("10 seconds") or one of
         Spark's triggers as a dict; `restart` a policy, or one by kind of failure; after `quarantine_after` equal
-        failures of one epoch it is passed over, and recorded as a gap.
+        failures of one epoch it is passed over, and recorded as a gap. `reads` names streams of this pipeline whose
+        output this one reads by a channel that is not theirs to `read`: a topic, a folder, a table. With `stage`, the
+        state that Python keeps of this stream, `on_epoch(df, stage)` makes of each epoch's rows what the sinks get.
         """
 
         def add(function: Build) -> Build:
@@ -107,6 +125,9 @@ class Pipeline:
                 options=options,
                 restart=self._restart if restart is None else restart,
                 quarantine_after=quarantine_after,
+                reads=reads,
+                stage=stage,
+                on_epoch=on_epoch,
             )
             self._add(spec)
             return function
@@ -135,15 +156,27 @@ class Pipeline:
             taken[place] = spec.name
         self._streams[spec.name] = spec
 
+    def read(self, stream: str, *, rows_per_epoch: int | None = None) -> DataFrame:
+        """Read what another stream of this pipeline gives to its event log: a streaming DataFrame of its columns.
+
+        To be called inside a stream's function. The other one is given a log where it has none. `rows_per_epoch` is the
+        most that one epoch takes.
+        """
+        return read_here(self.name, stream, rows_per_epoch)
+
     def start(
         self,
         spark: SparkSession | None = None,
         *,
         available_now: bool = False,
+        checkpoint_every: CheckpointPolicy | float | str | timedelta | None = None,
         accept: Collection[str] = (),
         reach: Reach = unwatched,
     ) -> PipelineHandle:
         """Recover every stream and start it; return at once with a handle.
+
+        With `checkpoint_every` ("30s", seconds, or a `CheckpointPolicy`) a checkpoint of all streams is taken so often.
+        With `available_now` everything that is there goes through, upstream first, and the pipeline ends.
 
         Without a session, one is made on this machine and stopped at the end. `accept` names what the user knows and
         wants to go on with: "sinks" (they changed), "gaps" (an epoch begins elsewhere), "replay" (a state was rebuilt
@@ -154,9 +187,13 @@ class Pipeline:
         with undo:
             adapter.require_classic(session)
             self._require_reachable(session)
-            retain = adapter.require_retention(session)
+            policy = _checked_policy(checkpoint_every)
+            retain = max(adapter.require_retention(session), adapter.RETAINED)
             lease = Lease.take(self.repository, locker=lambda: self._lock(session))
             undo.callback(lease.release)
+            chain = Chain(self._streams, self.repository.root, session)
+            inbox: queue.SimpleQueue[tuple[int, CheckpointState]] = queue.SimpleQueue()
+            topology, specs = chain.join()
             run = Run(
                 spark=session,
                 repository=self.repository,
@@ -169,12 +206,25 @@ class Pipeline:
                 backoff=self._backoff,
                 callbacks=self._callbacks,
                 reach=reach,
+                acknowledge=lambda checkpoint, state: inbox.put((checkpoint, state)),
+                build=chain.build,
             )
-            streams = [StreamRun(spec, run) for spec in self._streams.values()]
+            streams = [StreamRun(spec, run) for spec in specs]
             for stream in streams:
                 undo.callback(stream.close)
                 stream.recover()
-            return PipelineHandle(self.name, run, streams, undo.pop_all())
+            checkpointing = Checkpointing(
+                run,
+                streams,
+                topology,
+                policy,
+                inbox=inbox,
+                program=pipeline_hash({stream.name: stream.description for stream in streams}),
+                observers=self._observers,
+            )
+            return PipelineHandle(
+                self.name, run, streams, topology=topology, checkpointing=checkpointing, undo=undo.pop_all()
+            )
 
     def _session(self, spark: SparkSession | None) -> tuple[SparkSession, contextlib.ExitStack]:
         """Return the session to use, and what stops it at the end if it was made here."""
@@ -195,6 +245,7 @@ class Pipeline:
         spark: SparkSession | None = None,
         *,
         available_now: bool = False,
+        checkpoint_every: CheckpointPolicy | float | str | timedelta | None = None,
         accept: Collection[str] = (),
         reach: Reach = unwatched,
     ) -> PipelineStatus:
@@ -204,7 +255,9 @@ class Pipeline:
         """
         session, undo = self._session(spark)  # first: Spark takes Ctrl-C for itself when it starts
         with undo, _signals() as asked:
-            handle = self.start(session, available_now=available_now, accept=accept, reach=reach)
+            handle = self.start(
+                session, available_now=available_now, checkpoint_every=checkpoint_every, accept=accept, reach=reach
+            )
             try:
                 while not handle.wait(_LOOK_S):
                     if asked.signals == 1 and not handle.stopping:
@@ -250,19 +303,34 @@ class Pipeline:
 class PipelineHandle:
     """A running pipeline."""
 
-    def __init__(self, name: str, run: Run, streams: list[StreamRun], undo: contextlib.ExitStack) -> None:
+    def __init__(
+        self,
+        name: str,
+        run: Run,
+        streams: list[StreamRun],
+        *,
+        topology: Topology,
+        checkpointing: Checkpointing,
+        undo: contextlib.ExitStack,
+    ) -> None:
         self.name = name
         self.stopping = False
         self._run = run
         self._streams = streams
+        self._topology = topology
+        self._checkpointing = checkpointing
         self._undo = undo
         self._over = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._live, args=(stream,), name=f"holdfast-{stream.name}", daemon=True)
+        self._threads = {
+            stream.name: threading.Thread(
+                target=self._live, args=(stream,), name=f"holdfast-{stream.name}", daemon=True
+            )
             for stream in streams
-        ]
-        for thread in self._threads:
-            thread.start()
+        }
+        checkpointing.intolerable = lambda _: self._stop_all()
+        checkpointing.start()
+        for stream in topology.upstream_first:
+            self._threads[stream].start()
         self._caretaker = threading.Thread(target=self._take_care, name="holdfast-caretaker", daemon=True)
         self._caretaker.start()
 
@@ -270,12 +338,44 @@ class PipelineHandle:
         """Tell how every stream is doing."""
         identity = self._run.identity
         streams = {stream.name: stream.status() for stream in self._streams}
-        return PipelineStatus(self.name, identity.uid, identity.timeline, self._run.lease.number, streams)
+        checkpoints = self._checkpointing.status()
+        return PipelineStatus(self.name, identity.uid, identity.timeline, self._run.lease.number, streams, checkpoints)
 
     @property
     def recovery(self) -> dict[str, RecoveryPlan]:
         """What recovery found and did, by stream."""
         return {stream.name: stream.plan for stream in self._streams if stream.plan is not None}
+
+    def checkpoint(self, timeout: float | None = None) -> Manifest:
+        """Take a checkpoint of all streams now; return its manifest, or raise `CheckpointFailed`.
+
+        One that is under way is waited for; then this one begins. Not to be called inside an epoch, as a callback is.
+        """
+        return self._checkpointing.ask(Wanted()).result(timeout)
+
+    def savepoint(self, name: str, timeout: float | None = None) -> Manifest:
+        """Take a checkpoint that is kept under a name until it is deleted, with copies of all that it needs."""
+        return self._checkpointing.ask(Wanted(BarrierFlags.FULL_SNAPSHOT, name)).result(timeout)
+
+    def cancel_checkpoint(self) -> None:
+        """Give up the checkpoint that is under way, if there is one."""
+        self._checkpointing.cancel()
+
+    def drain(self, savepoint: str | None = None, timeout: float | None = None) -> Manifest:
+        """Let what is available go through, upstream first; take a last checkpoint and stop every stream at it.
+
+        With `savepoint` the last checkpoint is one of that name. If it fails, the streams are stopped all the same, and
+        its error is raised.
+        """
+        streams = {stream.name: stream for stream in self._streams}
+        for name in self._topology.upstream_first:
+            streams[name].finish_available()
+        flags = BarrierFlags.DRAIN | (BarrierFlags.FULL_SNAPSHOT if savepoint else BarrierFlags.NONE)
+        try:
+            manifest = self._checkpointing.ask(Wanted(flags, savepoint)).result(timeout)
+        finally:
+            self.stop()
+        return manifest
 
     def stop(self) -> None:
         """End every stream at its epoch's end; returns when they have ended and all is given back.
@@ -291,13 +391,14 @@ class PipelineHandle:
         stoppers = [threading.Thread(target=stream.stop, daemon=True) for stream in self._streams]
         for thread in stoppers:
             thread.start()
-        for thread in [*stoppers, *self._threads]:
+        for thread in [*stoppers, *self._threads.values()]:
             thread.join()
         self._over.wait()
 
     def cut(self) -> None:
         """End every stream at once, wherever it is: as safe as a kill. What is undone is finished at the next start."""
         self.stopping = True
+        self._checkpointing.cut_off()
         for stream in self._streams:
             threading.Thread(target=stream.cut, daemon=True).start()
         self._over.wait(_PATIENCE_S)
@@ -314,6 +415,8 @@ class PipelineHandle:
         """
         if not self._over.wait(timeout):
             raise TimeoutError(f"pipeline {self.name!r} still runs after {timeout} s")
+        if self._checkpointing.error is not None:
+            raise self._checkpointing.error
         failures = self._failures()
         for failure in failures:
             if isinstance(failure.__cause__, Fenced):
@@ -326,16 +429,25 @@ class PipelineHandle:
         return [stream.failed for stream in self._streams if stream.failed is not None]
 
     def _live(self, stream: StreamRun) -> None:
+        if self._run.available_now:  # what those above it are still to give is to go through too
+            for name in self._topology.reads[stream.name]:
+                self._threads[name].join()
         stream.live()
-        if stream.failed is not None and not self.stopping:
-            self.stopping = True
-            for other in self._streams:
-                threading.Thread(target=other.stop, daemon=True).start()
+        if stream.failed is not None:
+            self._stop_all()
+
+    def _stop_all(self) -> None:
+        if self.stopping:
+            return
+        self.stopping = True
+        for stream in self._streams:
+            threading.Thread(target=stream.stop, daemon=True).start()
 
     def _take_care(self) -> None:
         """Wait for the streams, then give back what the run took."""
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.join()
+        self._checkpointing.finish()
         try:
             self._undo.close()
         except Exception:
@@ -393,6 +505,10 @@ def _signals() -> Iterator[_Asked]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def _checked_policy(every: CheckpointPolicy | float | str | timedelta | None) -> CheckpointPolicy:
+    return every if isinstance(every, CheckpointPolicy) else CheckpointPolicy(every=every)
 
 
 def _checked_accept(accept: Collection[str]) -> frozenset[str]:

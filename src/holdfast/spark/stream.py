@@ -31,6 +31,7 @@ from holdfast.errors import (
 from holdfast.manifest import Manifest
 from holdfast.policy import Backoff, RestartBudget
 from holdfast.recovery import RecoveryPlan, plan
+from holdfast.redaction import redacted
 from holdfast.repository import Decisions, GapRecord, Gaps, Identity, Lease, LocalRepository
 from holdfast.repository.decisions import stream_folder
 from holdfast.seal import Record
@@ -491,6 +492,20 @@ class StreamRun:
     def is_committed(self, epoch: int) -> bool:
         """Whether Spark has committed an epoch."""
         return self._log.is_committed(epoch - 1)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the program says of this stream: compared from run to run."""
+        spec, df = self.spec, self._df
+        return {
+            "sources": adapter.source_names(df) if df is not None else [],
+            "sinks": {sink.name: type(sink).__name__ for sink in spec.sinks},
+            "options": redacted(spec.options),
+            "output_mode": spec.output_mode,
+            "columns": df.schema.jsonValue() if df is not None else None,
+            "state": adapter.state_schemas(df) if df is not None else [],
+            "stage": spec.stage.codec.type_name if spec.stage is not None else None,
+        }
 
     @property
     def progress(self) -> tuple[int, int]:

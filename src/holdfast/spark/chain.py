@@ -1,0 +1,117 @@
+"""Chains: which stream reads from which, found out as their functions are called.
+
+`pipeline.read("orders")`, called inside the function of a stream, is an edge to the stream `orders`, which is built
+first if it was not. The two are joined by an event log: the `LogSink` that `orders` has, or else one that it is given
+for this, in the repository under `logs/<stream>`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.coordinator import Topology
+from holdfast.errors import BadValue, NotSupported
+from holdfast.sinks.log import LogSink
+from holdfast.spark.logsource import read_log
+from holdfast.spark.spec import StreamSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FOLDER = "logs"
+_INNER = "log"  # the name of a sink that a stream is given because another reads it
+_building: ContextVar[tuple[Chain, str] | None] = ContextVar("holdfast_building", default=None)
+
+
+class Chain:
+    """The streams of one run, and who reads from whom."""
+
+    def __init__(self, specs: Mapping[str, StreamSpec], root: Path, spark: SparkSession) -> None:
+        self._specs = specs
+        self._root = root
+        self._spark = spark
+        self._reads = {name: list(spec.reads) for name, spec in specs.items()}
+        self._inner: dict[str, LogSink] = {}
+        self._frames: dict[str, DataFrame] = {}
+        self._under_way: list[str] = []
+
+    def join(self) -> tuple[Topology, list[StreamSpec]]:
+        """Build every stream once; return who reads from whom, and the streams with the sinks that they need for it."""
+        Topology(self._reads)  # what was declared is refused before anything is built
+        for name in self._specs:
+            self._frame(name)
+        topology = Topology(self._reads)
+        specs = [
+            dataclasses.replace(spec, sinks=(*spec.sinks, self._inner[name])) if name in self._inner else spec
+            for name, spec in self._specs.items()
+        ]
+        return topology, specs
+
+    def build(self, spec: StreamSpec) -> DataFrame:
+        """Return a stream's DataFrame: the one that was built to find out who reads it, or for a restart a new one."""
+        found = self._frames.pop(spec.name, None)
+        return self._built(spec.name) if found is None else found
+
+    def read(self, reader: str, stream: str, rows_per_epoch: int | None) -> DataFrame:
+        """Return what a stream gives to its log, as a streaming DataFrame of its own columns."""
+        if stream not in self._specs:
+            why = f"the pipeline has no such stream; it has {', '.join(sorted(self._specs))}"
+            raise BadValue(what=f"what stream {reader!r} reads,", value=stream, why=why)
+        if stream not in self._reads[reader]:
+            self._reads[reader].append(stream)
+        if stream in self._under_way:
+            Topology({**self._reads, reader: [*self._reads[reader], stream]})  # names the whole way round
+        log = self._log(stream)
+        return read_log(self._spark, log.path, rows_per_epoch=rows_per_epoch).select("payload.*")
+
+    def _log(self, stream: str) -> LogSink:
+        """Return the log that joins a stream to those who read it; it is made where there is none yet."""
+        logs = [sink for sink in self._specs[stream].sinks if isinstance(sink, LogSink)]
+        if len(logs) > 1:
+            why, do = "it has several event logs", "read the one that you mean with hf.read_log, and say reads=[...]"
+            raise BadValue(what="stream to read", value=stream, why=why, do=do)
+        if not logs and stream not in self._inner:
+            name = self._specs[stream].name
+            self._inner[stream] = LogSink(self._root / FOLDER / name, name=_INNER, changelog=True)
+        log = logs[0] if logs else self._inner[stream]
+        if not log.exists():
+            log.make(self._frame(stream).schema)
+        return log
+
+    def _frame(self, name: str) -> DataFrame:
+        if name not in self._frames:
+            self._frames[name] = self._built(name)
+        return self._frames[name]
+
+    def _built(self, name: str) -> DataFrame:
+        self._under_way.append(name)
+        try:
+            with _reading(self, name):
+                return self._specs[name].build(self._spark)
+        finally:
+            self._under_way.remove(name)
+
+
+@contextmanager
+def _reading(chain: Chain, stream: str) -> Iterator[None]:
+    token = _building.set((chain, stream))
+    try:
+        yield
+    finally:
+        _building.reset(token)
+
+
+def read_here(pipeline: str, stream: str, rows_per_epoch: int | None) -> DataFrame:
+    """Read a stream of the pipeline that is being built; only inside the function of another stream."""
+    found = _building.get()
+    if found is None:
+        why = "only while a stream is built is it known who reads"
+        do = "call it inside the function of the stream that reads, or use hf.read_log with the log's path"
+        raise NotSupported(what=f"reading stream {stream!r} of pipeline {pipeline!r} here", why=why, do=do)
+    chain, reader = found
+    return chain.read(reader, stream, rows_per_epoch)

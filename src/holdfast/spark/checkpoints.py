@@ -1,0 +1,434 @@
+"""Checkpoints of a running pipeline: one thread sends barriers, takes acknowledgements, keeps files, writes manifests.
+
+Rules:
+- No stream waits for this thread. A busy one acknowledges at the end of its epoch, inside its own callback; for one
+  that is between two epochs, or has ended, it is done here, under the stream's mutex.
+- A stream's files are kept as soon as it has acknowledged and Spark has committed the epoch, aligned or not.
+- Whatever fails gives the attempt up: its id is burnt, nothing else changes. Only what kills a process kills this.
+- Nothing is deleted while a checkpoint is being taken, because both are done here, one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.barrier import BarrierFlags
+from holdfast.coordinator import Cut, Phase, Schedule, Topology, Wanted
+from holdfast.errors import CheckpointFailed, CheckpointMissing, CheckpointsFailed, Corrupt, Fenced, HoldfastError
+from holdfast.manifest import ConnectorCheckpoint, Manifest, SinkStatus, StreamCut
+from holdfast.policy import CheckpointPolicy, Progress
+from holdfast.repository import Checkpoints, Place, place_of
+from holdfast.seal import digest_of
+from holdfast.sidecar import pack_states
+from holdfast.spark.brief import brief
+from holdfast.spark.epochs import STAGE
+from holdfast.spark.snapshot import SparkCut
+from holdfast.spark.stream import Run, StreamRun
+from holdfast.stage import FlushObserver, flushing
+from holdfast.state import CheckpointState
+
+_log = logging.getLogger(__name__)
+_ALIGNING_S = 0.005  # between two looks while one is taken
+_RESTING_S = 0.05  # between two looks while none is
+_LAST_S = 30.0  # for a checkpoint that is under way when the streams have ended
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatus:
+    """How checkpoints are doing."""
+
+    last: int | None = None  # the newest restorable one
+    last_at_ms: int | None = None
+    taken: int = 0  # in this run
+    failed: int = 0
+    under_way: int | None = None
+    last_error: str | None = None
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """The attempt that is under way: its cut, where it is kept, what was kept so far, and who waits for it."""
+
+    cut: Cut
+    wanted: Wanted
+    place: Place
+    kept: dict[str, SparkCut | None] = field(default_factory=dict)
+    began_ms: int = 0
+
+
+class Checkpointing:
+    """Takes the checkpoints of one run."""
+
+    def __init__(
+        self,
+        run: Run,
+        streams: Sequence[StreamRun],
+        topology: Topology,
+        policy: CheckpointPolicy,
+        *,
+        inbox: queue.SimpleQueue[tuple[int, CheckpointState]],
+        program: int,
+        observers: Sequence[FlushObserver] = (),
+    ) -> None:
+        self.error: BaseException | None = None
+        self.intolerable: Callable[[BaseException], object] = lambda _: None  # told when the pipeline must end
+        self._run = run
+        self._streams = {stream.name: stream for stream in streams}
+        self._topology = topology
+        self._policy = policy
+        self._program = program
+        self._observers = tuple(observers)
+        self._checkpoints = Checkpoints(run.repository)
+        self._timeline = run.identity.timeline
+        self._schedule = Schedule(policy)
+        self._inbox = inbox
+        self._wake = threading.Event()
+        self._ending = threading.Event()
+        self._cancelled = threading.Event()
+        self._asked = threading.Lock()
+        self._tickets: list[Future[Manifest]] = []
+        self._attempt: _Attempt | None = None
+        self._parent: str | None = None
+        self._last: Manifest | None = None
+        self._last_progress: Progress | None = None
+        self._taken = self._failed = 0
+        self._last_error: str | None = None
+        self._end_by: float | None = None
+        self._thread = threading.Thread(target=self._live, name="holdfast-checkpoints", daemon=True)
+
+    # --- the outside ---
+
+    def start(self) -> None:
+        """Begin. What a driver before this one left open is given up first."""
+        left = self._checkpoints.close_open(self._timeline, self._run.lease.number)
+        for each in left:
+            _log.warning("checkpoint %d was begun by a driver that has ended; it was given up", each)
+        self._find_last()
+        self._schedule.begin_with(self._progress())
+        self._thread.start()
+
+    def ask(self, wanted: Wanted) -> Future[Manifest]:
+        """Let a checkpoint be taken as soon as possible; the future gives its manifest, or `CheckpointFailed`."""
+        if wanted.savepoint is not None:
+            self._checkpoints.require_free(wanted.savepoint)
+        ticket: Future[Manifest] = Future()
+        with self._asked:
+            if not self._thread.is_alive():
+                raise CheckpointFailed(checkpoint=0, why="the pipeline has ended")
+            self._schedule.ask(Wanted(wanted.flags, wanted.savepoint, ticket))
+            self._tickets.append(ticket)
+        self._wake.set()
+        return ticket
+
+    def cancel(self) -> None:
+        """Give up the checkpoint that is under way, if there is one."""
+        if self._attempt is not None:
+            self._cancelled.set()
+            self._wake.set()
+
+    def finish(self) -> None:
+        """Bring what is under way to its end, now that every stream has ended; take a last one where that is due."""
+        self._end_by = time.monotonic() + _LAST_S
+        self._ending.set()
+        self._wake.set()
+        self._thread.join()
+
+    def cut_off(self) -> None:
+        """End at once: as safe as a kill."""
+        self._end_by = 0.0
+        self._ending.set()
+        self._wake.set()
+
+    def status(self) -> CheckpointStatus:
+        """Tell how checkpoints are doing."""
+        attempt, last = self._attempt, self._last
+        return CheckpointStatus(
+            last=last.checkpoint_id if last else None,
+            last_at_ms=last.timestamp_ms if last else None,
+            taken=self._taken,
+            failed=self._failed,
+            under_way=attempt.cut.checkpoint if attempt else None,
+            last_error=self._last_error,
+        )
+
+    # --- the thread ---
+
+    def _live(self) -> None:
+        try:
+            while self._turn():
+                self._wake.wait(_ALIGNING_S if self._attempt else _RESTING_S)
+                self._wake.clear()
+        except Fenced as fenced:
+            _log.warning("no more checkpoints: %s", fenced.summary)  # the streams find out by themselves
+        except BaseException as error:
+            self.error = error
+            self.intolerable(error)
+        finally:
+            with self._asked:
+                left = [ticket for ticket in self._tickets if not ticket.done()]
+            for ticket in left:
+                ticket.set_exception(CheckpointFailed(checkpoint=0, why="the pipeline has ended"))
+
+    def _turn(self) -> bool:
+        """Do what can be done now; return whether there will be more."""
+        if self._ending.is_set() and time.monotonic() > (self._end_by or 0):
+            if self._attempt is not None:
+                self._give_up(self._attempt, "the pipeline was ended")
+            return False
+        if self._attempt is not None:
+            self._advance(self._attempt)
+            return True
+        wanted = self._schedule.next(self._progress()) or self._the_last_one()
+        if wanted is not None:
+            self._begin(wanted)
+            return True
+        return not self._ending.is_set()
+
+    def _the_last_one(self) -> Wanted | None:
+        """What has gone through since the last checkpoint deserves one, where all that was available has."""
+        if not self._ending.is_set() or not self._run.available_now or self._policy.marks() is None:
+            return None
+        if any(stream.failed for stream in self._streams.values()):
+            return None
+        now, last = self._progress(), self._last_progress
+        return None if last is not None and (now.sequence, now.epoch) == (last.sequence, last.epoch) else Wanted()
+
+    def _begin(self, wanted: Wanted) -> None:
+        self._run.lease.check()
+        self._last_progress = self._progress()
+        with self._durably():
+            number = self._checkpoints.claim(self._timeline, self._run.lease.number, int(wanted.flags))
+        cut = Cut(number, wanted.flags, self._topology, self._run.clock(), self._policy.timeout_s)
+        place = place_of(self._timeline, number, wanted.savepoint)
+        self._attempt = _Attempt(cut, wanted, place, began_ms=int(time.time() * 1000))
+        self._cancelled.clear()
+        self._run.reach("checkpoint claimed")
+        self._advance(self._attempt)
+
+    def _advance(self, attempt: _Attempt) -> None:
+        """Bring an attempt on, as far as it goes now.
+
+        1. Send the barrier to whoever is due, and acknowledge for those that are idle.  2. Take acknowledgements.
+        3. Keep the files of one stream.  4. When all are kept, write.  5. Give up what is cancelled, failed or overdue.
+        """
+        cut = attempt.cut
+        try:
+            self._send(cut)  # 1
+            self._take_acknowledgements(cut)  # 2
+            self._keep_one(attempt)  # 3
+            if cut.phase is Phase.HELD:
+                self._run.reach("all held")
+                self._write(attempt)  # 4
+                return
+            why = self._spoiled(cut)  # 5
+        except Fenced:
+            raise
+        except Exception as error:  # the storage's, or a sink's of the user's: the streams go on
+            _log.debug("checkpoint %d", cut.checkpoint, exc_info=True)
+            why = brief(error)
+        if why is not None:
+            self._give_up(attempt, why)
+
+    def _send(self, cut: Cut) -> None:
+        for stream in cut.due():
+            self._streams[stream].injector.trigger(cut.checkpoint, cut.flags)
+            cut.trigger(stream)
+            self._run.reach("barrier sent")
+        for stream in cut.awaited:
+            self._streams[stream].acknowledge_idle()
+
+    def _take_acknowledgements(self, cut: Cut) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                checkpoint, state = self._inbox.get_nowait()
+                if cut.acknowledge(checkpoint, state):
+                    self._wake.set()  # others may be due now
+                    self._run.reach("acknowledged")
+                    if cut.phase is Phase.ALIGNED:
+                        self._run.reach("aligned")
+
+    def _keep_one(self, attempt: _Attempt) -> None:
+        """Keep the files of one stream whose epoch Spark has committed: one, so that nobody's barrier waits long."""
+        cut = attempt.cut
+        for stream in cut.to_hold:
+            epoch = cut.states[stream].id.sequence
+            if epoch and not self._streams[stream].is_committed(epoch):
+                continue
+            with self._durably():
+                attempt.kept[stream] = (
+                    self._streams[stream].snapshots.take(epoch - 1, attempt.place, copy=_is_full(cut))
+                    if epoch
+                    else None
+                )
+            cut.hold(stream)
+            self._run.reach("files held")
+            self._wake.set()
+            return
+
+    def _spoiled(self, cut: Cut) -> str | None:
+        if self._cancelled.is_set():
+            return "it was cancelled"
+        failed = [name for name, stream in self._streams.items() if stream.failed is not None]
+        if failed:
+            return f"stream {', '.join(failed)} failed"
+        return cut.overdue(self._run.clock())
+
+    def _give_up(self, attempt: _Attempt, why: str) -> None:
+        cut, late = attempt.cut, attempt.cut.late
+        for stream in cut.give_up(why):
+            self._streams[stream].injector.trigger(cut.checkpoint, BarrierFlags.CANCEL)
+        error = CheckpointFailed(checkpoint=cut.checkpoint, why=why, late=late)
+        try:
+            with self._durably():
+                number = self._run.lease.number
+                self._checkpoints.abort(self._timeline, cut.checkpoint, number, why, late)
+                if attempt.wanted.savepoint is not None:
+                    self._run.repository.clear(attempt.place.folder)
+        except HoldfastError as trouble:  # the next driver gives it up
+            _log.warning("checkpoint %d could not be marked as given up: %s", cut.checkpoint, trouble.summary)
+        self._run.reach("checkpoint aborted")
+        self._failed += 1
+        self._last_error = error.summary
+        _log.warning("%s", error)
+        self._ended(attempt, error)
+
+    def _ended(self, attempt: _Attempt, outcome: Manifest | CheckpointFailed) -> None:
+        self._attempt = None
+        restorable = isinstance(outcome, Manifest)
+        tolerable = self._schedule.ended(self._progress(), restorable=restorable)
+        ticket: Future[Manifest] | None = attempt.wanted.ticket
+        callbacks = self._run.callbacks
+        if isinstance(outcome, Manifest):
+            self._tell(callbacks.on_checkpoint, outcome)
+            if ticket is not None:
+                ticket.set_result(outcome)
+            return
+        self._tell(callbacks.on_checkpoint_failed, outcome)
+        if ticket is not None:
+            ticket.set_exception(outcome)
+        if not tolerable:
+            name, many = self._run.identity.pipeline, self._schedule.failures
+            self.error = CheckpointsFailed(pipeline=name, failures=many, why=outcome.why)
+            self.intolerable(self.error)
+
+    def _tell(self, callback: Callable[[str, Any], object], fact: Manifest | CheckpointFailed) -> None:
+        try:
+            callback(self._run.identity.pipeline, fact)
+        except Exception:
+            _log.exception("a callback of pipeline %s failed; it goes on", self._run.identity.pipeline)
+
+    # --- the manifest ---
+
+    def _write(self, attempt: _Attempt) -> None:
+        """Write file lists, sidecar and manifest: with that it is restorable."""
+        self._run.lease.check()
+        with self._durably():
+            cuts = {name: self._stream_cut(name, attempt) for name in self._streams}
+            states = {
+                f"{name}.{STAGE}": state.operator_states[STAGE]
+                for name, state in attempt.cut.states.items()
+                if STAGE in state.operator_states
+            }
+            packed = pack_states(states)
+            manifest = self._manifest(attempt, cuts, packed.entries, packed.checksum)
+            digest = self._checkpoints.put(manifest, packed.sidecar)
+        attempt.cut.write()
+        self._run.reach("manifest written")
+        if manifest.savepoint is None:
+            self._parent, self._last = digest, manifest
+        self._taken += 1
+        _log.info("checkpoint %d is restorable: %s", manifest.checkpoint_id, _words(manifest))
+        self._ended(attempt, manifest)
+
+    def _manifest(
+        self, attempt: _Attempt, cuts: Mapping[str, StreamCut], states: Mapping[str, Any], checksum: str | None
+    ) -> Manifest:
+        sources = {
+            f"{name}.{number}": ConnectorCheckpoint({"offset": offset}, cut.epoch)
+            for name, cut in cuts.items()
+            for number, offset in enumerate(cut.offsets)
+            if offset is not None
+        }
+        sinks = {f"{name}.{sink}": int(note["epoch"]) for name, cut in cuts.items() for sink, note in cut.sinks.items()}
+        return Manifest(
+            checkpoint_id=attempt.cut.checkpoint,
+            epoch=max(stream.injector.epoch for stream in self._streams.values()),
+            timestamp_ms=attempt.began_ms,
+            source_offsets=sources,
+            sink_epochs=sinks,
+            sink_commit_statuses=dict.fromkeys(sinks, SinkStatus.committed()),
+            operator_states=states,
+            state_checksum=checksum,
+            watermark=min((cut.watermark_ms for cut in cuts.values() if cut.watermark_ms), default=None),
+            source_names=tuple(sources),
+            sink_names=tuple(sinks),
+            pipeline_hash=self._program,
+            pipeline=self._run.identity.pipeline,
+            uid=self._run.identity.uid,
+            timeline=self._timeline,
+            lease=self._run.lease.number,
+            savepoint=attempt.wanted.savepoint,
+            parent=self._parent,
+            streams=cuts,
+        )
+
+    def _stream_cut(self, name: str, attempt: _Attempt) -> StreamCut:
+        state, kept = attempt.cut.states[name], attempt.kept[name]
+        spec = self._streams[name].spec
+        notes = {sink.name: json.loads(state.metadata[f"sink.{sink.name}"]) for sink in spec.sinks}
+        offsets = [state.metadata.get(f"source.{number}") for number in range(int(state.metadata["sources"]))]
+        digest = self._checkpoints.put_files(attempt.place, kept.files)[0] if kept else None
+        return StreamCut(
+            timeline=self._timeline,
+            epoch=state.id.sequence,
+            offsets=tuple(offsets),
+            watermark_ms=state.watermark_ns // 1_000_000,
+            rows=state.event_count,
+            output_mode=spec.output_mode,
+            reads=self._topology.reads[name],
+            state_format=kept.state_format if kept else None,
+            confs=kept.confs if kept else {},
+            sinks=notes,
+            files=digest,
+            file_count=len(kept.files) if kept else 0,
+            file_bytes=sum(each.size for each in kept.files) if kept else 0,
+        )
+
+    # --- what there is ---
+
+    def _find_last(self) -> None:
+        try:
+            self._last = self._checkpoints.latest(self._timeline)
+            self._parent = digest_of(
+                self._run.repository.read(place_of(self._timeline, self._last.checkpoint_id).manifest)
+            )
+        except CheckpointMissing:
+            pass
+        except Corrupt as error:
+            _log.warning("the newest checkpoint cannot be the parent of the next: %s", error.summary)
+
+    def _progress(self) -> Progress:
+        rows, epochs = zip(*(stream.progress for stream in self._streams.values()), strict=True)
+        return Progress(sequence=sum(rows), epoch=sum(epochs), now=self._run.clock())
+
+    @contextlib.contextmanager
+    def _durably(self) -> Any:
+        with flushing(self._observers, self._run.lease.number):
+            yield
+
+
+def _is_full(cut: Cut) -> bool:
+    return bool(cut.flags & BarrierFlags.FULL_SNAPSHOT)
+
+
+def _words(manifest: Manifest) -> str:
+    return ", ".join(f"{name} at epoch {cut.epoch}" for name, cut in manifest.streams.items())
