@@ -213,8 +213,15 @@ class JvmLock:
 # --- queries ---
 
 
+def state_reading(state_format: str, confs: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that Spark's reader of state needs for a folder: what the query was pinned to."""
+    version = state_format.rpartition("-")[2]
+    pinned = {name: value for name, value in confs.items() if name.startswith(_STATE)}
+    return {**pinned, f"{_STATE}.checkpointFormatVersion": version}
+
+
 @contextlib.contextmanager
-def _with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Change a session's settings for a while. A query clones the session when it starts, so it keeps them."""
     with _settings:
         before = {name: setting(spark, name) for name in settings}
@@ -246,7 +253,7 @@ def start_query(
     writer = writer.option("checkpointLocation", hadoop_address(checkpoint))
     if trigger:
         writer = writer.trigger(**trigger)
-    with _with_settings(df.sparkSession, settings):
+    with with_settings(df.sparkSession, settings):
         return writer.start()
 
 

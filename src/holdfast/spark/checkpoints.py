@@ -80,7 +80,7 @@ class Checkpointing:
         observers: Sequence[FlushObserver] = (),
     ) -> None:
         self.error: BaseException | None = None
-        self.intolerable: Callable[[BaseException], object] = lambda _: None  # told when the pipeline must end
+        self.intolerable: Callable[[BaseException], object] = lambda _: None  # called when the pipeline must end
         self._run = run
         self._streams = {stream.name: stream for stream in streams}
         self._topology = topology
@@ -99,7 +99,6 @@ class Checkpointing:
         self._attempt: _Attempt | None = None
         self._parent: str | None = None
         self._last: Manifest | None = None
-        self._last_progress: Progress | None = None
         self._taken = self._failed = 0
         self._last_error: str | None = None
         self._end_by: float | None = None
@@ -188,7 +187,9 @@ class Checkpointing:
             self._advance(self._attempt)
             return True
         wanted = self._schedule.next(self._progress()) or self._the_last_one()
-        if wanted is not None:
+        if wanted is not None and wanted.ticket is None and not self._is_news():
+            self._schedule.begin_with(self._progress())  # it would be the last one once more, and push an older one out
+        elif wanted is not None:
             self._begin(wanted)
             return True
         return not self._ending.is_set()
@@ -197,14 +198,16 @@ class Checkpointing:
         """What has gone through since the last checkpoint deserves one, where all that was available has."""
         if not self._ending.is_set() or not self._run.available_now or self._policy.marks() is None:
             return None
-        if any(stream.failed for stream in self._streams.values()):
-            return None
-        now, last = self._progress(), self._last_progress
-        return None if last is not None and (now.sequence, now.epoch) == (last.sequence, last.epoch) else Wanted()
+        return None if any(stream.failed for stream in self._streams.values()) else Wanted()
+
+    def _is_news(self) -> bool:
+        """Whether any stream has gone on since the last checkpoint."""
+        last = self._last.streams if self._last else {}
+        there = {name: last[name].epoch if name in last else 0 for name in self._streams}
+        return {name: stream.progress[1] for name, stream in self._streams.items()} != there
 
     def _begin(self, wanted: Wanted) -> None:
         self._run.lease.check()
-        self._last_progress = self._progress()
         with self._durably():
             number = self._checkpoints.claim(self._timeline, self._run.lease.number, int(wanted.flags))
         cut = Cut(number, wanted.flags, self._topology, self._run.clock(), self._policy.timeout_s)
@@ -395,6 +398,7 @@ class Checkpointing:
             rows=state.event_count,
             output_mode=spec.output_mode,
             reads=self._topology.reads[name],
+            sources=self._streams[name].sources,
             state_format=kept.state_format if kept else None,
             confs=kept.confs if kept else {},
             sinks=notes,

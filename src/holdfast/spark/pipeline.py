@@ -327,7 +327,7 @@ class PipelineHandle:
             )
             for stream in streams
         }
-        checkpointing.intolerable = lambda _: self._stop_all()
+        checkpointing.intolerable = self._must_end
         checkpointing.start()
         for stream in topology.upstream_first:
             self._threads[stream].start()
@@ -435,6 +435,13 @@ class PipelineHandle:
         stream.live()
         if stream.failed is not None:
             self._stop_all()
+
+    def _must_end(self, error: BaseException) -> None:
+        """End: as after a failure, or at once where something has killed the thread that takes checkpoints."""
+        if isinstance(error, Exception):
+            self._stop_all()
+        else:
+            threading.Thread(target=self.cut, daemon=True).start()
 
     def _stop_all(self) -> None:
         if self.stopping:

@@ -156,6 +156,7 @@ class StreamRun:
         folder = stream_folder(self.name, self._timeline)
         self._record_key = f"{folder}/stream.json"
         self._log = SparkLog(run.repository.root / folder / "spark", self.name)
+        self.sources: tuple[str, ...] = ()
         self.injector = BarrierInjector()
         self.snapshots = Snapshots(self._log.folder, run.repository)
         self.oldest_kept: int | None = None  # the first epoch that a checkpoint needs
@@ -182,6 +183,7 @@ class StreamRun:
         if self._runner is not None:
             self._runner.failure = None  # what fails from here on is another failure
         self._df = self._built()  # 1
+        self.sources = tuple(adapter.source_names(self._df))
         stateful = adapter.is_stateful(self._df)
         self._settings = self._pinned_settings()
         for sink in self.spec.sinks:  # 2
@@ -498,7 +500,7 @@ class StreamRun:
         """What the program says of this stream: compared from run to run."""
         spec, df = self.spec, self._df
         return {
-            "sources": adapter.source_names(df) if df is not None else [],
+            "sources": list(self.sources),
             "sinks": {sink.name: type(sink).__name__ for sink in spec.sinks},
             "options": redacted(spec.options),
             "output_mode": spec.output_mode,

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.epoch import POINTS
+from holdfast import coordinator, epoch
 from holdfast.errors import BadValue
+
+POINTS = {**epoch.POINTS, **coordinator.POINTS}
 
 
 class Crashed(BaseException):
