@@ -155,7 +155,7 @@ class EpochRunner:
     def shut(self) -> bool:
         """Let no epoch begin any more; return whether none is under way."""
         with self._gate:
-            self._shut = not self._busy
+            self._shut = self._shut or not self._busy
             return self._shut
 
     @property
@@ -170,6 +170,8 @@ class EpochRunner:
 
     def _guarded(self, df: DataFrame, batch: int) -> None:
         with self.mutex:
+            if self._shut:
+                raise Stopping  # it was the last one when this one was about to begin
             self._state, self._sink = State.UNTRIED, None
             try:
                 self._epoch(df, batch)
@@ -412,17 +414,19 @@ class EpochRunner:
         """Acknowledge for a stream that is between two epochs, or has ended; return whether it was to be done.
 
         Not while an epoch is under way: it does so itself. Nor while one is decided and not in every sink: those who
-        read from this stream may have it already, so the cut must be behind it.
+        read from this stream may have it already, so the cut must be behind it. Nor after a failure, until the stream
+        has recovered or given up.
         """
         if not self.mutex.acquire(blocking=False):
             return False
         try:
-            if self.unfinished:
+            if self.unfinished or self.failure is not None:
                 return False
             barrier = self._barrier.poll(self.course.epoch)
             if barrier is None or barrier.is_cancel:
                 return False
             self.acknowledge(barrier.checkpoint_id, self.capture())
+            self._shut = barrier.is_drain  # none may begin behind the last cut
         finally:
             self.mutex.release()
         if barrier.is_drain:

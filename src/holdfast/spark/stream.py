@@ -517,9 +517,13 @@ class StreamRun:
 
     def finish_available(self) -> None:
         """Return when what is available now has gone through, or the stream has ended."""
-        query = self._query
-        if query is not None and self._watch.started.is_set() and not self._run.available_now:
-            adapter.finish_available(query)
+        if self._run.available_now:
+            return  # it ends by itself
+        while self._watch.state in ("starting", "running", "restarting"):
+            query = self._query
+            if self._watch.started.wait(_MOMENT_S) and query is not None:
+                adapter.finish_available(query)
+                return
 
     def _drained(self) -> None:
         """Let the last epoch have been the last one: a barrier said so."""

@@ -1,0 +1,347 @@
+"""Checkpoints of whole pipelines: taken without a stall, given up in time, never taken for more than they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from holdfast.coordinator import POINTS
+from holdfast.errors import AlreadyExists, BadValue, CheckpointFailed, CheckpointsFailed, StreamFailed
+from holdfast.policy import CheckpointPolicy, RestartPolicy
+from holdfast.repository import Checkpoints, LocalRepository, Status, place_of
+from holdfast.sinks.files import FileSink
+from holdfast.sinks.sqlite import SqliteSink
+from holdfast.spark.pipeline import Pipeline, PipelineHandle
+from holdfast.spark.stream import StreamCallbacks
+from holdfast.stage import CallbackObserver
+from holdfast.testing import CrashAt, Crashed
+
+SCHEMA = "n long, text string"
+
+
+class Chain:
+    """Three streams in a row: rows, what they count to, and how often each count came up."""
+
+    def __init__(self, spark: SparkSession, folder: Path, **options: Any) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.options = options
+        self.files = 0
+        (folder / "in").mkdir()
+
+    @property
+    def repository(self) -> LocalRepository:
+        return LocalRepository(self.folder / "root" / "chain")
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.repository)
+
+    def add(self, count: int = 5) -> None:
+        self.files += 1
+        path = self.folder / "in" / f".{self.files:06}.json"
+        rows = [{"n": self.files * 1000 + n, "text": f"t{(self.files + n) % 7}"} for n in range(count)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(path, (1_700_000_000 + self.files,) * 2)
+        path.rename(self.folder / "in" / f"{self.files:06}.json")
+
+    def source(self) -> DataFrame:
+        reader = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        return reader.json(str(self.folder / "in"))
+
+    def pipeline(self, on_epoch: dict[str, Any] | None = None) -> Pipeline:
+        made = Pipeline("chain", self.folder / "root", restart=RestartPolicy.never(), **self.options)
+        for name, build in {"a": self._a, "b": self._b, "c": self._c}.items():
+            each = (on_epoch or {}).get(name)
+            more: dict[str, Any] = {"stage": 0, "on_epoch": each} if each else {}
+            sinks = [FileSink(self.folder / name, changelog=True)]
+            made.stream(build(made), name=name, sinks=sinks, output_mode="append" if name == "a" else "update", **more)
+        return made
+
+    def _a(self, made: Pipeline) -> Callable[[SparkSession], DataFrame]:
+        return lambda _: self.source()
+
+    def _b(self, made: Pipeline) -> Callable[[SparkSession], DataFrame]:
+        return lambda _: made.read("a").groupBy("text").agg(f.count("*").alias("c"))
+
+    def _c(self, made: Pipeline) -> Callable[[SparkSession], DataFrame]:
+        return lambda _: made.read("b").groupBy("c").agg(f.count("*").alias("often"))
+
+
+class Single(Chain):
+    """One stream, quickly run."""
+
+    def pipeline(self, on_epoch: dict[str, Any] | None = None) -> Pipeline:
+        made = Pipeline("chain", self.folder / "root", restart=RestartPolicy.never(), **self.options)
+        more: dict[str, Any] = {"stage": 0, "on_epoch": on_epoch["a"]} if on_epoch else {}
+        made.stream(lambda _: self.source(), name="a", sinks=[SqliteSink(self.folder / "a.db", "rows")], **more)
+        return made
+
+
+@contextmanager
+def running(made: Pipeline, spark: SparkSession, **options: Any) -> Iterator[PipelineHandle]:
+    handle = made.start(spark, **options)
+    try:
+        yield handle
+    finally:
+        handle.stop()
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.01)
+
+
+def ids(chain: Chain, status: Status = Status.RESTORABLE) -> list[int]:
+    return [each.checkpoint for each in chain.checkpoints.all() if each.status is status]
+
+
+# --- a chain ---
+
+
+def test_available_now_takes_everything_through_a_chain_upstream_first(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path)
+    for _ in range(3):
+        chain.add()
+    status = chain.pipeline().run(spark, available_now=True, checkpoint_every="1h")
+    epochs = {name: stream.epoch for name, stream in status.streams.items()}
+    assert epochs["a"] == 3 and epochs["b"] >= 1 and epochs["c"] >= 1
+    manifest = chain.checkpoints.latest(1)  # the last one, because something had gone through
+    assert {name: cut.epoch for name, cut in manifest.streams.items()} == epochs
+    assert manifest.streams["a"].rows == 15
+    cuts = manifest.streams
+    assert json.loads(str(cuts["b"].offsets[0]))["sequence"] == cuts["a"].sinks["log"]["tail"] == 15
+    assert json.loads(str(cuts["c"].offsets[0]))["sequence"] == cuts["b"].sinks["log"]["tail"]
+    assert cuts["c"].reads == ("b",)
+    assert cuts["a"].sources[0].startswith("FileSource")
+    chain.pipeline().run(spark, available_now=True, checkpoint_every="1h")
+    assert chain.checkpoints.latest(1) == manifest  # nothing new: no other one
+
+
+def test_a_cycle_and_an_unknown_stream_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path)
+    made = Pipeline("chain", tmp_path / "root")
+    made.stream(lambda _: made.read("two"), name="one", sinks=[FileSink(tmp_path / "1")])
+    made.stream(lambda _: made.read("one"), name="two", sinks=[FileSink(tmp_path / "2")])
+    with pytest.raises(BadValue, match="reads from"):
+        made.start(spark)
+    made = Pipeline("chain", tmp_path / "root")
+    made.stream(lambda _: chain.source(), name="one", sinks=[FileSink(tmp_path / "1")], reads=["none"])
+    with pytest.raises(BadValue, match="no such stream"):
+        made.start(spark)
+    with pytest.raises(ValueError, match="only while a stream is built"):
+        made.read("one")
+
+
+# --- idle, slow, failing, just started ---
+
+
+def test_idle_slow_and_just_started_streams_in_one_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+    """A stream between two epochs is acknowledged for; a slow one is waited for, and named when it is late."""
+    chain = Chain(spark, tmp_path)
+    chain.add()
+    gate, inside = threading.Event(), threading.Event()
+
+    def slow(df: DataFrame, stage: Any) -> DataFrame:
+        inside.set()
+        gate.wait(60)
+        return df
+
+    policy = CheckpointPolicy(timeout=3)
+    with running(chain.pipeline({"b": slow}), spark, checkpoint_every=policy) as handle:
+        inside.wait(60)
+        began = time.monotonic()
+        with pytest.raises(CheckpointFailed) as late:
+            handle.checkpoint(timeout=30)
+        assert time.monotonic() - began < 8
+        assert late.value.late == ("b",) and "b did not acknowledge" in str(late.value)
+        assert ids(chain) == []
+        (aborted,) = [each for each in chain.checkpoints.all() if each.status is Status.ABORTED]
+        assert "b did not acknowledge" in str(aborted.why)
+        gate.set()
+        eventually(lambda: handle.status().streams["c"].epoch > 0)
+        manifest = handle.checkpoint(timeout=30)
+        assert manifest.checkpoint_id == 2  # the first id is burnt
+        assert all(cut.epoch for cut in manifest.streams.values())
+    assert handle.status().checkpoints.failed == 1
+
+
+def test_streams_that_have_not_started_enter_the_manifest_as_such(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path)
+    with running(chain.pipeline(), spark) as handle:
+        manifest = handle.checkpoint(timeout=30)
+    assert {cut.epoch for cut in manifest.streams.values()} == {0}
+    assert {cut.files for cut in manifest.streams.values()} == {None}
+
+
+def test_a_stream_that_fails_ends_the_attempt(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Single(spark, tmp_path)
+    inside, gate = threading.Event(), threading.Event()
+
+    def fails(df: DataFrame, stage: Any) -> DataFrame:
+        inside.set()
+        gate.wait(60)
+        raise ZeroDivisionError("on purpose")
+
+    chain.add()
+    handle = chain.pipeline({"a": fails}).start(spark)
+    inside.wait(60)
+    asked: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            handle.checkpoint(timeout=30)
+        except CheckpointFailed as error:
+            asked.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    eventually(lambda: handle.status().checkpoints.under_way == 1)
+    gate.set()
+    asking.join(30)
+    with pytest.raises(StreamFailed):
+        handle.await_termination(30)
+    assert "stream a failed" in str(asked[0])
+    assert ids(chain) == []
+
+
+def test_more_failures_in_a_row_than_are_tolerable_end_the_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Single(spark, tmp_path)
+    told: list[str] = []
+    chain.options = {"callbacks": StreamCallbacks(on_checkpoint_failed=lambda *facts: told.append(str(facts[1])))}
+    gate, inside = threading.Event(), threading.Event()
+
+    def slow(df: DataFrame, stage: Any) -> DataFrame:
+        inside.set()
+        gate.wait(60)
+        return df
+
+    chain.add()
+    policy = CheckpointPolicy(timeout=0.2, tolerable_failures=1)
+    handle = chain.pipeline({"a": slow}).start(spark, checkpoint_every=policy)
+    inside.wait(60)
+    for number in (1, 2):
+        with pytest.raises(CheckpointFailed, match=f"checkpoint {number} "):
+            handle.checkpoint(timeout=30)
+    gate.set()
+    with pytest.raises(CheckpointsFailed, match="2 checkpoints in a row"):
+        handle.await_termination(30)
+    assert len(told) == 2
+    assert chain.pipeline({"a": slow}).run(spark, available_now=True).streams["a"].epoch == 1  # no row was lost
+
+
+def test_a_checkpoint_can_be_cancelled(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Single(spark, tmp_path)
+    gate, inside = threading.Event(), threading.Event()
+
+    def slow(df: DataFrame, stage: Any) -> DataFrame:
+        inside.set()
+        gate.wait(60)
+        return df
+
+    chain.add()
+    with running(chain.pipeline({"a": slow}), spark) as handle:
+        inside.wait(60)
+        threading.Timer(0.3, handle.cancel_checkpoint).start()
+        with pytest.raises(CheckpointFailed, match="cancelled"):
+            handle.checkpoint(timeout=30)
+        gate.set()
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        assert handle.checkpoint(timeout=30).streams["a"].epoch == 1
+
+
+# --- savepoints, drain, observers ---
+
+
+def test_a_savepoint_shares_nothing_with_the_live_files(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Single(spark, tmp_path)
+    chain.add()
+    with running(chain.pipeline(), spark) as handle:
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        linked = handle.checkpoint(timeout=30)
+        saved = handle.savepoint("before-the-change", timeout=30)
+        with pytest.raises(AlreadyExists):
+            handle.savepoint("before-the-change", timeout=30)
+    assert saved.savepoint == "before-the-change" and saved.checkpoint_id == 2
+    place, _ = chain.checkpoints.find("before-the-change")
+    files = chain.checkpoints.files(place, saved.streams["a"], "before-the-change").files
+    assert len(files) == saved.streams["a"].file_count > 0
+    root = chain.repository.root
+    for each in files:
+        assert (root / place.object(each.sha256)).stat().st_nlink == 1
+    shared = chain.checkpoints.files(place_of(1, 1), linked.streams["a"], 1).files
+    assert any((root / place_of(1, 1).object(each.sha256)).stat().st_nlink > 1 for each in shared)
+
+
+def test_drain_lets_everything_through_and_stops_at_the_last_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path)
+    for _ in range(3):
+        chain.add()
+    handle = chain.pipeline().start(spark)
+    manifest = handle.drain(timeout=60)
+    status = handle.await_termination(30)
+    assert {name: cut.epoch for name, cut in manifest.streams.items()} == {
+        name: stream.epoch for name, stream in status.streams.items()
+    }
+    assert manifest.streams["a"].rows == 15
+    cuts = manifest.streams
+    assert json.loads(str(cuts["b"].offsets[0]))["sequence"] == 15
+    assert json.loads(str(cuts["c"].offsets[0]))["sequence"] == cuts["b"].sinks["log"]["tail"]
+
+
+def test_observers_are_told_around_each_durable_step(spark: SparkSession, tmp_path: Path) -> None:
+    told: list[tuple[str, int | None]] = []
+    chain = Single(spark, tmp_path, observers=[CallbackObserver(lambda what, lease: told.append((what, lease)))])
+    chain.add()
+    with running(chain.pipeline(), spark) as handle:
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        handle.checkpoint(timeout=30)
+    assert told == [("start", 1), ("complete", 1)] * (len(told) // 2)
+    assert len(told) >= 6  # the claim, the files, the manifest
+
+
+# --- crashes ---
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_at_any_point_leaves_the_last_checkpoint_the_last(
+    spark: SparkSession, tmp_path: Path, point: str
+) -> None:
+    chain = Single(spark, tmp_path)
+    chain.add()
+    with running(chain.pipeline(), spark) as handle:
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        first = handle.checkpoint(timeout=30)
+    chain.add()
+    crash = CrashAt(point)
+    handle = chain.pipeline().start(spark, reach=crash)
+    eventually(lambda: handle.status().streams["a"].epoch == 2)
+    with pytest.raises(CheckpointFailed):
+        if point == "checkpoint aborted":
+            handle._checkpointing._cancelled.set()
+            handle._checkpointing._spoiled = lambda *_: "on purpose"  # type: ignore[method-assign]
+        handle.checkpoint(timeout=30)
+    with pytest.raises(Crashed):
+        handle.await_termination(30)
+    assert crash.died
+    written = point == "manifest written"
+    assert chain.checkpoints.latest(1).checkpoint_id == (2 if written else first.checkpoint_id)
+    chain.add()
+    with running(chain.pipeline(), spark) as handle:
+        eventually(lambda: handle.status().streams["a"].epoch == 3)
+        third = handle.checkpoint(timeout=30)
+    assert third.checkpoint_id == 3  # 2 is burnt, or taken
+    assert ids(chain) == ([1, 2, 3] if written else [1, 3])
+    assert ids(chain, Status.OPEN) == []
