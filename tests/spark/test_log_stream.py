@@ -178,6 +178,9 @@ def test_a_stream_over_a_log_goes_on_where_it_was(spark: SparkSession, tmp_path:
 
     assert reading.run(during=grow) == [[0, 1], [2, 6], [7]]
     assert reading.run() == [[8, 9]]
+    for start, end, expected in ((0, None, [0, 1, 2, 6, 7, 8, 9]), (2, 7, [2, 6]), (3, 6, []), (99, None, [])):
+        found = load_log(spark, log.path, start=start, end=end).select("sequence").collect()
+        assert sorted(row.sequence for row in found) == expected
     offsets = (tmp_path / "checkpoint/offsets/4").read_text().splitlines()[-1]
     log.refresh()
     chain = log.chain_at(9)

@@ -732,7 +732,7 @@ def test_files_that_lie_ready_become_one_append(tmp_path: Path) -> None:
 def test_an_adoption_that_fails_before_the_index_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     log = new_log(tmp_path / "log", events("a"))
     files = segment_files(tmp_path / "staged", log, events("b"), events("c"))
-    files[1].path.unlink()
+    files[1].path.rename(tmp_path / "moved")
     with log.writer() as writer:
         with pytest.raises(StorageFailed):
             writer.adopt(files, "k")
