@@ -13,10 +13,12 @@ import psycopg
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.epoch import Reach, unwatched
-from holdfast.errors import StreamFailed
+from holdfast.errors import LogMissing, StreamFailed
+from holdfast.log import EventLog
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.sinks.base import Sink
 from holdfast.sinks.files import FileSink
+from holdfast.sinks.log import LogSink
 from holdfast.sinks.postgres import PostgresSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline, PipelineStatus
@@ -77,6 +79,25 @@ class SqliteTarget(Target):
     def staged(self) -> int:
         folder = self.path.with_name(self.path.name + ".staging")
         return len([each for each in folder.glob("*/*") if list(each.iterdir())]) if folder.exists() else 0
+
+
+class LogTarget(Target):
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(lambda: LogSink(path, **options))
+        self.path = path
+
+    def visible(self, spark: SparkSession | None = None, columns: str = "n") -> list[Any]:
+        try:
+            events = list(EventLog.open(self.path).read())
+        except LogMissing:
+            return []
+        assert [event.sequence for event in events] == list(range(len(events)))  # an abort leaves no hole
+        rows = [tuple(event.payload[name] for name in columns.split()) for event in events]
+        return sorted(row[0] if len(row) == 1 else row for row in rows)
+
+    def staged(self) -> int:
+        folder = self.path.with_name(self.path.name + ".staging")
+        return len([each for each in folder.iterdir() if list(each.iterdir())]) if folder.exists() else 0
 
 
 class PostgresTarget(Target):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast import EventLog, NewEvent
+from holdfast.logwriter import StagedSegment
+from holdfast.segment import to_parquet, to_table
 
 
 def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -25,6 +28,18 @@ def cuts(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def events(*names: str, scope: str = "default") -> list[NewEvent]:
     return [NewEvent(name, name.encode(), scope=scope) for name in names]
+
+
+def segment_files(folder: Path, log: EventLog, *batches: list[NewEvent]) -> list[StagedSegment]:
+    """Files that lie ready to become segments of a log, one a batch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for number, batch in enumerate(batches):
+        data = to_parquet(to_table(batch, log.schema))
+        path = folder / f"part-{number:05}.parquet"
+        path.write_bytes(data)
+        found.append(StagedSegment(path, len(batch), len(data), hashlib.sha256(data).digest()))
+    return found
 
 
 def refused_in_a_child(act: Callable[[], object], error: type[Exception]) -> bool:

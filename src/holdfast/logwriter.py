@@ -151,6 +151,8 @@ class LogWriter:
         if durably:
             files.make_folder(target.parent)
         else:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(target.parent)  # of a log that was copied while it was written to, say
             target.parent.mkdir()
         files.link_or_copy(source, target)
 

@@ -26,10 +26,12 @@ from holdfast import (
     Region,
 )
 from holdfast.cursor import read_cursor
+from holdfast.epoch import Reach, unwatched
 from holdfast.errors import LogMissing, NotFound, StageBlank
 from holdfast.logwriter import repair
 from holdfast.repository import History, Lease, newest_lease
-from support import events, new_log
+from holdfast.testing import CrashAt, Crashed
+from support import events, new_log, segment_files
 
 CALLS = ["open", "write", "pwrite", "fsync", "fdatasync", "link", "rename", "replace", "unlink", "mkdir", "rmdir"]
 CALLS += ["ftruncate", "close", "posix_fallocate"]
@@ -156,6 +158,66 @@ def test_writing_to_a_log(tmp_path: Path, what: str) -> None:
 
     places = crash_everywhere(tmp_path, lambda place: new_log(place / "log", events("a")), act)
     outcomes([look(place) for place in places], 1, 3)
+
+
+def segment_folders(place: Path) -> set[int]:
+    return {int(path.name.removeprefix("first=")) for path in (place / "log/segments").iterdir()}
+
+
+def adopt(place: Path, reach: Reach = unwatched) -> None:
+    log = EventLog.open(place / "log")
+    files = segment_files(place / "staged", log, events("b", "c"), events("d"), events("e", "f"))
+    with log.writer() as writer:
+        writer.adopt(files, "k", reach)
+
+
+@pytest.mark.parametrize("next_one", ["the same", "another", "cancel"])
+def test_adopting_files_into_a_log(tmp_path: Path, next_one: str) -> None:
+    """Whatever comes after a crash, of whatever shape, no folder of the dead append stays beside what counts."""
+
+    def look(place: Path) -> int:
+        log = EventLog.open(place / "log")
+        tail = log.tail
+        new = [(1, "b"), (2, "c"), (3, "d"), (4, "e"), (5, "f")]
+        assert sequences(place) == [(0, "a"), *(new if tail == 6 else [])]
+        assert log.keys() == ["k"] * (tail == 6)
+        if tail == 6:
+            assert segment_folders(place) == {0, 1, 3, 4}
+            return tail
+        if next_one == "the same":
+            adopt(place)
+            assert sequences(place) == [(0, "a"), *new]
+            assert segment_folders(place) == {0, 1, 3, 4}
+            return tail
+        with log.writer() as writer:
+            if next_one == "cancel":
+                writer.cancel(9, "x")
+            else:
+                writer.append(events(*"xxxxxxx"))
+        assert segment_folders(place) == ({0} if next_one == "cancel" else {0, 1})
+        return tail
+
+    places = crash_everywhere(tmp_path, lambda place: new_log(place / "log", events("a")), adopt)
+    outcomes([look(place) for place in places], 1, 6)
+
+
+def test_clearing_what_a_dead_append_left(tmp_path: Path) -> None:
+    """A sweep that dies half-way is gone on with by the next one."""
+
+    def prepare(place: Path) -> None:
+        new_log(place / "log", events("a"))
+        with pytest.raises(Crashed):
+            adopt(place, CrashAt("committing"))
+        assert segment_folders(place) == {0, 1, 3, 4}
+
+    def act(place: Path) -> None:
+        with EventLog.open(place / "log").writer() as writer:
+            writer.append(events(*"xxxxxxx"))
+
+    for place in crash_everywhere(tmp_path, prepare, act):
+        act(place)
+        tail = EventLog.open(place / "log").tail
+        assert segment_folders(place) == ({0, 1} if tail == 8 else {0, 1, 8})
 
 
 def test_repairing_a_log(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ commits, state, staged output. A file survives if its bytes were synced, and the
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -17,12 +18,13 @@ from pyspark.sql import functions as f
 from holdfast.epoch import POINTS
 from holdfast.repository import files
 from holdfast.testing import CrashAt
-from rig import FilesTarget, Rig
+from rig import FilesTarget, LogTarget, Rig, Target
 from sparkfixture import session
 
-PLAIN = [point for point in POINTS if point not in ("aborted", "discarded")]
+PLAIN = tuple(point for point in POINTS if point not in ("aborted", "discarded"))
 
-STATEFUL = ["opening", "staging", "durable", "decided", "committed", "all committed"]  # fewer: these runs are slower
+FEWER = ("opening", "staging", "durable", "decided", "committed", "all committed")  # state is slow
+OF_THE_LOG = ("staging", "decided", "committing", "committed")
 
 
 class Disk:
@@ -33,14 +35,16 @@ class Disk:
         self._bytes: set[tuple[int, int]] = set()  # inode and time of the last change: bytes that were synced
         self._names: set[tuple[int, str, int]] = set()  # folder, name, inode: names that were synced
         self.lost = 0
-        real = os.fsync
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, self._watched(getattr(os, name)))
+        patch.setattr(files, "_SYNC_EACH", 1_000_000)  # each file by itself, so that a forgotten one shows
 
-        def fsync(descriptor: int) -> None:
+    def _watched(self, real: Callable[[int], None]) -> Callable[[int], None]:
+        def sync(descriptor: int) -> None:
             real(descriptor)
             self._synced(descriptor)
 
-        patch.setattr(os, "fsync", fsync)
-        patch.setattr(files, "_SYNC_EACH", 1_000_000)  # each file by itself, so that a forgotten one shows
+        return sync
 
     def _synced(self, descriptor: int) -> None:
         found = os.fstat(descriptor)
@@ -75,25 +79,34 @@ def totals(df: DataFrame) -> DataFrame:
     return df.groupBy((f.col("n") % 3).alias("k")).agg(f.sum("n").alias("n"))
 
 
-CASES: dict[str, tuple[dict[str, Any], Callable[[DataFrame], DataFrame] | None, str]] = {
-    "files": ({}, None, "append"),
-    "flat": ({"layout": "flat"}, None, "append"),
-    "state": ({"changelog": True}, totals, "update"),
+@dataclass(frozen=True)
+class Case:
+    target: Callable[[Path], Target] = FilesTarget
+    query: Callable[[DataFrame], DataFrame] | None = None
+    mode: str = "append"
+    points: tuple[str, ...] = PLAIN
+
+
+CASES = {
+    "files": Case(),
+    "flat": Case(partial(FilesTarget, layout="flat")),
+    "state": Case(partial(FilesTarget, changelog=True), totals, "update", FEWER),
+    "log": Case(partial(LogTarget, entity="n"), lambda df: df.repartition(2), points=OF_THE_LOG),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_power_goes_at_every_point(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options, query, mode = CASES[case]
+    chosen = CASES[case]
     spark: SparkSession = session()
-    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out", **options)], query, output_mode=mode)
+    rig = Rig(spark, tmp_path, [chosen.target(tmp_path / "out")], chosen.query, output_mode=chosen.mode)
     (tmp_path / "root").mkdir()
     disk = Disk([rig.repository, tmp_path / "out", tmp_path / "out.staging"], monkeypatch)
     rig.add(0, 1, 2)
     rig.run()
     expected = [0, 1, 2]
     sums = {0: 0, 1: 1, 2: 2}
-    for number, point in enumerate(PLAIN if query is None else STATEFUL, 1):
+    for number, point in enumerate(chosen.points, 1):
         rows = [10 * number, 10 * number + 1]
         rig.add(*rows)
         rig.crash(CrashAt(point))
@@ -105,5 +118,5 @@ def test_the_power_goes_at_every_point(case: str, tmp_path: Path, monkeypatch: p
         rig.run()
         for n in rows:
             sums[n % 3] += n
-        expected += rows if query is None else [sums[k] for k in {n % 3 for n in rows}]
+        expected += rows if chosen.mode == "append" else [sums[k] for k in {n % 3 for n in rows}]
         assert rig.visible() == [sorted(expected)], point

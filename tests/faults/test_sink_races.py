@@ -1,16 +1,23 @@
-"""Two drivers commit one handle at the same moment, a thousand times: both succeed, and the files are there once."""
+"""Two drivers commit one handle at the same moment, a thousand times: both succeed, and the rows are there once."""
 
+import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
+import holdfast.sinks.log
+from holdfast import EventLog, LogWriter, NewEvent
 from holdfast.epoch import Attempt
+from holdfast.errors import SinkFailed
 from holdfast.seal import digest_of
 from holdfast.sinks.base import Key, Owner, Setting
 from holdfast.sinks.files import FileSink
+from holdfast.sinks.log import SEGMENTS_FILE, LogSink, SegmentsRecord, _listed
 from holdfast.sinks.stagedfiles import KEY_FILE, KeyRecord
+from support import segment_files
 
 OWNER = Owner("races", "uid", "s")
 ROUNDS = 500
@@ -63,3 +70,97 @@ def test_two_drivers_at_once(layout: str, tmp_path: Path) -> None:
     assert failures == []
     assert len(list((tmp_path / "out").rglob("*.parquet"))) == ROUNDS
     assert sinks[0].inspect(OWNER, 1).epoch == ROUNDS
+
+
+SCHEMA = StructType([StructField("n", LongType())])
+
+
+def staged_in_log(sink: LogSink, key: Key, *counts: int) -> dict[str, object]:
+    """Stage files of so many events each as Spark would."""
+    folder = sink._staging.folder(key)
+    log = EventLog.open(sink.path)
+    files = segment_files(folder, log, *[[NewEvent("s", {"n": key.epoch})] * count for count in counts])
+    record = SegmentsRecord(segments=_listed(folder)).sealed()
+    (folder / SEGMENTS_FILE).write_bytes(record)
+    listed = KeyRecord(
+        pipeline="races",
+        uid="uid",
+        stream="s",
+        timeline=1,
+        epoch=key.epoch,
+        attempt=1,
+        lease=1,
+        rows=sum(counts),
+        files={each.path.name: each.size for each in files},
+    ).sealed()
+    (folder / KEY_FILE).write_bytes(listed)
+    return {"rows": sum(counts), "digest": digest_of(listed), "segments": digest_of(record)}
+
+
+def log_sink(path: Path) -> LogSink:
+    sink = LogSink(path)
+    sink.open(Setting(OWNER, SCHEMA, "append", None))
+    return sink
+
+
+def key_of(epoch: int) -> Key:
+    return Key(OWNER, Attempt(stream="s", timeline=1, epoch=epoch, attempt=1), 1)
+
+
+def test_two_drivers_at_once_into_a_log(tmp_path: Path) -> None:
+    rounds = 150
+    sinks = [log_sink(tmp_path / "log") for _ in range(2)]
+    failures: list[str] = []
+    for epoch in range(1, rounds + 1):
+        key = key_of(epoch)
+        handle = staged_in_log(sinks[0], key, 2, 1 + epoch % 3)
+        start = threading.Barrier(2)
+
+        def commit(sink: LogSink, key: Key = key, handle: dict[str, object] = handle, start: object = start) -> None:
+            start.wait()
+            try:
+                sink.commit(key, handle)
+            except Exception as error:  # whatever it is, it must not be
+                failures.append(f"epoch {key.epoch}: {error!r}")
+
+        threads = [threading.Thread(target=commit, args=(sink,)) for sink in sinks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    found = [event.payload["n"] for event in EventLog.open(tmp_path / "log").read()]
+    assert found == [epoch for epoch in range(1, rounds + 1) for _ in range(3 + epoch % 3)]
+    assert len(list((tmp_path / "log/segments").iterdir())) == 2 * rounds
+    assert [sink.inspect(OWNER, 1).epoch for sink in sinks] == [rounds, rounds]
+
+
+def test_a_paused_writer_is_waited_for_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, late = log_sink(tmp_path / "log"), log_sink(tmp_path / "log")
+    first, second = staged_in_log(sink, key_of(1), 1), staged_in_log(sink, key_of(2), 1)
+    sink.commit(key_of(1), first)
+    monkeypatch.setattr(holdfast.sinks.log, "_LOCK_WAIT_S", 0.05)
+    with LogWriter(tmp_path / "log"):
+        late.commit(key_of(1), first)  # done: nobody is in the way
+        with pytest.raises(SinkFailed, match=f"held by process {os.getpid()}"):
+            late.commit(key_of(2), second)
+    late.commit(key_of(2), second)
+    assert EventLog.open(tmp_path / "log").tail == 2
+
+
+def test_what_is_not_what_was_staged_never_enters_a_log(tmp_path: Path) -> None:
+    sink = log_sink(tmp_path / "log")
+    handle = staged_in_log(sink, key_of(1), 3)
+    path = sink._staging.folder(key_of(1)) / "part-00000.parquet"
+    data = bytearray(path.read_bytes())
+    data[10] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(SinkFailed, match="not those that were staged"):
+        sink.commit(key_of(1), handle)
+    data[10] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(SinkFailed, match="3 rows were staged where 4 were counted"):
+        sink.commit(key_of(1), handle | {"rows": 4})
+    assert EventLog.open(tmp_path / "log").tail == 0
+    sink.commit(key_of(1), handle)
+    assert sink.mark() == {"log": EventLog.open(tmp_path / "log").identity, "tail": 3}

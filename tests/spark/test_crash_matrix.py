@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from holdfast.epoch import HOLDS, POINTS, Extent
 from holdfast.testing import CrashAt
 from pgfixture import server
-from rig import FilesTarget, PostgresTarget, Rig, SqliteTarget, Target
+from rig import FilesTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
 
 
 def postgres(**options: Any) -> Target:
@@ -28,6 +28,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "flat": lambda folder: FilesTarget(folder / "out", layout="flat"),
     "partitioned": lambda folder: FilesTarget(folder / "out", layout="flat", partition_by="text", format="json"),
     "sqlite": lambda folder: SqliteTarget(folder / "out.db"),
+    "log": lambda folder: LogTarget(folder / "log", entity="text"),
     "postgres-prepared": lambda _: postgres(method="prepared"),
     "postgres-staged": lambda _: postgres(method="staged"),
 }

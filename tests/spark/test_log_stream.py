@@ -11,12 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from holdfast import Cursor, EventLog, LogSink, NewEvent, Pipeline, Region, RestartPolicy, load_log, read_log
+from holdfast import Cursor, EventLog, FileSink, LogSink, NewEvent, Pipeline, Region, RestartPolicy, load_log, read_log
 from holdfast.epoch import Attempt
 from holdfast.errors import (
     BadValue,
@@ -24,11 +23,15 @@ from holdfast.errors import (
     LogCorrupt,
     LogDiverged,
     LogMissing,
+    QueryFailed,
     SinkFailed,
     SinkForeign,
     StreamChanged,
+    StreamFailed,
 )
 from holdfast.sinks.base import Key, Owner, Setting
+from holdfast.spark.brief import brief
+from holdfast.spark.failures import Kind, kind_of
 from holdfast.spark.logsource import LogReader, Run, in_runs, spark_schema
 from sparkfixture import session
 from support import events, new_log
@@ -175,6 +178,9 @@ def test_a_stream_over_a_log_goes_on_where_it_was(spark: SparkSession, tmp_path:
 
     assert reading.run(during=grow) == [[0, 1], [2, 6], [7]]
     assert reading.run() == [[8, 9]]
+    for start, end, expected in ((0, None, [0, 1, 2, 6, 7, 8, 9]), (2, 7, [2, 6]), (3, 6, []), (99, None, [])):
+        found = load_log(spark, log.path, start=start, end=end).select("sequence").collect()
+        assert sorted(row.sequence for row in found) == expected
     offsets = (tmp_path / "checkpoint/offsets/4").read_text().splitlines()[-1]
     log.refresh()
     chain = log.chain_at(9)
@@ -240,20 +246,32 @@ def test_a_damaged_segment_is_refused(tmp_path: Path) -> None:
         list(reader.read(run))
 
 
-def test_a_log_of_another_history_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_pipeline_says_what_is_wrong_with_its_log_and_does_not_try_again(spark: SparkSession, tmp_path: Path) -> None:
     log = new_log(tmp_path / "log", events("a"))
-    shutil.copytree(log.path, tmp_path / "older")
-    with log.writer() as writer:
-        writer.append(events("b"))
-    reading = Reading(spark, log.path, tmp_path / "checkpoint")
-    assert reading.run() == [[0, 1]]
+
+    def build(spark: SparkSession) -> DataFrame:
+        return read_log(spark, log.path).select("sequence")
+
+    def run() -> None:
+        pipeline = Pipeline("p", tmp_path / "root")
+        pipeline.stream(build, name="s", sinks=[FileSink(tmp_path / "out")])
+        pipeline.run(spark, available_now=True)
+
+    run()
     shutil.rmtree(log.path)
-    shutil.copytree(tmp_path / "older", log.path)
-    with EventLog.open(log.path).writer() as writer:
-        writer.append(events("c"))
-        writer.append(events("d"))
-    with pytest.raises(StreamingQueryException, match=r"read up to sequence 2, and the log went back since.*Next: "):
-        reading.run()
+    new_log(log.path, events("b"), events("c"))
+    with pytest.raises(StreamFailed, match=r"refused.*0 restarts.*LogDiverged: .* has read log .* Next: restore the"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("LogCorrupt", Kind.REFUSED), ("StorageFailed", Kind.SOURCE), ("Nothing", Kind.USER)]
+)
+def test_errors_of_ours_in_another_process_keep_their_kind(name: str, kind: Kind) -> None:
+    said = f"PythonException: thrown from the worker:\nTraceback:\n  File x\nholdfast.errors.{name}: a b. Next: c.\n\n"
+    error = RuntimeError(said)
+    assert brief(error) == f"holdfast.errors.{name}: a b. Next: c."
+    assert kind_of(QueryFailed(stream="s", why=said), None) is kind
 
 
 def test_what_cannot_be_read_is_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:

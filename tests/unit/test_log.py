@@ -3,12 +3,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import EventLog, KindFilter, LogWriter, NewEvent, Region
+from holdfast import EventLog, KindFilter, LogWriter, NewEvent, Region, logwriter
 from holdfast.errors import (
     AlreadyExists,
     AppendOpen,
@@ -24,7 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.logwriter import repair
 from holdfast.ranges import Cancelled, Committed, Head, RangeDamaged, Ranges, Segment, decode, encode
-from support import events, new_log, refused_in_a_child
+from support import events, new_log, refused_in_a_child, segment_files
 
 
 def names(log: EventLog, region: Region | None = None, start: int = 0) -> list[tuple[int, str]]:
@@ -697,3 +698,59 @@ def test_records_taken_out_doubled_or_swapped_break_the_chain(
             Ranges("uid").add(b"".join(changed), head)
     with pytest.raises(RangeDamaged):
         Ranges("another log's uid").add(whole, head)
+
+
+def test_a_range_without_a_key_has_the_bytes_that_it_had_before_there_were_keys() -> None:
+    head = Head.first("x")
+    segment = Segment("p", 0, 1, 2, b"d")
+    old = msgspec.msgpack.encode(["committed", 0, 1, [["p", 0, 1, 2, b"d"]]])
+    record, behind = encode(Committed(0, 1, (segment,)), head)
+    assert record[4:-32] == old
+    keyed, _ = encode(Committed(1, 1, (segment,), "mine"), behind)
+    found = [each for each, _ in decode(record + keyed, head)]
+    assert found == [Committed(0, 1, (segment,)), Committed(1, 1, (segment,), "mine")]
+
+
+def test_files_that_lie_ready_become_one_append(tmp_path: Path) -> None:
+    log = new_log(tmp_path / "log", events("a"))
+    files = segment_files(tmp_path / "staged", log, events("b", "c"), events("d"))
+    with log.writer() as writer:
+        assert writer.adopt([], "nothing") == range(1, 1)
+        assert writer.adopt(files, "first") == range(1, 4)
+        writer.append(events("e"))
+        assert writer.adopt(files[1:], "second") == range(5, 6)
+        with writer.begin(), pytest.raises(AppendOpen):
+            writer.adopt(files, "third")
+    assert names(log) == [(0, "a"), (1, "b"), (2, "c"), (3, "d"), (4, "e"), (5, "d")]
+    assert (log.keys(), log.keys(since=2), log.records) == (["first", "second"], ["second"], 4)
+    assert [(each.first, each.count) for each in log.segments(2, 4)] == [(1, 2), (3, 1)]
+    assert [each.first for each in log.segments(3, 4)] == [3]
+    linked = tmp_path / "log/segments/first=00000000000000000001/part-00000.parquet"
+    assert linked.samefile(files[0].path)
+
+
+def test_an_adoption_that_fails_before_the_index_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    log = new_log(tmp_path / "log", events("a"))
+    files = segment_files(tmp_path / "staged", log, events("b"), events("c"))
+    files[1].path.rename(tmp_path / "moved")
+    with log.writer() as writer:
+        with pytest.raises(StorageFailed):
+            writer.adopt(files, "k")
+        assert writer.append(events("d", "e", "f")) == range(1, 4)
+    assert names(log) == [(0, "a"), (1, "d"), (2, "e"), (3, "f")]
+    assert len(list((tmp_path / "log/segments").iterdir())) == 2
+
+
+def test_a_writer_opens_without_reading_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(tmp_path / "log", *[events("a")] * 20)
+    read: list[int] = []
+    real = logwriter._index_bytes
+
+    def watched(folder: Path, start: int = 0) -> bytes:
+        data = real(folder, start)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(logwriter, "_index_bytes", watched)
+    log.writer().close()
+    assert read == [32]

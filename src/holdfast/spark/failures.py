@@ -1,7 +1,7 @@
 """What kind of failure ended a stream: it decides whose budget a restart is taken from, or that none can help.
 
-By type where the error is ours. Where it is Spark's, by its text: inside one job, reading, the user's functions, state
-and a sink's writing fail alike.
+By type where the error is ours, also where Spark tells of it: a source's is raised in another process. Else by Spark's
+text: inside one job, reading, the user's functions, state and a sink's writing fail alike.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from enum import StrEnum
 from pyspark.errors import AnalysisException
 
 from holdfast.errors import BadInput, Busy, Corrupt, Mismatch, Storage
+from holdfast.spark.brief import kind_told
 from holdfast.spark.epochs import Failure
 
 
@@ -41,13 +42,15 @@ _BY_TEXT = {
 
 def kind_of(error: BaseException, failure: Failure | None) -> Kind:
     """Tell what kind of failure it is; `failure` says where in an epoch it happened, if it was in one."""
-    if failure is not None and not isinstance(failure.error, Exception):
-        return Kind.REFUSED  # a crash on purpose, or an exit: nobody wants to go on
-    if isinstance(error, AnalysisException) or isinstance(error.__cause__, AnalysisException):
-        return Kind.REFUSED  # the same plan would fail again
+    on_purpose = failure is not None and not isinstance(failure.error, Exception)  # a crash in a test, or an exit
+    if on_purpose or any(isinstance(each, AnalysisException) for each in (error, error.__cause__)):
+        return Kind.REFUSED  # nobody wants to go on, or the same plan would fail again
     for kind, types in _BY_TYPE.items():
         if isinstance(error, types):
             return kind
+    told = kind_told(error)
+    if told is not None:  # by a source of ours: what a sink raises comes as it is
+        return Kind.REFUSED if issubclass(told, _BY_TYPE[Kind.REFUSED]) else Kind.SOURCE
     for kind, text in _BY_TEXT.items():
         if text.search(str(error)):
             return kind

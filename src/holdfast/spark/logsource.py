@@ -76,13 +76,14 @@ def load_log(spark: SparkSession, path: str | os.PathLike[str], *, start: int = 
     """
     log = EventLog.open(path)
     end = log.tail if end is None else min(checked_u64("end", end), log.tail)
+    lowest = next((each.first for each in log.segments(checked_u64("start", start), end)), end)
     columns = spark_schema(log.path)
     first = StructField("first", LongType())
     segments = hadoop_address(log.path / SEGMENTS)
     files = spark.read.schema(StructType([*columns.fields[1:], first])).parquet(segments)
     sequence = (f.col("first") + f.col("_metadata.row_index")).alias(SEQUENCE)
-    events = files.where(f.col("first") < end).select(sequence, *columns.names[1:])
-    return events.where((f.col(SEQUENCE) >= checked_u64("start", start)) & (f.col(SEQUENCE) < end))
+    events = files.where(f.col("first").between(lowest, end - 1)).select(sequence, *columns.names[1:])
+    return events.where((f.col(SEQUENCE) >= start) & (f.col(SEQUENCE) < end))
 
 
 def spark_schema(folder: Path) -> StructType:

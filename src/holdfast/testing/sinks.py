@@ -53,9 +53,11 @@ class SinkContract:
         assert sink.inspect(self.owner, 1).epoch == 1
 
     def test_a_handle_is_small_json_that_can_be_kept(self, spark: Any, tmp_path: Path) -> None:
-        """The decision keeps the handle as it is."""
-        staged = self._open(spark, tmp_path).prepare(_rows(spark, 1), self._key(1))
+        """The decision keeps the handle as it is, and a checkpoint the mark."""
+        sink = self._open(spark, tmp_path)
+        staged = sink.prepare(_rows(spark, 1), self._key(1))
         assert len(seal({"handle": staged.handle})) < 100_000
+        assert len(seal({"mark": sink.mark()})) < 10_000
 
     def test_commit_is_idempotent_in_other_processes_too(self, spark: Any, tmp_path: Path) -> None:
         """A restarted driver commits what the dead one may have committed."""
