@@ -21,7 +21,7 @@ _HOMES = {
     "log": ["EventLog"],
     "logwriter": ["LogWriter"],
     "manifest": ["Manifest", "pipeline_hash"],
-    "policy": ["Backoff", "IntervalPolicy", "RestartPolicy"],
+    "policy": ["Backoff", "IntervalPolicy", "RestartPolicy", "Retention"],
     "recovery": ["RecoveryPlan"],
     "region": ["KindFilter", "Region"],
     "repository": [
@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from holdfast.policy import Backoff as Backoff
     from holdfast.policy import IntervalPolicy as IntervalPolicy
     from holdfast.policy import RestartPolicy as RestartPolicy
+    from holdfast.policy import Retention as Retention
     from holdfast.recovery import RecoveryPlan as RecoveryPlan
     from holdfast.region import KindFilter as KindFilter
     from holdfast.region import Region as Region

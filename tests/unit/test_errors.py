@@ -24,6 +24,7 @@ def example(kind: type[HoldfastError]) -> HoldfastError:
         "object": "x",
         "str | None": None,
         "int | None": 4,
+        "int | str": 5,
         "tuple[str, ...]": ("a", "b"),
     }
     return kind(**{each.name: values[str(each.type)] for each in dataclasses.fields(kind)})

@@ -115,6 +115,16 @@ def make_folder(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
+def make_folders(folder: Path) -> set[Path]:
+    """Make a folder and all above it; return what is still to be synced, the folder itself among it."""
+    found = {folder}
+    while not folder.is_dir():
+        folder = folder.parent
+        found.add(folder)
+    max(found, key=lambda each: len(each.parts)).mkdir(parents=True, exist_ok=True)
+    return found
+
+
 def write_all(descriptor: int, data: Data) -> None:
     """Write every byte of one or several buffers."""
     for buffer in buffers(data):
@@ -183,6 +193,12 @@ def link_or_copy(source: Path, target: Path) -> None:
         if error.errno not in _NO_LINK:
             raise
         _copy_durably(source, target)
+
+
+def copy_new(source: Path, target: Path) -> None:
+    """Make `target` a copy of `source` that is not durable yet. Never overwrites."""
+    with source.open("rb") as reader, target.open("xb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
 
 
 def _copy_durably(source: Path, target: Path) -> None:

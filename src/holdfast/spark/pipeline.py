@@ -155,7 +155,7 @@ class Pipeline:
             adapter.require_classic(session)
             self._require_reachable(session)
             retain = adapter.require_retention(session)
-            lease = Lease.take(self.repository, locker=lambda: self._lock(session))
+            lease = Lease.take(self.repository, locker=lambda: self._lock(session), shared=self.shared)
             undo.callback(lease.release)
             run = Run(
                 spark=session,
