@@ -20,6 +20,7 @@ def example(kind: type[HoldfastError]) -> HoldfastError:
     values = {
         "str": "x",
         "int": 3,
+        "float": 1.5,
         "bool": True,
         "object": "x",
         "str | None": None,

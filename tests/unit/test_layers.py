@@ -15,7 +15,7 @@ SOURCE = Path(holdfast.__file__).parent
 LINES = [
     {"cli", "web", "testing"},
     {"spark", "sinks", "worker"},
-    {"coordinator", "recovery"},
+    {"coordinator", "recovery", "pruning", "requests", "restore", "verify", "diff"},
     {"stage", "stores", "cursor", "log", "logwriter", "loghead", "segment"},
     {"repository"},
     {

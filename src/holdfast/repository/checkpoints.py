@@ -44,7 +44,7 @@ from holdfast.errors import (
 )
 from holdfast.manifest import VERSION, Manifest, StreamCut
 from holdfast.repository.base import Held, Repository, checked_repository, held_key
-from holdfast.seal import Record, SealBroken, digest_of
+from holdfast.seal import Record, SealBroken, digest_of, plain
 
 OBJECTS = "objects"
 SAVEPOINTS = "savepoints"
@@ -163,7 +163,7 @@ class Summary:
 
     def data(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return dict(msgspec.to_builtins(self))
+        return plain(self)
 
 
 class _Cut(msgspec.Struct):
