@@ -19,7 +19,7 @@ from holdfast.requests import answer_requests, request_prune
 KEPT = 3
 
 
-def hold(root: str, seed: int) -> None:
+def hold(root: str, notes: str, seed: int) -> None:
     """Take one checkpoint after another, half of their files shared with older ones, and answer in between."""
     chance = random.Random(seed)
     made = Fabricated(LocalRepository(root))
@@ -29,6 +29,7 @@ def hold(root: str, seed: int) -> None:
             number = made.checkpoints.claim(1, lease.number)
             contents = [f"{chance.randrange(30)}" for _ in range(6)] + [f"only in {number}"]
             made.finish(number, {"orders": contents}, lease=lease.number)
+            note(notes, f"took {number}")
             answer_requests(made.repository, lease)
 
 

@@ -16,14 +16,27 @@ from holdfast import LocalRepository, Retention
 from holdfast.pruning import plan_prune
 from holdfast.requests import request_prune
 
-SECONDS = 4.0
+KILLS = ["hold", "ask", "hold", "hold", "ask", "hold"]
+SIGN_OF_LIFE = {"hold": "took", "ask": "pruned"}
+
+
+def wait_for_two_of(what: str, notes: Path) -> None:
+    """Wait until something has happened twice more: the one to be killed is at work."""
+
+    def count() -> int:
+        return notes.read_text().count(f"{what} ") if notes.exists() else 0
+
+    before, until = count(), time.monotonic() + 30
+    while count() < before + 2:
+        assert time.monotonic() < until, f"nothing was {what} for 30 s"
+        time.sleep(0.005)
 
 
 def test_no_kill_at_any_moment_takes_away_what_a_manifest_needs(tmp_path: Path) -> None:
     root, notes = str(tmp_path / "root"), str(tmp_path / "notes")
     Fabricated(LocalRepository(root)).take("first")
     context = multiprocessing.get_context("spawn")
-    roles: dict[str, Any] = {"hold": (hold, root, 7), "ask": (ask, root, notes), "read": (read, root, notes)}
+    roles: dict[str, Any] = {"hold": (hold, root, notes, 7), "ask": (ask, root, notes), "read": (read, root, notes)}
 
     def start(role: str) -> Any:
         target, *args = roles[role]
@@ -32,15 +45,13 @@ def test_no_kill_at_any_moment_takes_away_what_a_manifest_needs(tmp_path: Path) 
         return process
 
     running = {role: start(role) for role in roles}
-    until, kills = time.monotonic() + SECONDS, 0
     try:
-        while time.monotonic() < until:
-            time.sleep(random.uniform(0.2, 0.7))
-            role = random.choice(["hold", "hold", "ask"])
+        for role in KILLS:
+            wait_for_two_of(SIGN_OF_LIFE[role], Path(notes))
+            time.sleep(random.uniform(0, 0.1))
             running[role].kill()
             running[role].join(10)
             running[role] = start(role)
-            kills += 1
             assert running["read"].is_alive(), Path(notes).read_text()[-500:]
     finally:
         for process in running.values():
@@ -54,5 +65,5 @@ def test_no_kill_at_any_moment_takes_away_what_a_manifest_needs(tmp_path: Path) 
     assert 1 <= read_all(repository) <= KEPT
     assert plan_prune(repository, Retention(last=KEPT)).empty
     dropped = sum(int(count) for kind, count in found if kind == "pruned")
-    print(f"{kills} kills, {dropped} dropped, {sum(kind == 'read' for kind, _ in found)} readings")
+    print(f"{dropped} dropped, {sum(kind == 'read' for kind, _ in found)} readings")
     assert dropped > 0
