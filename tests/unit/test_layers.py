@@ -32,6 +32,7 @@ LINES = [
         "frame",
         "checked",
         "redaction",
+        "offsets",
     },
     {"errors"},
 ]
