@@ -16,7 +16,7 @@ from holdfast.manifest import Severity
 from holdfast.repository import Decisions, HeldFile, place_of
 from holdfast.restore import RestorePlan
 from holdfast.testing import FaultyRepository
-from holdfast.verify import Finding, Grade, Verification, verify, verify_all
+from holdfast.verification import Finding, Grade, Verification, verify, verify_all
 
 
 @pytest.fixture(params=["local", "memory"])
