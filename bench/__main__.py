@@ -6,11 +6,11 @@ import json
 import sys
 from dataclasses import asdict
 
-from bench import barrier, durable
+from bench import barrier, checkpoints, durable
 
 
 def main() -> int:
-    results = [result for module in (barrier, durable) for result in module.run()]
+    results = [result for module in (barrier, durable, checkpoints) for result in module.run()]
     if "--json" in sys.argv[1:]:
         print(json.dumps([{**asdict(each), "ratio": each.ratio, "met": each.met} for each in results], indent=2))
     else:

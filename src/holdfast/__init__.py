@@ -16,15 +16,18 @@ _HOMES = {
     "barrier": ["BarrierFlags", "BarrierHandle", "BarrierInjector", "CheckpointBarrier", "StreamMessage"],
     "blocks": ["BlockDevice", "MemoryBlocks"],
     "cursor": ["Cursor", "DurableCursor", "Gap"],
+    "difference": ["Difference", "KeyCounts", "diff"],
     "epoch": ["Attempt", "Decision", "Verdict"],
     "errors": ["HoldfastError"],
     "log": ["EventLog"],
     "logwriter": ["LogWriter"],
-    "manifest": ["Manifest", "pipeline_hash"],
-    "policy": ["Backoff", "IntervalPolicy", "RestartPolicy"],
+    "manifest": ["Manifest", "StreamCut", "pipeline_hash"],
+    "policy": ["Backoff", "IntervalPolicy", "RestartPolicy", "Retention"],
+    "pruning": ["Pruned", "PrunePlan", "apply_prune", "plan_prune"],
     "recovery": ["RecoveryPlan"],
     "region": ["KindFilter", "Region"],
     "repository": [
+        "Checkpoints",
         "Decisions",
         "FileBlocks",
         "GapRecord",
@@ -35,8 +38,11 @@ _HOMES = {
         "LocalRepository",
         "MemoryRepository",
         "Repository",
+        "Summary",
         "open_repository",
     ],
+    "requests": ["answer_requests", "request_prune"],
+    "restore": ["RestorePlan", "plan_restore", "restore_stream", "stage_states"],
     "segment": ["LogEvent", "NewEvent"],
     "sidecar": ["pack_states"],
     "sinks.base": ["Key", "Owner", "Setting", "Sink", "Staged", "Standing"],
@@ -50,6 +56,7 @@ _HOMES = {
     "stage": ["CheckpointedStage", "EdgeCheckpoint", "FlushObserver", "MsgpackCodec"],
     "state": ["CheckpointId", "CheckpointState"],
     "stores": ["CheckpointStore", "Checkpointer", "DurableCheckpointStore", "MemoryCheckpointStore"],
+    "verification": ["Finding", "Grade", "Verification", "verify", "verify_all"],
     "worker": [
         "Action",
         "AtLeastOnce",
@@ -97,6 +104,9 @@ if TYPE_CHECKING:
     from holdfast.cursor import Cursor as Cursor
     from holdfast.cursor import DurableCursor as DurableCursor
     from holdfast.cursor import Gap as Gap
+    from holdfast.difference import Difference as Difference
+    from holdfast.difference import KeyCounts as KeyCounts
+    from holdfast.difference import diff as diff
     from holdfast.epoch import Attempt as Attempt
     from holdfast.epoch import Decision as Decision
     from holdfast.epoch import Verdict as Verdict
@@ -104,13 +114,20 @@ if TYPE_CHECKING:
     from holdfast.log import EventLog as EventLog
     from holdfast.logwriter import LogWriter as LogWriter
     from holdfast.manifest import Manifest as Manifest
+    from holdfast.manifest import StreamCut as StreamCut
     from holdfast.manifest import pipeline_hash as pipeline_hash
     from holdfast.policy import Backoff as Backoff
     from holdfast.policy import IntervalPolicy as IntervalPolicy
     from holdfast.policy import RestartPolicy as RestartPolicy
+    from holdfast.policy import Retention as Retention
+    from holdfast.pruning import Pruned as Pruned
+    from holdfast.pruning import PrunePlan as PrunePlan
+    from holdfast.pruning import apply_prune as apply_prune
+    from holdfast.pruning import plan_prune as plan_prune
     from holdfast.recovery import RecoveryPlan as RecoveryPlan
     from holdfast.region import KindFilter as KindFilter
     from holdfast.region import Region as Region
+    from holdfast.repository import Checkpoints as Checkpoints
     from holdfast.repository import Decisions as Decisions
     from holdfast.repository import FileBlocks as FileBlocks
     from holdfast.repository import GapRecord as GapRecord
@@ -121,7 +138,14 @@ if TYPE_CHECKING:
     from holdfast.repository import LocalRepository as LocalRepository
     from holdfast.repository import MemoryRepository as MemoryRepository
     from holdfast.repository import Repository as Repository
+    from holdfast.repository import Summary as Summary
     from holdfast.repository import open_repository as open_repository
+    from holdfast.requests import answer_requests as answer_requests
+    from holdfast.requests import request_prune as request_prune
+    from holdfast.restore import RestorePlan as RestorePlan
+    from holdfast.restore import plan_restore as plan_restore
+    from holdfast.restore import restore_stream as restore_stream
+    from holdfast.restore import stage_states as stage_states
     from holdfast.segment import LogEvent as LogEvent
     from holdfast.segment import NewEvent as NewEvent
     from holdfast.sidecar import pack_states as pack_states
@@ -153,6 +177,11 @@ if TYPE_CHECKING:
     from holdfast.stores import CheckpointStore as CheckpointStore
     from holdfast.stores import DurableCheckpointStore as DurableCheckpointStore
     from holdfast.stores import MemoryCheckpointStore as MemoryCheckpointStore
+    from holdfast.verification import Finding as Finding
+    from holdfast.verification import Grade as Grade
+    from holdfast.verification import Verification as Verification
+    from holdfast.verification import verify as verify
+    from holdfast.verification import verify_all as verify_all
     from holdfast.worker import Action as Action
     from holdfast.worker import AtLeastOnce as AtLeastOnce
     from holdfast.worker import Batch as Batch
@@ -161,7 +190,6 @@ if TYPE_CHECKING:
     from holdfast.worker import Quarantined as Quarantined
     from holdfast.worker import WorkerHandle as WorkerHandle
     from holdfast.worker import read_quarantine as read_quarantine
-
 
 if not TYPE_CHECKING:  # a type checker shall see misspelt names
 

@@ -17,6 +17,7 @@ MAX_LENGTH = 64
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z", re.ASCII)
 _KEY_PART = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]*\Z", re.ASCII)
 _KEY_PART_LENGTH = 200
+_KEY = re.compile(r"(?:[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,199}(?:/|\Z))+(?<!/)\Z", re.ASCII)
 LOCK_SUFFIX = ".lock"
 _KEY_RULE = "join parts of the characters A-Z a-z 0-9 _ . = - by /, none of them beginning with a dot"
 
@@ -42,7 +43,9 @@ def checked_key(key: object) -> str:
     """
     if not isinstance(key, str) or not key:
         raise BadName(kind="key", name=key, why="it is not a non-empty str", rule=_KEY_RULE)
-    for part in key.split("/"):
+    if _KEY.match(key):
+        return key
+    for part in key.split("/"):  # to say what is wrong
         if len(part) > _KEY_PART_LENGTH or not _KEY_PART.match(part):
             raise BadName(kind="key", name=key, why=f"its part {part[:80]!a} is not allowed", rule=_KEY_RULE)
     return key

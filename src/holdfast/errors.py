@@ -20,12 +20,14 @@
     │   ├── Locked                   another live process holds the lock
     │   ├── AppendOpen               an append to this log is under way already
     │   ├── LeaseTaken               another writer took the lease at the same moment
+    │   ├── RequestUnanswered        the holder of the lease did not do in time what it was asked for
     │   ├── EpochClosed              the epoch was decided long ago: this writer was paused, and must stop
     │   └── Fenced                   a newer lease was taken: this writer must stop
     ├── Mismatch                     sound, but not what was asked for: open the right thing
     │   ├── AlreadyExists            something stands where a new thing was to be made
     │   ├── UnsupportedVersion       written by a newer Holdfast
     │   ├── ManifestRefused          a manifest whose validation found errors
+    │   ├── PlanOutdated             a plan was made before something else was done
     │   ├── StateMismatch            the checkpoint state is another stream's
     │   ├── CursorRegionMismatch     the cursor was saved for another region
     │   ├── CursorLogMismatch        the cursor was saved for another log
@@ -69,6 +71,7 @@
         ├── PersistFailed            a worker could not save its position
         ├── CheckpointFailed         a checkpoint was given up: nothing else has changed
         ├── CheckpointsFailed        more checkpoints in a row failed than are tolerable
+        ├── RequestFailed            the holder of the lease could not do what it was asked for
         ├── QueryFailed              Spark ended a stream's query with an error
         └── StreamFailed             a stream failed and its restart budget is used up, or a restart could not help
 
@@ -354,6 +357,23 @@ class Fenced(Busy):
     next_step = "end this process; the newer one goes on with the pipeline"
 
 
+class RequestUnanswered(Busy):
+    """The holder of the lease did not answer in time. It may still be at it, and will pass the request over later."""
+
+    request: str
+    holder: str
+    seconds: float
+    shared: bool = False
+    says = "request {e.request} was not answered within {e.seconds:g} s by {e.holder}, which has the lease"
+    next_step = "{e.advice}"
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        text = "see that it takes checkpoints, between which it answers, and ask again with a longer timeout_s"
+        return f"{text}; if it has ended, ask with take_over=True" if self.shared else text
+
+
 class EpochClosed(Busy):
     """The epoch was decided, and its slots pruned, while this writer was paused. Nothing was changed."""
 
@@ -403,6 +423,15 @@ class ManifestRefused(Mismatch):
     def listed(self) -> str:
         """The issues in one line."""
         return "; ".join(self.issues)
+
+
+class PlanOutdated(Mismatch):
+    """A plan was made before another checkpoint was begun. Nothing was changed."""
+
+    planned: int
+    highest: int
+    says = "the plan was made when {e.planned} was the highest checkpoint id, and now it is {e.highest}"
+    next_step = "make the plan again, and apply that"
 
 
 class StateMismatch(Mismatch):
@@ -885,6 +914,15 @@ class CheckpointsFailed(Halted):
     why: str
     says = "pipeline {e.pipeline!r} was stopped: {e.failures} checkpoints in a row failed, the last because {e.why}"
     next_step = "mend the cause and start again: no row is lost, and the last checkpoint stands"
+
+
+class RequestFailed(Halted):
+    """The holder of the lease tried what it was asked for, and could not do it."""
+
+    request: str
+    why: str
+    says = "request {e.request} failed at the holder of the lease: {e.why}"
+    next_step = "mend the cause, then ask again"
 
 
 class QueryFailed(Halted):

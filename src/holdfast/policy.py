@@ -1,9 +1,10 @@
-"""When a checkpoint is due and how often something may be restarted. Pure: time is an argument.
+"""When a checkpoint is due, which ones are kept, and how often something may be restarted. Pure: time is an argument.
 
 Rules:
 - Each stream has marks of its own. A checkpoint is due when the stream reaches any of them.
 - The next mark counts from where the checkpoint was taken, not from where the last mark stood.
 - After a recovery the marks are seeded from what was recovered; nothing is due at once only because a process is new.
+- Retention only adds up: what any of its rules keeps is kept, and the newest checkpoint always is.
 - A restart budget over a window is rolling: each restart stops counting exactly `within` seconds after it happened.
 """
 
@@ -11,14 +12,18 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from holdfast.checked import checked_positive, checked_seconds
+from holdfast.checked import checked_positive, checked_seconds, checked_u64
 from holdfast.errors import BadValue
 
 if TYPE_CHECKING:
     from datetime import timedelta  # a span of time, not a clock
+
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,62 @@ class CheckpointPolicy:
             return None
         every = None if self.every is None else seconds_of("checkpoint every", self.every)
         return IntervalPolicy(sequences=self.rows, epochs=self.epochs, seconds=every)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which checkpoints are kept. Ids tell which one is newer, whatever clocks said.
+
+    The `last` so many; the newest of each of the last so many hours and days (UTC) that have one; and all that are
+    younger than `within` seconds.
+    """
+
+    last: int = 10
+    hourly: int = 0
+    daily: int = 0
+    within: float | timedelta | None = None
+
+    def __post_init__(self) -> None:
+        for what in ("last", "hourly", "daily"):
+            checked_u64(f"retention {what}", getattr(self, what))
+        if self.within is not None:
+            object.__setattr__(self, "within", checked_seconds("retention within", self.within))
+
+    def keeps(self, times: Mapping[int, int], now_ms: int) -> dict[int, str]:
+        """Return which of these checkpoints, by id with their times in milliseconds, are kept, and why."""
+        newest_first = sorted(times, reverse=True)
+        young = [] if self.within is None else [id_ for id_ in times if now_ms - times[id_] < self._within_ms]
+        rules = (
+            ("the newest", newest_first[:1]),
+            (f"one of the last {self.last}", newest_first[: self.last]),
+            ("the newest of its hour", _newest_of_each(times, _HOUR_MS)[: self.hourly]),
+            ("the newest of its day", _newest_of_each(times, _DAY_MS)[: self.daily]),
+            (f"younger than {self._within_ms / 1000:g} s", young),
+        )
+        kept: dict[int, str] = {}
+        for why, ids in rules:
+            kept |= {id_: why for id_ in ids if id_ not in kept}
+        return dict(sorted(kept.items()))
+
+    def words(self) -> str:
+        """Say it."""
+        parts = [f"the last {max(self.last, 1)}"]
+        parts += [f"one an hour for {self.hourly} hours"] * (self.hourly > 0)
+        parts += [f"one a day for {self.daily} days"] * (self.daily > 0)
+        parts += [f"all younger than {self._within_ms / 1000:g} s"] * (self.within is not None)
+        return ", ".join(parts)
+
+    @property
+    def _within_ms(self) -> float:
+        return 0.0 if self.within is None else checked_seconds("retention within", self.within) * 1000
+
+
+def _newest_of_each(times: Mapping[int, int], span_ms: int) -> list[int]:
+    """Return the newest checkpoint of each span of time that has one, the last span first."""
+    newest: dict[int, int] = {}
+    for id_ in sorted(times):
+        newest[times[id_] // span_ms] = id_
+    return [newest[span] for span in sorted(newest, reverse=True)]
 
 
 @dataclass(frozen=True, slots=True)

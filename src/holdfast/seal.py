@@ -61,6 +61,12 @@ def digest_of(data: bytes) -> str:
     return digest.decode()
 
 
+def plain(value: object) -> dict[str, Any]:
+    """Return a value of fields as JSON has it: dictionaries with text for keys, lists, numbers, text."""
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value))
+    return found
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A small sealed record of the repository. Subclasses add their fields; `version` is the record's format."""
 

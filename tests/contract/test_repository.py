@@ -1,5 +1,7 @@
 """One suite for every backend of a repository."""
 
+import errno
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -22,7 +24,7 @@ from holdfast.errors import (
     RecordCorrupt,
     StorageFailed,
 )
-from holdfast.repository import Decisions, History, Identity, Lease, files, newest_lease
+from holdfast.repository import Decisions, History, Identity, Lease, files, held_key, newest_lease
 from holdfast.seal import seal
 from holdfast.testing import FaultyRepository, ManualClock
 from support import refused_in_a_child
@@ -123,6 +125,139 @@ def test_a_lock_is_held_by_one_and_released(repository: Repository) -> None:
         pass
 
 
+# --- many files at once ----------------------------------------------------------------------------------------------
+
+
+def spark_files(folder: Path, *texts: str) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{number}.delta" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    return paths
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_files_are_held_under_their_digests_and_come_back(repository: Repository, tmp_path: Path, copy: bool) -> None:
+    paths = spark_files(tmp_path / "spark", "a", "bb", "a", "")
+    for _ in range(2):  # what is held already stays as it is
+        held = repository.hold_all(paths, "objects", copy=copy)
+        assert [(each.size, each.sha256) for each in held] == [
+            (len(text), sha256(text)) for text in ("a", "bb", "a", "")
+        ]
+        assert [each.key for each in held] == [held_key("objects", each.sha256) for each in held]
+    assert sum(len(repository.list(f"objects/{top}")) for top in repository.list("objects")) == 3
+    for path in paths:
+        path.unlink()
+    targets = [tmp_path / "new" / "state" / path.name for path in paths]
+    repository.restore_all(((each.key, to) for each, to in zip(held, targets, strict=True)), copy=copy)
+    assert [path.read_text() for path in targets] == ["a", "bb", "a", ""]
+    with pytest.raises(AlreadyExists, match=r"0\.delta"):
+        repository.restore_all([(held[0].key, targets[0])], copy=copy)
+    with pytest.raises(NotFound):
+        repository.restore_all([("objects/ab/abc", tmp_path / "x")], copy=copy)
+    assert repository.hold_all([], "objects") == []
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_a_file_that_vanished_is_not_found_and_what_was_held_before_it_does_no_harm(
+    repository: Repository, tmp_path: Path, copy: bool
+) -> None:
+    (path,) = spark_files(tmp_path / "spark", "a")
+    with pytest.raises(NotFound, match=r"gone\.delta"):
+        repository.hold_all([path, tmp_path / "gone.delta"], "objects", copy=copy)
+    assert repository.digest(held_key("objects", sha256("a"))) == sha256("a")
+
+
+def test_links_share_their_bytes_and_copies_do_not(local: LocalRepository, tmp_path: Path) -> None:
+    (path,) = spark_files(tmp_path / "spark", "a")
+    (linked,) = local.hold_all([path], "objects")
+    (copied,) = local.hold_all([path], "savepoints/x/files", copy=True)
+    local.restore_all([(linked.key, tmp_path / "linked")])
+    local.restore_all([(linked.key, tmp_path / "copied")], copy=True)
+    assert (local.root / linked.key).samefile(path)
+    assert (tmp_path / "linked").samefile(path)
+    assert not (local.root / copied.key).samefile(path)
+    assert not (tmp_path / "copied").samefile(path)
+
+
+def test_what_is_kept_is_what_was_read(local: LocalRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linked first and read from the link: a file that is replaced meanwhile is not kept under the other's digest."""
+    (path,) = spark_files(tmp_path / "spark", "old")
+    digest = files.digest_of_file
+
+    def replaced(read: Path) -> str:
+        (tmp_path / "other").write_text("new")
+        (tmp_path / "other").replace(path)
+        return digest(read)
+
+    monkeypatch.setattr(files, "digest_of_file", replaced)
+    (held,) = local.hold_all([path], "objects")
+    assert held.sha256 == sha256("old")
+    assert local.read(held.key) == b"old"
+
+
+def test_past_the_link_limit_files_are_copied(
+    local: LocalRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = spark_files(tmp_path / "spark", "a")
+    link = os.link
+
+    def full(src: Path, dst: Path, **options: bool) -> None:
+        if not Path(src).name.startswith(files.TEMP_PREFIX):
+            raise OSError(errno.EMLINK, "Too many links")
+        link(src, dst, **options)
+
+    monkeypatch.setattr(files.os, "link", full)
+    (held,) = local.hold_all([path], "objects")
+    assert local.read(held.key) == b"a"
+    assert not (local.root / held.key).samefile(path)
+    local.restore_all([(held.key, tmp_path / "back")])
+    assert (tmp_path / "back").read_bytes() == b"a"
+    assert [each.name for each in local.root.rglob(".*")] == [".tmp"]
+    assert not list((local.root / ".tmp").iterdir())
+
+
+def test_sizes_and_digests(repository: Repository) -> None:
+    repository.put("a/x", b"four")
+    repository.put("a/empty", b"")
+    assert repository.sizes(["a/x", "a/none", "a/empty", "b/none", "a/x/y"]) == {
+        "a/x": 4,
+        "a/none": None,
+        "a/empty": 0,
+        "b/none": None,
+        "a/x/y": None,
+    }
+    assert repository.sizes([]) == {}
+    assert repository.digest("a/x") == sha256("four")
+    large = b"0123456789" * 300_000
+    repository.put("a/large", large)
+    assert repository.digest("a/large") == hashlib.sha256(large).hexdigest()
+    for missing in ("a/none", "a/x/y"):
+        with pytest.raises(NotFound, match=missing):
+            repository.digest(missing)
+    with pytest.raises(BadName):
+        repository.sizes(["../x"])
+
+
+def test_many_values_go_at_once_and_a_folder_with_all_in_it(repository: Repository) -> None:
+    for key in ("a/x", "a/y/1", "a/y/2", "ab/x"):
+        repository.put(key, b"")
+    for _ in range(2):
+        repository.delete_all(["a/x", "a/y/1", "never/there"])
+        assert (repository.list("a"), repository.list("a/y"), repository.list("ab")) == (["y/"], ["2"], ["x"])
+    for _ in range(2):
+        repository.clear("a")
+        assert repository.list("a") == []
+        assert repository.read("ab/x") == b""
+    repository.delete_all([])
+    with pytest.raises(BadName):
+        repository.delete_all(["lease/os.lock"])
+
+
 # --- the lease -------------------------------------------------------------------------------------------------------
 
 
@@ -141,8 +276,12 @@ def test_leases_count_up_and_the_older_holder_is_fenced(repository: Repository) 
     assert (caught.value.number, caught.value.newer, caught.value.holder) == (1, 2, second.record.holder)
     second.check()
     first.release()
-    with Lease.take(repository) as third:
+    assert not second.record.shared
+    with Lease.take(repository, shared=True) as third:
         assert third.number == 3
+        third.check()
+        assert newest_lease(repository) == third.record
+        assert third.record.shared
     with pytest.raises(Closed):
         third.check()
 

@@ -1,5 +1,6 @@
 """What must be on disk before the next step is, in the order in which the operating system was asked."""
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import CheckpointedStage, EventLog, FileBlocks, LocalRepository, MsgpackCodec
+from holdfast.repository import files
 from support import events
 
 
@@ -87,6 +89,61 @@ def test_hold_syncs_what_spark_did_not(recorder: Recorder, tmp_path: Path) -> No
     (tmp_path / "1.delta").write_bytes(b"state")
     calls = recorder.during(lambda: repository.hold(tmp_path / "1.delta", "objects/y"))
     assert calls == ["fsync 1.delta", "link objects/y", "fsync objects"]
+
+
+def test_hold_all_syncs_what_is_new_and_its_folders(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = LocalRepository(tmp_path)
+    repository.put("objects/00/x", b"")
+    (tmp_path / "1.delta").write_bytes(b"state")
+    (held,) = repository.hold_all([tmp_path / "1.delta"], "objects")
+    calls = recorder.during(lambda: repository.hold_all([tmp_path / "1.delta"], "objects"))
+    assert calls == ["link .tmp/<temp>", "unlink .tmp/<temp>"], "what this process has held is durable already"
+    calls = recorder.during(lambda: LocalRepository(tmp_path).hold_all([tmp_path / "1.delta"], "objects"))
+    assert calls[-2:] == [f"fsync {held.key.rpartition('/')[0]}", f"fsync {held.key}"], "another may have died before"
+    (tmp_path / "2.delta").write_bytes(b"more")
+    path = f"objects/{hashlib.sha256(b'more').hexdigest()[:2]}/{hashlib.sha256(b'more').hexdigest()}"
+    calls = recorder.during(lambda: repository.hold_all([tmp_path / "2.delta"], "objects"))
+    folder = path.rpartition("/")[0]
+    made = ["fsync .", "mkdir " + folder, "fsync objects"]
+    assert calls == [
+        "link .tmp/<temp>",
+        *made,
+        f"rename {path}",
+        f"fsync {folder}",
+        f"fsync {path}",
+    ]
+    synced: list[int] = []
+    monkeypatch.setattr(files, "_syncfs", lambda descriptor: synced.append(descriptor) or 0)
+    many = [tmp_path / f"{number}.many" for number in range(20)]
+    for path_ in many:
+        path_.write_text(path_.name)
+    calls = recorder.during(lambda: repository.hold_all(many, "objects"))
+    assert len(synced) == 1, "many are synced all at once, after the last is in its place"
+    assert not [call for call in calls if call.startswith("fsync") and call.count("/") == 2]
+    assert held.size == 5
+
+
+def test_restore_all_syncs_files_and_every_new_folder(recorder: Recorder, tmp_path: Path) -> None:
+    repository = LocalRepository(tmp_path)
+    repository.put("objects/x", b"state")
+    calls = recorder.during(lambda: repository.restore_all([("objects/x", tmp_path / "new/state/1.delta")]))
+    assert calls[-5:] == [
+        "link new/state/1.delta",
+        "fsync .",
+        "fsync new",
+        "fsync new/state",
+        "fsync new/state/1.delta",
+    ]
+
+
+def test_delete_all_syncs_each_folder_once(recorder: Recorder, tmp_path: Path) -> None:
+    repository = LocalRepository(tmp_path)
+    for key in ("a/x", "a/y", "b/z"):
+        repository.put(key, b"")
+    calls = recorder.during(lambda: repository.delete_all(["a/x", "a/y", "b/z"]))
+    assert calls == ["unlink a/x", "unlink a/y", "unlink b/z", "fsync a", "fsync b"]
 
 
 def test_delete(recorder: Recorder, tmp_path: Path) -> None:

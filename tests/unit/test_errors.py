@@ -20,10 +20,12 @@ def example(kind: type[HoldfastError]) -> HoldfastError:
     values = {
         "str": "x",
         "int": 3,
+        "float": 1.5,
         "bool": True,
         "object": "x",
         "str | None": None,
         "int | None": 4,
+        "int | str": 5,
         "tuple[str, ...]": ("a", "b"),
     }
     return kind(**{each.name: values[str(each.type)] for each in dataclasses.fields(kind)})

@@ -15,7 +15,7 @@ SOURCE = Path(holdfast.__file__).parent
 LINES = [
     {"cli", "web", "testing"},
     {"spark", "sinks", "worker"},
-    {"coordinator", "recovery"},
+    {"coordinator", "recovery", "pruning", "requests", "restore", "verification", "difference"},
     {"stage", "stores", "cursor", "log", "logwriter", "loghead", "segment"},
     {"repository"},
     {
@@ -32,6 +32,7 @@ LINES = [
         "frame",
         "checked",
         "redaction",
+        "offsets",
     },
     {"errors"},
 ]
@@ -161,6 +162,11 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     program = "import sys, holdfast; print(sorted({'pyspark', 'pyarrow', 'msgspec'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_no_public_name_is_hidden_by_a_module_of_the_same_name() -> None:
+    """Importing a module sets it on the package, over whatever the package gives out by that name."""
+    assert set(holdfast.__all__) & {name.split(".")[0] for name in modules()} == set(holdfast._MODULES)
 
 
 def test_public_names_resolve_and_type_checkers_see_the_same_ones() -> None:

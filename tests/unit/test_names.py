@@ -1,3 +1,6 @@
+import itertools
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +78,23 @@ def test_a_number_too_long_to_print_is_refused_in_words() -> None:
         CheckpointId("s", 10**5000)
     with pytest.raises(BadInput):
         Attempt(stream="s", timeline=1, epoch=10**5000, attempt=1)
+
+
+def test_the_quick_look_at_a_key_says_what_the_rule_says() -> None:
+    """Many keys are looked at, so one pattern takes the whole of each; part by part it is the same."""
+    part = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]*\Z")
+
+    def allowed(key: str) -> bool:
+        return all(len(each) <= 200 and part.match(each) for each in key.split("/"))
+
+    keys = ["".join(each) for length in range(1, 6) for each in itertools.product("a/.=\n", repeat=length)]
+    keys += [f"x/{'a' * length}/y" for length in (199, 200, 201)]
+    for key in keys:
+        try:
+            passed = checked_key(key) == key
+        except BadName:
+            passed = False
+        assert passed is allowed(key), key
 
 
 @given(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", fullmatch=True))

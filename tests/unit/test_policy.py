@@ -1,8 +1,12 @@
+import itertools
+from datetime import timedelta
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Backoff, IntervalPolicy, RestartPolicy
+from holdfast import Backoff, IntervalPolicy, RestartPolicy, Retention
 from holdfast.errors import BadValue
 from holdfast.policy import Progress, RestartBudget
 
@@ -109,3 +113,99 @@ def test_waits_grow_up_to_a_limit_and_are_never_quite_the_same() -> None:
 def test_a_backoff_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(BadValue):
         Backoff(**wrong)
+
+
+# --- retention -------------------------------------------------------------------------------------------------------
+
+HOUR, DAY = 3_600_000, 86_400_000
+
+
+def test_the_last_ones_are_kept_and_the_newest_always() -> None:
+    times = {number: number * 1000 for number in range(1, 21)}
+    assert list(Retention().keeps(times, 0)) == list(range(11, 21))
+    assert Retention(last=0).keeps(times, 10**15) == {20: "the newest"}
+    assert Retention(last=2).keeps(times, 0) == {19: "one of the last 2", 20: "the newest"}
+    assert Retention().keeps({}, 0) == {}
+
+
+def test_hours_and_days_that_have_none_do_not_count() -> None:
+    times = {1: 0, 2: 10, 3: HOUR - 1, 4: HOUR, 5: 30 * HOUR, 6: 30 * HOUR + 5, 7: 50 * HOUR, 8: 50 * HOUR + 1}
+    assert list(Retention(last=0, hourly=3).keeps(times, 51 * HOUR)) == [4, 6, 8]
+    assert Retention(last=0, daily=2).keeps(times, 51 * HOUR) == {6: "the newest of its day", 8: "the newest"}
+    assert list(Retention(last=0, hourly=9).keeps(times, 51 * HOUR)) == [3, 4, 6, 8]
+
+
+def test_all_that_are_young_are_kept() -> None:
+    times = {1: 0, 2: 5_000, 3: 5_001, 4: 9_000}
+    assert list(Retention(last=0, within=5).keeps(times, 10_000)) == [3, 4]
+    assert Retention(last=0, within=timedelta(seconds=5)) == Retention(last=0, within=5.0)
+    assert Retention(last=0, within=5).keeps(times, 10_000)[3] == "younger than 5 s"
+
+
+def test_a_retention_says_what_it_keeps() -> None:
+    assert Retention().words() == "the last 10"
+    both = Retention(last=0, hourly=24, daily=7, within=timedelta(minutes=1)).words()
+    assert both == "the last 1, one an hour for 24 hours, one a day for 7 days, all younger than 60 s"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({what: value} for what in ("last", "hourly", "daily") for value in (-1, 1.5, "1", True, None)),
+        *({"within": value} for value in (0, -1, "1h", float("nan"), float("inf"), True)),
+    ],
+    ids=str,
+)
+def test_a_retention_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadValue, match="retention"):
+        Retention(**wrong)
+
+
+def kept_in_other_words(retention: Retention, times: dict[int, int], now_ms: int) -> set[int]:
+    """Each rule as it is said, asked of one checkpoint at a time."""
+
+    def in_spans(id_: int, span: int, count: int) -> bool:
+        mine = times[id_] // span
+        is_newest = not any(other > id_ and times[other] // span == mine for other in times)
+        later = {times[other] // span for other in times if times[other] // span > mine}
+        return is_newest and len(later) < count
+
+    return {
+        id_
+        for id_ in times
+        if sum(other > id_ for other in times) < max(retention.last, 1)
+        or in_spans(id_, HOUR, retention.hourly)
+        or in_spans(id_, DAY, retention.daily)
+        or (retention.within is not None and now_ms - times[id_] < retention.within * 1000)
+    }
+
+
+def test_retention_is_what_its_rules_say_in_every_small_case() -> None:
+    moments = (0, HOUR // 2, HOUR, DAY)
+    rules = [Retention(*each) for each in itertools.product((0, 1, 2), (0, 1, 2), (0, 1, 2), (None, HOUR / 1000))]
+    for stamps in itertools.chain.from_iterable(itertools.product(moments, repeat=n) for n in range(5)):
+        times = dict(enumerate(stamps, 1))
+        for retention in rules:
+            assert set(retention.keeps(times, DAY)) == kept_in_other_words(retention, times, DAY)
+
+
+@given(
+    st.builds(
+        Retention,
+        last=st.integers(0, 5),
+        hourly=st.integers(0, 5),
+        daily=st.integers(0, 5),
+        within=st.none() | st.floats(1, 1e6),
+    ),
+    st.dictionaries(st.integers(1, 10_000), st.integers(0, 10 * DAY), max_size=40),
+    st.integers(0, 12 * DAY),
+)
+def test_retention_keeps_the_newest_and_what_its_rules_say(
+    retention: Retention, times: dict[int, int], now_ms: int
+) -> None:
+    kept = retention.keeps(times, now_ms)
+    assert set(kept) == kept_in_other_words(retention, times, now_ms)
+    assert not times or max(times) in kept
+    again = retention.keeps({id_: times[id_] for id_ in kept}, now_ms)
+    assert set(again) == set(kept), "what was kept once is kept again: pruning twice is pruning once"
+    assert all(kept.values())

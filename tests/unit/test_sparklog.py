@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import SparkLogMismatch, UnsupportedVersion
-from holdfast.spark.sparklog import SparkLog, differences, last_entries
+from holdfast.spark.sparklog import SparkLog, last_entries
 
 
 def folder(tmp_path: Path) -> SparkLog:
@@ -44,12 +44,3 @@ def test_new_entries_of_a_sources_log(tmp_path: Path) -> None:
     assert list(log.source_entries({"0": 8})) == ["0/9.compact", "0/10"]
     assert list(log.source_entries({})) == ["0/0", "0/1", "0/8", "0/9.compact", "0/10"]
     assert last_entries(["0/9.compact", "0/10"], {"0": 8, "1": 3}) == {"0": 10, "1": 3}
-
-
-def test_a_difference_is_told_by_partition() -> None:
-    ended, begins = '{"topic":{"0":5,"1":7}}', '{"topic":{"0":5,"1":9,"2":0}}'
-    assert list(differences(ended, begins)) == [("topic/1", "7", "9"), ("topic/2", "nothing", "0")]
-    assert list(differences(ended, ended)) == []
-    assert list(differences(None, None)) == []
-    assert list(differences("5", "6")) == [("", "5", "6")]
-    assert list(differences("no json", "6")) == [("", "no json", "6")]

@@ -114,6 +114,9 @@ class Repository(Protocol):
     def delete(self, key: str) -> None:
         """Remove the value; harmless when there is none. Only the holder of the lease deletes."""
 
+    def delete_all(self, keys: Iterable[str]) -> None:
+        """Remove many values; harmless where there is none. All are gone durably on return, in no certain order."""
+
     def clear(self, folder: str) -> None:
         """Remove a folder and all in it; harmless when there is none, and again when it was cut off."""
 
@@ -134,6 +137,12 @@ class Repository(Protocol):
 
     def restore(self, key: str, target: Path) -> None:
         """Put a held file at `target`, which must not exist."""
+
+    def restore_all(self, keys: Iterable[tuple[str, Path]], *, copy: bool = False) -> None:
+        """Put many held files at their targets, none of which may exist; durable on return. By link unless `copy`.
+
+        One that is gone is `NotFound`. What was put before a failure stays.
+        """
 
     def lock(self, key: str, what: str | None = None) -> Lock:
         """Take the lock of this name, or raise `Locked` at once; `what` is what the lock is of, for people."""

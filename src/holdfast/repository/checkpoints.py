@@ -12,23 +12,39 @@ Rules:
 - The newest checkpoint is found by looking; no file points to it.
 - A manifest that is there and not aborted is restorable, as far as it can be known without reading what it names.
 - What a driver that was replaced writes later does not count: whoever takes over aborts its open attempts first.
+- Looking survives damage: a damaged record is shown as such, and hides nothing else.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
+from holdfast.barrier import BarrierFlags
 from holdfast.checked import checked_name
-from holdfast.errors import AlreadyExists, CheckpointDamaged, CheckpointMissing, HoldfastError, NotFound
-from holdfast.manifest import Manifest, StreamCut
+from holdfast.errors import (
+    AlreadyExists,
+    BadName,
+    CheckpointDamaged,
+    CheckpointFailed,
+    CheckpointMissing,
+    HoldfastError,
+    ManifestCorrupt,
+    NotFound,
+    RecordCorrupt,
+    UnsupportedVersion,
+)
+from holdfast.manifest import VERSION, Manifest, StreamCut
 from holdfast.repository.base import Held, Repository, checked_repository, held_key
-from holdfast.seal import Record, SealBroken, digest_of
+from holdfast.seal import Record, SealBroken, digest_of, plain
 
 OBJECTS = "objects"
 SAVEPOINTS = "savepoints"
@@ -36,7 +52,11 @@ MANIFEST = "manifest.json"
 SIDECAR = "state.bin"
 _ATTEMPT = "attempt.json"
 _ABORTED = "aborted"
-_KEPT_ABORTS = 100  # older ones tell nobody anything
+_KEPT_ABORTS = 100  # older ones tell nobody anything, once a newer checkpoint stands
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ID = re.compile(r"[1-9][0-9]{0,18}")
+# An empty part, `.`, `..`, or a character that is no part of a path.
+_UNSOUND_PATH = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\0\\]")
 
 
 class AttemptRecord(Record, frozen=True, kw_only=True):
@@ -81,6 +101,25 @@ class FileList(msgspec.Struct, frozen=True):
         """Read it back; `msgspec.MsgspecError` where it is none."""
         return msgspec.json.decode(data, type=cls)
 
+    @property
+    def bytes(self) -> int:
+        """How many bytes the files have together."""
+        return sum(each.size for each in self.files)
+
+    def unsound(self) -> str | None:
+        """Say what is wrong with the list: a path that leads elsewhere or stands there twice, or no digest."""
+        folders = _above({each.path.rpartition("/")[0] for each in self.files})
+        seen: set[str] = set()
+        for each in self.files:
+            if _UNSOUND_PATH.search(each.path):
+                return f"path {each.path!r} does not stay in its folder"
+            if each.path in seen or each.path in folders:
+                return f"path {each.path!r} is given twice"
+            if each.size < 0 or not _DIGEST.fullmatch(each.sha256):
+                return f"path {each.path!r} has no size and digest"
+            seen.add(each.path)
+        return None
+
 
 class Status(StrEnum):
     """What a checkpoint is."""
@@ -107,10 +146,29 @@ class Summary:
     parent: str | None = None
     savepoint: str | None = None
     why: str | None = None  # aborted or damaged
+    lists: tuple[str, ...] = ()  # the digests of its file lists
+
+    @property
+    def name(self) -> int | str:
+        """What to ask for: the name of a savepoint, else the id."""
+        return self.savepoint or self.checkpoint
+
+    def words(self) -> str:
+        """Say it in a line."""
+        text = f"{self.savepoint or ''} ".lstrip() + f"{self.checkpoint}  timeline {self.timeline}  {self.status}"
+        if self.status is Status.RESTORABLE:
+            epochs = ", ".join(f"{stream} {epoch}" for stream, epoch in (self.epochs or {}).items())
+            text += f"  {_utc(self.timestamp_ms)}  {self.file_count} files, {self.file_bytes} bytes  epochs: {epochs}"
+        return f"{text}  {self.why}" if self.why else text
+
+    def data(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return plain(self)
 
 
 class _Cut(msgspec.Struct):
     epoch: int
+    files: str | None = None
     rows: int = 0
     file_count: int = 0
     file_bytes: int = 0
@@ -170,7 +228,7 @@ class Checkpoints:
 
     def all(self) -> list[Summary]:
         """Return all checkpoints and savepoints by their ids, oldest first, damaged and aborted ones too."""
-        savepoints = [self._savepoint(name) for name in self._names(SAVEPOINTS)]
+        savepoints = self.savepoints()
         taken = {each.checkpoint for each in savepoints}
         found = [
             self._summary(timeline, number, aborted)
@@ -181,29 +239,37 @@ class Checkpoints:
         ]
         return sorted([*found, *savepoints], key=lambda each: each.checkpoint)
 
+    def savepoints(self) -> list[Summary]:
+        """Return the savepoints by their names. The id of a damaged one is not known: 0."""
+        return [self._savepoint(name) for name in self._finished()]
+
+    def newest(self, timeline: int) -> Summary | None:
+        """Return the newest checkpoint of a timeline that has a manifest, sound or not, or `None`."""
+        return next(self._sound(timeline), None)
+
     def restorable(self, timeline: int) -> list[Summary]:
         """Return the checkpoints of a timeline that can be restored, oldest first, without savepoints."""
         return [each for each in self._sound(timeline, reverse=False) if each.status is Status.RESTORABLE]
 
     def read(self, checkpoint: int | str) -> Manifest:
         """Return the manifest of a checkpoint by its id, or of a savepoint by its name, checked."""
-        place, _ = self.find(checkpoint)
-        return self._read(place, checkpoint)
+        place, timeline = self.find(checkpoint)
+        return self._read(place, checkpoint, timeline)
 
     def find(self, checkpoint: int | str) -> tuple[Place, int]:
         """Return where a checkpoint is and in which timeline (0 for a savepoint), or raise `CheckpointMissing`."""
         if isinstance(checkpoint, str):
-            if checkpoint in self._names(SAVEPOINTS):
+            if checkpoint in self._finished():
                 return place_of(0, 0, checkpoint), 0
-        else:
+        elif checkpoint > 0:
             for timeline in reversed(self.timelines()):
-                place = place_of(timeline, checkpoint)
-                there = self.repository.sizes([place.manifest, _abort_key(timeline, checkpoint)])
-                if list(there.values())[1] is None and there[place.manifest] is not None:
+                place, aborted = place_of(timeline, checkpoint), _abort_key(timeline, checkpoint)
+                there = self.repository.sizes([place.manifest, aborted])
+                if there[place.manifest] is not None and there[aborted] is None:
                     return place, timeline
-            for name in self._names(SAVEPOINTS):
-                if self._savepoint(name).checkpoint == checkpoint:
-                    return place_of(0, 0, name), 0
+            for each in self.savepoints():
+                if each.checkpoint == checkpoint:
+                    return place_of(0, 0, each.savepoint), 0
         raise CheckpointMissing(checkpoint=checkpoint, where=self.repository.where)
 
     def latest(self, timeline: int) -> Manifest:
@@ -213,7 +279,7 @@ class Checkpoints:
         """
         for found in self._sound(timeline):
             if found.status is Status.RESTORABLE:
-                return self._read(place_of(timeline, found.checkpoint), found.checkpoint)
+                return self._read(place_of(timeline, found.checkpoint), found.checkpoint, timeline)
             raise CheckpointDamaged(
                 checkpoint=found.checkpoint,
                 why=found.why or "",
@@ -232,17 +298,28 @@ class Checkpoints:
         """Return the list of the files that one stream's cut needs, proven by its digest."""
         if cut.files is None:
             return FileList([])
-        key = place.object(cut.files)
+        found = self.file_list(place, cut.files)
+        if isinstance(found, str):
+            raise self.damaged(checkpoint, found)
+        return found
+
+    def file_list(self, place: Place, digest: str) -> FileList | str:
+        """Return a list of files by its digest, or say what is wrong with it."""
+        if not _DIGEST.fullmatch(digest):
+            return f"its file list is named {digest!r}, which is no digest"
+        key = place.object(digest)
         try:
             data = self.repository.read(key)
-            found = FileList.from_bytes(data)
         except NotFound:
-            raise self._damaged(checkpoint, f"its file list {key} is missing") from None
+            return f"its file list {key} is missing"
+        if hashlib.sha256(data).hexdigest() != digest:
+            return f"its file list {key} does not match its digest"
+        try:
+            found = FileList.from_bytes(data)
         except msgspec.MsgspecError as error:
-            raise self._damaged(checkpoint, f"its file list {key} cannot be read: {error}") from None
-        if self.repository.digest(key) != cut.files:
-            raise self._damaged(checkpoint, f"its file list {key} does not match its digest")
-        return found
+            return f"its file list {key} cannot be read: {error}"
+        wrong = found.unsound()
+        return found if wrong is None else f"its file list {key} is refused: {wrong}"
 
     def sidecar(self, place: Place, manifest: Manifest) -> bytes | None:
         """Return the sidecar where the manifest names one; `None` where it names none or it is gone."""
@@ -254,30 +331,43 @@ class Checkpoints:
             return None
 
     def open_attempts(self, timeline: int) -> list[AttemptRecord]:
-        """Return the attempts that were begun and neither finished nor given up."""
-        done = self._aborts(timeline).keys() | {self._savepoint(name).checkpoint for name in self._names(SAVEPOINTS)}
-        found: list[AttemptRecord] = []
-        for number in sorted(self._ids(timeline) - done):
-            key = f"{_folder(timeline, number)}/{_ATTEMPT}"
-            there = self.repository.sizes([place_of(timeline, number).manifest, key])
-            if list(there.values()) == [None, there[key]] and there[key] is not None:
-                found.append(AttemptRecord.unsealed(self.repository.read(key), key))
-        return found
+        """Return the attempts that were begun and neither finished nor given up. Lease 0: its record is damaged."""
+        savepoints = self.savepoints()
+        taken = {each.checkpoint for each in savepoints}
+        unknown = any(each.status is Status.DAMAGED for each in savepoints)
+        open_ids = sorted(self._ids(timeline) - self._aborts(timeline).keys() - taken)
+        there = self.repository.sizes(place_of(timeline, number).manifest for number in open_ids)
+        found = [self._attempt(timeline, n) for n, size in zip(open_ids, there.values(), strict=True) if size is None]
+        # One of them may be the id of a savepoint whose manifest is damaged: that is not given up.
+        return [each for each in found if not (unknown and each.flags & BarrierFlags.FULL_SNAPSHOT)]
+
+    def highest(self) -> int:
+        """Return the highest id that was ever taken; 0 is none."""
+        found = [number for t in self.timelines() for number in self._ids(t) | self._aborts(t).keys()]
+        return max([*found, *(each.checkpoint for each in self.savepoints())], default=0)
 
     def timelines(self) -> list[int]:
         """Return the timelines that there are."""
-        return sorted(int(name) for name in self._names("timelines") if name.isdigit())
+        return sorted(int(name) for name in self._folders("timelines") if _ID.fullmatch(name))
 
     # --- changing ---
 
     def claim(self, timeline: int, lease: int, flags: int = 0) -> int:
-        """Take the next id, durably: whatever happens, nobody will be given it again."""
-        number = self._highest()
+        """Take the next id, durably: whatever happens, nobody will be given it again.
+
+        1. Write the next id into this timeline, or try the one after it.  2. Look into the others: a driver that was
+        replaced may still be at work there, and have taken it at the same moment. Then nobody uses it.
+        """
+        number = self.highest()
         while True:
             number += 1
             record = AttemptRecord(checkpoint_id=number, lease=lease, begun_at_ms=self._now(), flags=flags)
-            if self.repository.put_if_absent(f"{_folder(timeline, number)}/{_ATTEMPT}", record.sealed()).won:
+            if not self.repository.put_if_absent(f"{_folder(timeline, number)}/{_ATTEMPT}", record.sealed()).won:  # 1
+                continue
+            others = (t for t in self.timelines() if t != timeline)
+            if not any(number in self._ids(t) | self._aborts(t).keys() for t in others):  # 2
                 return number
+            self.abort(timeline, number, lease, "it was taken in another timeline at the same moment")
 
     def abort(self, timeline: int, checkpoint: int, lease: int, why: str, late: Sequence[str] = ()) -> AbortRecord:
         """Give an attempt up, durably, and remove what it wrote beside its objects."""
@@ -285,27 +375,34 @@ class Checkpoints:
         key = _abort_key(timeline, checkpoint)
         stands = AbortRecord.unsealed(self.repository.put_if_absent(key, record.sealed()).data, key)
         self.repository.clear(_folder(timeline, checkpoint))
-        for number in sorted(self._aborts(timeline))[:-_KEPT_ABORTS]:
-            self.repository.clear(_folder(timeline, number))
-            self.repository.delete(_abort_key(timeline, number))
+        self._forget_aborts(timeline)
         return stands
 
     def close_open(self, timeline: int, lease: int) -> list[int]:
         """Give up what a driver that is gone has left open. What it may still write will not count."""
         left = self.open_attempts(timeline)
         for each in left:
-            self.abort(timeline, each.checkpoint_id, lease, f"its driver, lease {each.lease}, ended before it did")
+            whose = f"lease {each.lease}" if each.lease else "a lease that its damaged record does not tell"
+            self.abort(timeline, each.checkpoint_id, lease, f"it was left unfinished under {whose}")
         self._drop_unfinished_savepoints()
         return [each.checkpoint_id for each in left]
 
     def put(self, manifest: Manifest, sidecar: Sequence[memoryview] = ()) -> str:
-        """Write sidecar, then manifest: with it the checkpoint is restorable. Returns the manifest's digest."""
+        """Make a checkpoint restorable; return its manifest's digest.
+
+        1. Refuse a place that is taken: its sidecar stays as it is.  2. Write the sidecar.  3. Write the manifest.
+        4. Look whether it was given up meanwhile: then it does not count, whatever was written.
+        """
         place = place_of(manifest.timeline, manifest.checkpoint_id, manifest.savepoint)
         data = manifest.to_bytes()
-        if sidecar:
-            self.repository.put(place.sidecar, sidecar)
-        if not self.repository.put_if_absent(place.manifest, data).won:
+        if self.repository.sizes([place.manifest])[place.manifest] is not None:  # 1
             raise AlreadyExists(what=place.manifest)
+        if sidecar:
+            self.repository.put(place.sidecar, sidecar)  # 2
+        if not self.repository.put_if_absent(place.manifest, data).won:  # 3
+            raise AlreadyExists(what=place.manifest)
+        if manifest.checkpoint_id in self._aborts(manifest.timeline):  # 4
+            raise CheckpointFailed(checkpoint=manifest.checkpoint_id, why="it was given up before it was finished")
         return digest_of(data)
 
     def put_files(self, place: Place, files: Iterable[HeldFile]) -> tuple[str, FileList]:
@@ -319,28 +416,50 @@ class Checkpoints:
     def require_free(self, savepoint: str) -> None:
         """Refuse the name of a savepoint that is there."""
         checked_name("savepoint", savepoint)
-        if savepoint in self._names(SAVEPOINTS):
+        if savepoint in self._finished():
             raise AlreadyExists(what=f"savepoint {savepoint!r}", do="choose another name, or delete that one")
 
     def drop(self, timeline: int, checkpoint: int) -> None:
         """Remove a checkpoint: first its manifest, so that what is left if this is cut off does not count."""
         self.repository.delete(place_of(timeline, checkpoint).manifest)
-        if checkpoint != self._highest():
-            self.repository.clear(_folder(timeline, checkpoint))
+        self._burn(timeline, checkpoint)
 
     def drop_savepoint(self, name: str) -> None:
         """Remove a savepoint with all that it holds: first its manifest."""
         place, _ = self.find(checked_name("savepoint", name))
+        found = self._savepoint(name)
         self.repository.delete(place.manifest)
         self.repository.clear(place.folder)
+        if found.checkpoint:
+            self._burn(found.timeline, found.checkpoint)
 
     # --- inside ---
 
+    def _burn(self, timeline: int, checkpoint: int) -> None:
+        """Remove the folder of an id. The highest one leaves a record behind: it must not be taken again."""
+        if checkpoint == self.highest():
+            self.abort(timeline, checkpoint, 0, "it was dropped")
+        self.repository.clear(_folder(timeline, checkpoint))
+
+    def _forget_aborts(self, timeline: int) -> None:
+        newest = self.newest(timeline)
+        aborted = sorted(self._aborts(timeline))
+        for number in aborted[:-_KEPT_ABORTS] if newest else []:
+            if number < (newest.checkpoint if newest else 0):
+                self.repository.clear(_folder(timeline, number))
+                self.repository.delete(_abort_key(timeline, number))
+
+    def _attempt(self, timeline: int, number: int) -> AttemptRecord:
+        key = f"{_folder(timeline, number)}/{_ATTEMPT}"
+        try:
+            return AttemptRecord.unsealed(self.repository.read(key), key)
+        except (NotFound, RecordCorrupt, UnsupportedVersion):
+            return AttemptRecord(checkpoint_id=number, lease=0, begun_at_ms=0)
+
     def _drop_unfinished_savepoints(self) -> None:
-        finished = set(self._names(SAVEPOINTS))
-        for name in self.repository.list(SAVEPOINTS):
-            if name.endswith("/") and name.removesuffix("/") not in finished:
-                self.repository.clear(f"{SAVEPOINTS}/{name.removesuffix('/')}")
+        aborted = {each.savepoint for each in self.savepoints() if each.status is Status.ABORTED}
+        for name in sorted(set(self._savepoint_names()) - (set(self._finished()) - aborted)):
+            self.repository.clear(f"{SAVEPOINTS}/{name}")
 
     def _sound(self, timeline: int, *, reverse: bool = True) -> Iterator[Summary]:
         """Give what has a manifest and is not aborted: restorable or damaged; newest first."""
@@ -361,7 +480,10 @@ class Checkpoints:
         return self._headed(place_of(timeline, number), number, timeline)
 
     def _savepoint(self, name: str) -> Summary:
-        return self._headed(place_of(0, 0, name), 0, 0, name)
+        found = self._headed(place_of(0, 0, name), 0, 0, name)
+        if found.checkpoint in self._aborts(found.timeline):  # the late manifest of a driver that was replaced
+            return replace(found, status=Status.ABORTED, why="it was given up before it was finished")
+        return found
 
     def _headed(self, place: Place, number: int, timeline: int, savepoint: str | None = None) -> Summary:
         try:
@@ -373,9 +495,11 @@ class Checkpoints:
             head = msgspec.json.decode(data, type=_Head)
         except (SealBroken, msgspec.MsgspecError) as error:
             return Summary(number, timeline, Status.DAMAGED, savepoint=savepoint, why=f"its manifest: {error}")
-        if savepoint is None and head.checkpoint_id != number:
-            why = f"its manifest is that of checkpoint {head.checkpoint_id}"
-            return Summary(number, timeline, Status.DAMAGED, why=why)
+        wrong = _misplaced(head, savepoint or number, timeline)
+        if head.version > VERSION:
+            wrong = f"its manifest is of version {head.version}, written by a newer Holdfast"
+        if wrong:
+            return Summary(number, timeline, Status.DAMAGED, savepoint=savepoint, why=wrong)
         return Summary(
             head.checkpoint_id,
             head.timeline,
@@ -388,45 +512,47 @@ class Checkpoints:
             head.digest,
             head.parent,
             head.savepoint,
+            lists=tuple(dict.fromkeys(cut.files for cut in head.streams.values() if cut.files is not None)),
         )
 
-    def _read(self, place: Place, checkpoint: int | str) -> Manifest:
+    def _read(self, place: Place, checkpoint: int | str, timeline: int) -> Manifest:
         try:
             manifest = Manifest.from_bytes(self.repository.read(place.manifest))
         except NotFound:
             raise CheckpointMissing(checkpoint=checkpoint, where=self.repository.where) from None
-        except HoldfastError as error:
-            raise self._damaged(checkpoint, error.summary) from error
-        if isinstance(checkpoint, int) and manifest.checkpoint_id != checkpoint:
-            raise self._damaged(checkpoint, f"its manifest is that of checkpoint {manifest.checkpoint_id}")
+        except ManifestCorrupt as error:
+            raise self.damaged(checkpoint, error.summary) from error
+        wrong = _misplaced(manifest, checkpoint, timeline)
+        if wrong:
+            raise self.damaged(checkpoint, wrong)
         return manifest
 
-    def _damaged(self, checkpoint: int | str, why: str) -> CheckpointDamaged:
+    def damaged(self, checkpoint: int | str, why: str) -> CheckpointDamaged:
+        """Return the error that refuses a checkpoint, and offers the one before it."""
         offered = None
         if isinstance(checkpoint, int):
             offered = next((b for t in reversed(self.timelines()) if (b := self.before(t, checkpoint))), None)
         return CheckpointDamaged(checkpoint=checkpoint, why=why, offered=offered)
 
-    def _highest(self) -> int:
-        """Return the highest id that was ever taken."""
-        found = [number for t in self.timelines() for number in self._ids(t) | self._aborts(t).keys()]
-        return max([*found, *(self._savepoint(name).checkpoint for name in self._names(SAVEPOINTS))], default=0)
-
     def _ids(self, timeline: int) -> set[int]:
-        return {int(name) for name in self._names(f"timelines/{timeline}/checkpoints") if name.isdigit()}
+        return {int(name) for name in self._folders(f"timelines/{timeline}/checkpoints") if _ID.fullmatch(name)}
 
     def _aborts(self, timeline: int) -> dict[int, str]:
         names = self.repository.list(f"timelines/{timeline}/checkpoints/{_ABORTED}")
         stems = {name.removesuffix(".json"): name for name in names}
-        return {int(stem): name for stem, name in stems.items() if stem.isdigit()}
+        return {int(stem): name for stem, name in stems.items() if _ID.fullmatch(stem)}
 
-    def _names(self, folder: str) -> list[str]:
-        """Return the folders inside a folder; of savepoints those that are finished."""
-        names = [name.removesuffix("/") for name in self.repository.list(folder) if name.endswith("/")]
-        if folder != SAVEPOINTS:
-            return names
+    def _finished(self) -> list[str]:
+        """Return the names of the savepoints that have a manifest."""
+        names = self._savepoint_names()
         there = self.repository.sizes(f"{SAVEPOINTS}/{name}/{MANIFEST}" for name in names)
         return [name for name, size in zip(names, there.values(), strict=True) if size is not None]
+
+    def _savepoint_names(self) -> list[str]:
+        return [name for name in self._folders(SAVEPOINTS) if _is_name(name)]
+
+    def _folders(self, folder: str) -> list[str]:
+        return [name.removesuffix("/") for name in self.repository.list(folder) if name.endswith("/")]
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
@@ -443,3 +569,35 @@ def _folder(timeline: int, checkpoint: int) -> str:
 
 def _abort_key(timeline: int, checkpoint: int) -> str:
     return f"timelines/{timeline}/checkpoints/{_ABORTED}/{checkpoint}.json"
+
+
+def _above(folders: set[str]) -> set[str]:
+    """Return folders, and those that they lie in."""
+    found = set(folders)
+    for folder in folders:
+        while (folder := folder.rpartition("/")[0]) and folder not in found:
+            found.add(folder)
+    return found
+
+
+def _misplaced(found: Manifest | _Head, checkpoint: int | str, timeline: int) -> str | None:
+    """Say whose a manifest is that does not stand where it belongs."""
+    if isinstance(checkpoint, str):
+        return None if found.savepoint == checkpoint else f"its manifest is that of savepoint {found.savepoint!r}"
+    if found.savepoint is None and timeline and found.timeline != timeline:
+        return f"its manifest is that of timeline {found.timeline}"
+    return None if found.checkpoint_id == checkpoint else f"its manifest is that of checkpoint {found.checkpoint_id}"
+
+
+def _is_name(name: str) -> bool:
+    try:
+        return bool(checked_name("savepoint", name))
+    except BadName:  # something that a person has put there
+        return False
+
+
+def _utc(timestamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"

@@ -76,6 +76,20 @@ class Decisions:
                     return decision
         return None
 
+    def seen(self, stream: str, timeline: int) -> Decision | None:
+        """Return the last decision to commit, or `None`, for whoever only looks: nothing is written.
+
+        Not promised: that it is durable already.
+        """
+        found = [(int(m[1]), int(m[2]), name) for name in self._names(stream, timeline) if (m := _SLOT.fullmatch(name))]
+        for epoch, attempt, name in sorted(found, reverse=True):
+            key = f"{_folder(stream, timeline)}/{name}"
+            address = Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=attempt)
+            decision = _decoded(self._repository.read(key), key, address)
+            if decision.verdict is Verdict.COMMIT:
+                return decision
+        return None
+
     def prune(self, stream: str, timeline: int, before: int) -> int:
         """Remove the slots of epochs before this one; return how many. For the holder of the lease.
 

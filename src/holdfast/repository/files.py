@@ -28,6 +28,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 TEMP_PREFIX = ".tmp-"
 TEMP_MAX_AGE_S = 24 * 3600.0
 _SYNC_EACH = 12
+_READ_AT_ONCE = 1 << 18
 _syncfs: Any = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)  # Python has no call of its own for it
 _NO_LINK = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP)
 
@@ -115,6 +116,16 @@ def make_folder(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
+def make_folders(folder: Path) -> set[Path]:
+    """Make a folder and all above it; return what is still to be synced, the folder itself among it."""
+    found = {folder}
+    while not folder.is_dir():
+        folder = folder.parent
+        found.add(folder)
+    max(found, key=lambda each: len(each.parts)).mkdir(parents=True, exist_ok=True)
+    return found
+
+
 def write_all(descriptor: int, data: Data) -> None:
     """Write every byte of one or several buffers."""
     for buffer in buffers(data):
@@ -128,10 +139,16 @@ def temporary_name(folder: Path) -> Path:
     return folder / f"{TEMP_PREFIX}{os.getpid()}-{uuid.uuid4().hex}"
 
 
-def digest_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb", buffering=0) as reader:
-        return hashlib.file_digest(reader, "sha256").hexdigest()
+def digest_of_file(path: Path | str) -> str:
+    """Return the SHA-256 of a file. Most are small: the standard library's own way clears a large buffer for each."""
+    found = hashlib.sha256()
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while data := os.read(descriptor, _READ_AT_ONCE):
+            found.update(data)
+    finally:
+        os.close(descriptor)
+    return found.hexdigest()
 
 
 @contextlib.contextmanager
@@ -183,6 +200,12 @@ def link_or_copy(source: Path, target: Path) -> None:
         if error.errno not in _NO_LINK:
             raise
         _copy_durably(source, target)
+
+
+def copy_new(source: Path, target: Path) -> None:
+    """Make `target` a copy of `source` that is not durable yet. Never overwrites."""
+    with source.open("rb") as reader, target.open("xb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
 
 
 def _copy_durably(source: Path, target: Path) -> None:

@@ -49,7 +49,7 @@ class History:
             previous = _checked(lines)
             entry = Entry(
                 at=datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds"),
-                who=who or _somebody(),
+                who=who or somebody(),
                 what=what,
                 why=why,
                 facts=facts or {},
@@ -90,7 +90,8 @@ def _checked(lines: list[bytes]) -> list[str]:
     return digests
 
 
-def _somebody() -> str:
+def somebody() -> str:
+    """Return who runs this process, for people."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run under a number that has no name

@@ -34,6 +34,7 @@ class LeaseRecord(Record, frozen=True, kw_only=True):
     pid: int
     token: str
     taken_at_ms: int
+    shared: bool = False  # no lock of the operating system keeps others out: only its number does
 
     @property
     def holder(self) -> str:
@@ -61,12 +62,13 @@ class Lease:
         repository: Repository,
         *,
         locker: Callable[[], Lock | None] | None = None,
+        shared: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> Lease:
         """Become the writer.
 
         1. Take the lock of the operating system; `Locked` says which process has it. `locker` takes it another way, as
-           a JVM does, or returns `None` where there is none.
+           a JVM does, or returns `None` where there is none; `shared` writes down that there is none.
         2. Write the next number. Whoever writes it first has it; the other gets `LeaseTaken`.
         3. Remove records that are long past.
         """
@@ -80,6 +82,7 @@ class Lease:
                 pid=os.getpid(),
                 token=uuid.uuid4().hex,
                 taken_at_ms=int(clock() * 1000),
+                shared=shared,
             )
             put = repository.put_if_absent(_key(record.number), record.sealed())  # 2
             if not put.won:

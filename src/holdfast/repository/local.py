@@ -28,8 +28,10 @@ class LocalRepository:
         with files.failing_as("open", str(self.root)):
             if self.root.exists() and not self.root.is_dir():
                 raise BadValue(what="repository root", value=str(root), why="there is a file, not a folder")
+        self._where = str(self.root)
         self._folders: set[Path] = set()
         self._temporaries = self.root / TEMPORARIES
+        self._durable: set[Path] = set()  # held files that this object has synced
 
     def __repr__(self) -> str:
         return f"LocalRepository({str(self.root)!r})"
@@ -41,10 +43,11 @@ class LocalRepository:
 
     def read(self, key: str) -> bytes:
         """Return the value, or raise `NotFound`."""
-        path = self._path(key)
+        path = self._quick_path(key)
         with files.failing_as("read", key):
             try:
-                return path.read_bytes()
+                with open(path, "rb", buffering=0) as reader:  # noqa: PTH123 - thousands of them
+                    return reader.read()
             except (FileNotFoundError, NotADirectoryError):
                 raise NotFound(key=key, where=self.where) from None
 
@@ -96,6 +99,18 @@ class LocalRepository:
         with files.failing_as("delete", key, unknown=True):
             files.sync_folder(path.parent)
 
+    def delete_all(self, keys: Iterable[str]) -> None:
+        """Remove many values durably: the names first, then their folders are synced."""
+        folders: set[Path] = set()
+        for key in keys:
+            path = self._path(checked_value_key(key))
+            self._durable.discard(path)
+            with files.failing_as("delete", key), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                path.unlink()
+                folders.add(path.parent)
+        with files.failing_as("sync", self.where, unknown=True):
+            files.sync_all(sorted(folders))
+
     def clear(self, folder: str) -> None:
         """Remove a folder and all in it, durably."""
         path = self._path(folder)
@@ -106,21 +121,21 @@ class LocalRepository:
 
     def sizes(self, keys: Iterable[str]) -> dict[str, int | None]:
         """Return how many bytes each value has; `None` where there is none."""
-        root = str(self.root)
         found: dict[str, int | None] = {}
         for key in keys:
-            with files.failing_as("look at", key):
-                try:
-                    found[key] = os.stat(f"{root}/{checked_key(key)}").st_size  # noqa: PTH116 - thousands of them
-                except (FileNotFoundError, NotADirectoryError):
-                    found[key] = None
+            try:
+                found[key] = os.stat(self._quick_path(key)).st_size  # noqa: PTH116 - thousands of them
+            except (FileNotFoundError, NotADirectoryError):
+                found[key] = None
+            except OSError as error:
+                raise StorageFailed(action="look at", key=key, why=error.strerror or str(error)) from error
         return found
 
     def digest(self, key: str) -> str:
         """Return the SHA-256 of a value, without taking it into memory whole."""
         with files.failing_as("read", key):
             try:
-                return files.digest_of_file(self._path(key))
+                return files.digest_of_file(self._quick_path(key))
             except (FileNotFoundError, NotADirectoryError):
                 raise NotFound(key=key, where=self.where) from None
 
@@ -128,7 +143,8 @@ class LocalRepository:
         """Keep files that somebody else made, each under its digest.
 
         1. Link or copy each to a temporary name.  2. Read that.  3. Move it to where its digest says, unless it is
-        there.  4. Sync what is new, all at once where it is much.
+        there.  4. Sync what is new, all at once where it is much; and what was there, once: whoever held it may have
+        died before it was durable.
         """
         held: list[Held] = []
         new: set[Path] = set()
@@ -142,6 +158,8 @@ class LocalRepository:
                     path = self._path_to_write(held_key(folder, digest))
                     if not path.exists():
                         temp.rename(path)  # 3
+                        self._durable.discard(path)
+                    if path not in self._durable:
                         new |= {path, path.parent}
                 except FileNotFoundError:
                     raise NotFound(key=str(source), where="its folder any more") from None
@@ -150,6 +168,7 @@ class LocalRepository:
             held.append(Held(held_key(folder, digest), size, digest))
         with files.failing_as("sync", folder, unknown=True):
             files.sync_all(sorted(new))  # 4
+        self._durable |= new
         return held
 
     def hold(self, source: Path, key: str) -> None:
@@ -186,9 +205,31 @@ class LocalRepository:
             with files.failing_as("restore", key, unknown=True):
                 files.sync_folder(target.parent)
 
+    def restore_all(self, keys: Iterable[tuple[str, Path]], *, copy: bool = False) -> None:
+        """Put many held files at their targets: make the folders, link or copy each, then sync all at once."""
+        new: set[Path] = set()
+        for key, target in keys:
+            path = self._path(key)
+            with files.failing_as("restore", key):
+                if target.parent not in new:
+                    new |= files.make_folders(target.parent)
+                try:
+                    (files.copy_new if copy else files.link_or_copy)(path, target)
+                except FileExistsError:
+                    raise AlreadyExists(what=str(target)) from None
+                except FileNotFoundError:
+                    raise NotFound(key=key, where=self.where) from None
+                new.add(target)
+        with files.failing_as("sync", self.where, unknown=True):
+            files.sync_all(sorted(new))
+
     def lock(self, key: str, what: str | None = None) -> OsLock:
         """Take the lock file of this name for this process, or raise `Locked` at once."""
         return OsLock.acquire(self._path_to_write(key), what or f"{self.where}/{key}")
+
+    def _quick_path(self, key: str) -> str:
+        """Return the path of a key as text: where there are thousands, making `Path`s costs more than using them."""
+        return f"{self._where}/{checked_key(key)}"
 
     def _path(self, key: str) -> Path:
         return self.root / checked_key(key)

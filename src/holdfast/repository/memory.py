@@ -56,6 +56,11 @@ class MemoryRepository:
         """Remove the value; harmless when there is none."""
         self._values.pop(checked_value_key(key), None)
 
+    def delete_all(self, keys: Iterable[str]) -> None:
+        """Remove many values."""
+        for key in keys:
+            self.delete(key)
+
     def clear(self, folder: str) -> None:
         """Remove a folder and all in it; harmless when there is none."""
         for key in [each for each in list(self._values) if each.startswith(f"{checked_key(folder)}/")]:
@@ -104,6 +109,12 @@ class MemoryRepository:
                     writer.write(data)
             except FileExistsError:
                 raise AlreadyExists(what=str(target)) from None
+
+    def restore_all(self, keys: Iterable[tuple[str, Path]], *, copy: bool = False) -> None:
+        """Put many held files at their targets."""
+        del copy  # there are no links in memory
+        for key, target in keys:
+            self.restore(key, target)
 
     def lock(self, key: str, what: str | None = None) -> MemoryLock:
         """Take the lock of this name, or raise `Locked` at once."""

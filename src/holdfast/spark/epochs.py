@@ -31,13 +31,14 @@ from holdfast.errors import (
     StagedGone,
     StorageFailed,
 )
+from holdfast.offsets import differences
 from holdfast.repository import Decisions, GapRecord, Gaps, Lease
 from holdfast.repository.gaps import OFFSETS, QUARANTINED, REPLAY
 from holdfast.sinks.base import Key, Owner, Sink, Staged
 from holdfast.sinks.rows import digested
 from holdfast.spark import adapter
 from holdfast.spark.brief import brief
-from holdfast.spark.sparklog import Offsets, SparkLog, differences, last_entries
+from holdfast.spark.sparklog import Offsets, SparkLog, last_entries
 from holdfast.spark.stages import Sealed, StageKeeper, refuse_lost_stage
 from holdfast.state import CheckpointId, CheckpointState
 

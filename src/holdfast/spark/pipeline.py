@@ -189,7 +189,7 @@ class Pipeline:
             self._require_reachable(session)
             policy = _checked_policy(checkpoint_every)
             retain = max(adapter.require_retention(session), adapter.RETAINED)
-            lease = Lease.take(self.repository, locker=lambda: self._lock(session))
+            lease = Lease.take(self.repository, locker=lambda: self._lock(session), shared=self.shared)
             undo.callback(lease.release)
             chain = Chain(self._streams, self.repository.root, session)
             inbox: queue.SimpleQueue[tuple[int, CheckpointState]] = queue.SimpleQueue()

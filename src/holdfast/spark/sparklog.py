@@ -163,31 +163,3 @@ def _digest(path: Path) -> str:
 def _with_crc(path: Path) -> tuple[Path, Path]:
     """Return a file and its checksum file: a stale or missing one would break the restart."""
     return path, path.with_name(f".{path.name}.crc")
-
-
-def differences(ended: str | None, begins: str | None) -> Iterator[tuple[str, str, str]]:
-    """Compare two offsets of one source, partition by partition: where, where it ended, where the next one begins."""
-    if ended == begins:
-        return
-    old, new = _leaves(ended), _leaves(begins)
-    for where in sorted(old.keys() | new.keys()):
-        if old.get(where) != new.get(where):
-            yield where, old.get(where, "nothing"), new.get(where, "nothing")
-
-
-def _leaves(offset: str | None) -> dict[str, str]:
-    """Return an offset's single values by where they stand in it."""
-    found: dict[str, str] = {}
-
-    def walk(value: Any, where: str) -> None:
-        if isinstance(value, dict) and value:
-            for name, each in value.items():
-                walk(each, f"{where}/{name}" if where else str(name))
-        else:
-            found[where] = json.dumps(value)
-
-    try:
-        walk(json.loads(offset or "null"), "")
-    except ValueError:
-        found[""] = str(offset)
-    return found

@@ -88,6 +88,11 @@ class FaultyRepository:
         self._fault("delete", key)
         self._repository.delete(key)
 
+    def delete_all(self, keys: Iterable[str]) -> None:
+        """Delete, or fail before any one of them."""
+        for key in keys:
+            self.delete(key)
+
     def clear(self, folder: str) -> None:
         """Clear, or fail."""
         self._fault("clear", folder)
@@ -117,6 +122,11 @@ class FaultyRepository:
         """Restore, or fail."""
         self._fault("restore", key)
         self._repository.restore(key, target)
+
+    def restore_all(self, keys: Iterable[tuple[str, Path]], *, copy: bool = False) -> None:
+        """Restore, or fail."""
+        self._fault("restore_all", "")
+        self._repository.restore_all(keys, copy=copy)
 
     def lock(self, key: str, what: str | None = None) -> Lock:
         """Lock, or fail."""

@@ -1,0 +1,124 @@
+"""What looking at checkpoints costs: verifying against plain SHA-256 of the same files; lists and plans by time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.compare import Result, median_of
+from holdfast import Checkpoints, Identity, LocalRepository, Manifest, Retention, StreamCut, plan_prune, plan_restore
+from holdfast import verify as verify_checkpoint
+from holdfast.repository import FileList, HeldFile, place_of
+from holdfast.repository.checkpoints import AttemptRecord
+
+CHECKPOINTS = 1_000
+FILES = 3_000
+LARGE, LARGE_SIZE, SMALL_SIZE = 100, 1 << 20, 4_096
+VERIFY_GOAL = 1 / 0.7
+LIMIT_S, PRUNE_LIMIT_S = 0.1, 0.2
+
+
+def plain_sha256(paths: list[Path]) -> None:
+    """The floor: read and hash the same files, one after another."""
+    for path in paths:
+        hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class Fixture:
+    """A repository that is written without syncs: only reading is measured."""
+
+    def __init__(self, root: Path, size_of: Callable[[int], int]) -> None:
+        self.repository = LocalRepository(root)
+        self.identity = Identity.create(self.repository, "bench")
+        self.root = root
+        chance = random.Random(1)  # noqa: S311 - bytes that do not compress, the same in every run
+        self.files = [self._object(f"state/0/{n % 200}/{n}.delta", chance.randbytes(size_of(n))) for n in range(FILES)]
+        self.paths = [root / place_of(1, 1).object(each.sha256) for each in self.files]
+
+    def _object(self, path: str, data: bytes) -> HeldFile:
+        held = HeldFile(path, len(data), hashlib.sha256(data).hexdigest())
+        self._write(place_of(1, 1).object(held.sha256), data)
+        return held
+
+    def _write(self, key: str, data: bytes) -> None:
+        path = self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    def take(self, number: int, files: list[HeldFile]) -> None:
+        """Write a checkpoint of one stateful stream and one without state."""
+        listed = FileList(files)
+        digest = self._object("", listed.to_bytes()).sha256
+        cut = StreamCut(
+            timeline=1,
+            epoch=number,
+            offsets=['{"topic":{"0":123456,"1":234567,"2":345678}}'],
+            rows=number * 1000,
+            confs={"spark.sql.shuffle.partitions": "200", "spark.sql.streaming.stateStore.providerClass": "rocksdb"},
+            sinks={"out": {"epoch": number}},
+            files=digest,
+            file_count=len(files),
+            file_bytes=listed.bytes,
+        )
+        manifest = Manifest(
+            checkpoint_id=number,
+            epoch=number,
+            timestamp_ms=number * 30_000,
+            pipeline="bench",
+            uid=self.identity.uid,
+            timeline=1,
+            streams={"orders": cut, "totals": StreamCut(timeline=1, epoch=number)},
+        )
+        place = place_of(1, number)
+        record = AttemptRecord(checkpoint_id=number, lease=1, begun_at_ms=1)
+        self._write(f"{place.folder}/attempt.json", record.sealed())
+        self._write(place.manifest, manifest.to_bytes())
+
+
+def best_of_five(act: Callable[[], object]) -> float:
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        act()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def verifying(root: Path) -> Result:
+    fixture = Fixture(root, lambda n: LARGE_SIZE if n < LARGE else SMALL_SIZE)
+    fixture.take(1, fixture.files)
+    assert verify_checkpoint(fixture.repository).findings == ()
+    times = median_of(5, lambda: verify_checkpoint(fixture.repository), lambda: plain_sha256(fixture.paths))
+    return Result(f"verify {FILES} files, {os.cpu_count()} cores", "plain sha256 of the same", *times, goal=VERIFY_GOAL)
+
+
+def listing(root: Path) -> list[Result]:
+    fixture = Fixture(root, lambda n: 1 + n % 3)
+    for number in range(1, CHECKPOINTS + 1):
+        # Each has a list of its own only where that is what is measured: the last ten, which are read below.
+        own = fixture.files[:-1] if number <= CHECKPOINTS - 10 else fixture.files[number % 10 :]
+        fixture.take(number, own)
+    checkpoints = Checkpoints(fixture.repository)
+
+    def look() -> None:
+        assert len(checkpoints.all()) == CHECKPOINTS
+        assert plan_restore(fixture.repository).checkpoint == CHECKPOINTS
+
+    listed = best_of_five(look)
+    for number in range(1, CHECKPOINTS - 9):
+        checkpoints.repository.clear(place_of(1, number).folder)
+    pruned = best_of_five(lambda: plan_prune(fixture.repository, Retention(last=20)))
+    return [
+        Result(f"list {CHECKPOINTS} checkpoints, plan", "a tenth of a second", listed, LIMIT_S, goal=1.0),
+        Result(f"plan a prune, 10 lists of {FILES}", "a fifth of a second", pruned, PRUNE_LIMIT_S, goal=1.0),
+    ]
+
+
+def run() -> list[Result]:
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        return [verifying(Path(name) / "verify"), *listing(Path(name) / "list")]

@@ -1,0 +1,243 @@
+"""Diff: what has changed between two checkpoints, from their manifests and file lists alone.
+
+Which keys of a stream's state have changed, only Spark can tell: whoever has a session counts them and puts them in
+with `Difference.with_keys`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any, Generic, TypeVar
+
+from holdfast.errors import BadValue
+from holdfast.manifest import Manifest, StreamCut
+from holdfast.offsets import differences, log_edges
+from holdfast.repository import Checkpoints, FileList, Repository
+from holdfast.seal import plain
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """What something was, and what it is."""
+
+    a: T
+    b: T
+
+    @property
+    def same(self) -> bool:
+        """Whether it has not changed."""
+        return self.a == self.b
+
+    def words(self) -> str:
+        """Say it; numbers with their difference."""
+        text = f"{_shown(self.a)} -> {_shown(self.b)}"
+        if isinstance(self.a, int) and isinstance(self.b, int) and not self.same:
+            return f"{text} ({self.b - self.a:+})"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """One value of a source's offset that has changed."""
+
+    source: str
+    where: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileChanges:
+    """How many files of a stream's cut came and went. `new_bytes` is what the first of the two did not hold."""
+
+    added: int = 0
+    removed: int = 0
+    kept: int = 0
+    new_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCounts:
+    """How many keys of an operator's state came, changed and went."""
+
+    added: int
+    changed: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamDifference:
+    """What has changed in one stream. `keys` is by operator; `None` where nobody has counted."""
+
+    epoch: Change[int]
+    rows: Change[int]
+    watermark_ms: Change[int]
+    offsets: tuple[OffsetChange, ...]
+    lag: Mapping[str, Change[int | None]]  # by upstream, through an event log
+    files: FileChanges
+    file_bytes: Change[int]
+    confs: Mapping[str, Change[str | None]]
+    state_format: Change[str | None]
+    output_mode: Change[str]
+    sinks_added: tuple[str, ...]
+    sinks_removed: tuple[str, ...]
+    keys: Mapping[str, KeyCounts] | None = None
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Give what has changed, by its name."""
+        for name in ("epoch", "rows", "watermark_ms", "file_bytes", "state_format", "output_mode"):
+            change: Change[Any] = getattr(self, name)
+            if not change.same:
+                yield name.replace("_", " "), change.words()
+        for each in self.offsets:
+            yield f"offset of {each.source}" + f", {each.where}" * bool(each.where), f"{each.a} -> {each.b}"
+        yield from ((f"behind {name!r}", change.words()) for name, change in self.lag.items() if not change.same)
+        files = self.files
+        if files.added or files.removed:
+            counts = f"{files.added} added, {files.removed} removed, {files.kept} kept"
+            yield "files", f"{counts}; {files.new_bytes} bytes are new"
+        yield from ((f"conf {name}", change.words()) for name, change in self.confs.items())
+        yield from (("sink added", name) for name in self.sinks_added)
+        yield from (("sink removed", name) for name in self.sinks_removed)
+        for name, counts_ in (self.keys or {}).items():
+            changed = f"{counts_.added} added, {counts_.changed} changed, {counts_.removed} removed"
+            yield f"keys of {name}", changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What has changed from checkpoint `a` to checkpoint `b`."""
+
+    a: int | str
+    b: int | str
+    timestamp_ms: Change[int]
+    timeline: Change[int]
+    pipeline_hash: Change[int | None]
+    streams_added: tuple[str, ...]
+    streams_removed: tuple[str, ...]
+    streams: Mapping[str, StreamDifference] = field(default_factory=dict)
+
+    def with_keys(self, stream: str, keys: Mapping[str, KeyCounts]) -> Difference:
+        """Return it with the keys of one stream's operators counted."""
+        if stream not in self.streams:
+            raise BadValue(what="stream", value=stream, why=f"both have {', '.join(self.streams) or 'none'}")
+        return replace(self, streams={**self.streams, stream: replace(self.streams[stream], keys=dict(keys))})
+
+    def words(self) -> str:
+        """Say it as a table: a line for each thing that has changed."""
+        seconds = (self.timestamp_ms.b - self.timestamp_ms.a) / 1000
+        lines = [f"checkpoint {self.a} -> {self.b}, {abs(seconds):g} s {'later' if seconds >= 0 else 'earlier'}"]
+        if not self.timeline.same:
+            lines.append(f"timeline {self.timeline.words()}")
+        if not self.pipeline_hash.same:
+            lines.append("the program has changed")
+        lines += [f"stream {name!r} is new" for name in self.streams_added]
+        lines += [f"stream {name!r} is gone" for name in self.streams_removed]
+        for name, stream in self.streams.items():
+            found = list(stream.lines())
+            width = max((len(what) for what, _ in found), default=0)
+            lines.append(f"stream {name!r}" + ": nothing has changed" * (not found))
+            lines += [f"  {what:{width}}  {text}" for what, text in found]
+        return "\n".join(lines)
+
+    def data(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return plain(self)
+
+
+def diff(repository: Repository, a: int | str, b: int | str) -> Difference:
+    """Compare two checkpoints, by id or a savepoint's name. Nothing but manifests and file lists is read."""
+    checkpoints = Checkpoints(repository)
+    return compare(a, _side(checkpoints, a), b, _side(checkpoints, b))
+
+
+Side = tuple[Manifest, Mapping[str, FileList]]
+"""A manifest, and the file list of each of its streams."""
+
+
+def compare(a: int | str, old: Side, b: int | str, new: Side) -> Difference:
+    """Compare two checkpoints that were read."""
+    (before, old_lists), (after, new_lists) = old, new
+    old_lag, new_lag = _lags(before), _lags(after)
+    both = [name for name in after.streams if name in before.streams]
+    return Difference(
+        a=a,
+        b=b,
+        timestamp_ms=Change(before.timestamp_ms, after.timestamp_ms),
+        timeline=Change(before.timeline, after.timeline),
+        pipeline_hash=Change(before.pipeline_hash, after.pipeline_hash),
+        streams_added=_only(after.streams, before.streams),
+        streams_removed=_only(before.streams, after.streams),
+        streams={
+            name: _stream(
+                Change(before.streams[name], after.streams[name]),
+                Change(old_lists[name], new_lists[name]),
+                _changes(old_lag.get(name, {}), new_lag.get(name, {})),
+            )
+            for name in both
+        },
+    )
+
+
+def _side(checkpoints: Checkpoints, asked: int | str) -> Side:
+    place, _ = checkpoints.find(asked)
+    manifest = checkpoints.read(asked)
+    return manifest, {name: checkpoints.files(place, cut, asked) for name, cut in manifest.streams.items()}
+
+
+def _stream(
+    cuts: Change[StreamCut], lists: Change[FileList], lag: Mapping[str, Change[int | None]]
+) -> StreamDifference:
+    a, b = cuts.a, cuts.b
+    confs = _changes(a.confs, b.confs)
+    return StreamDifference(
+        epoch=Change(a.epoch, b.epoch),
+        rows=Change(a.rows, b.rows),
+        watermark_ms=Change(a.watermark_ms, b.watermark_ms),
+        offsets=tuple(_offsets(a, b)),
+        lag=lag,
+        files=_files(lists.a, lists.b),
+        file_bytes=Change(a.file_bytes, b.file_bytes),
+        confs={name: change for name, change in confs.items() if not change.same},
+        state_format=Change(a.state_format, b.state_format),
+        output_mode=Change(a.output_mode, b.output_mode),
+        sinks_added=_only(b.sinks, a.sinks),
+        sinks_removed=_only(a.sinks, b.sinks),
+    )
+
+
+def _offsets(a: StreamCut, b: StreamCut) -> Iterator[OffsetChange]:
+    names = b.sources if len(b.sources) >= len(a.sources) else a.sources
+    for number, (old, new) in enumerate(zip_longest(a.offsets, b.offsets)):
+        source = names[number] if number < len(names) else f"source {number}"
+        yield from (OffsetChange(source, *each) for each in differences(old, new))
+
+
+def _files(a: FileList, b: FileList) -> FileChanges:
+    old, new = {(each.path, each.sha256) for each in a.files}, {(each.path, each.sha256) for each in b.files}
+    held = {digest for _, digest in old}
+    sizes = {each.sha256: each.size for each in b.files if each.sha256 not in held}
+    return FileChanges(len(new - old), len(old - new), len(new & old), sum(sizes.values()))
+
+
+def _lags(manifest: Manifest) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for edge in log_edges(manifest.streams):
+        found.setdefault(edge.downstream, {})[edge.upstream] = edge.lag
+    return found
+
+
+def _changes(a: Mapping[str, T], b: Mapping[str, T]) -> dict[str, Change[T | None]]:
+    return {name: Change(a.get(name), b.get(name)) for name in sorted(a.keys() | b.keys())}
+
+
+def _only(these: Mapping[str, object], others: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(sorted(these.keys() - others.keys()))
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)

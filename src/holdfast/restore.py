@@ -1,0 +1,185 @@
+"""Restore: from a checkpoint to folders that Spark can start from.
+
+Rules:
+- A plan is made first, and proves that every file is there with its size; that their bytes are right is for `verify`.
+- Damage is refused, naming what is wrong, and the checkpoint before it is offered, never taken silently.
+- Nothing is written over: a target is empty, or not there.
+- Every restored stream gets a new Spark id: two live queries with one id stop each other.
+- What is restored from a savepoint is copied: a savepoint shares no bytes with live files.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import AlreadyExists, BadValue, Corrupt, ManifestRefused, NotFound
+from holdfast.manifest import Manifest
+from holdfast.repository import Checkpoints, FileList, Identity, Place, Repository
+from holdfast.repository.files import failing_as, local_path, replace_durably
+
+METADATA = "metadata"
+_NEVER_RESTORED = {METADATA, f".{METADATA}.crc"}  # the old query's id, and the checksum of the file that says it
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRestore:
+    """What one stream starts from: after which epoch, with which files."""
+
+    epoch: int
+    files: FileList
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes the files have together."""
+        return self.files.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What a restore gives back: a value, to be looked at before it is applied."""
+
+    manifest: Manifest
+    place: Place
+    streams: Mapping[str, StreamRestore]
+
+    @property
+    def checkpoint(self) -> int:
+        """The id of the checkpoint."""
+        return self.manifest.checkpoint_id
+
+    @property
+    def name(self) -> int | str:
+        """What to ask for it by: the name of a savepoint, else the id."""
+        return self.manifest.savepoint or self.manifest.checkpoint_id
+
+    def words(self) -> str:
+        """Say it."""
+        lines = [f"checkpoint {self.name} of timeline {self.manifest.timeline}"]
+        for name, each in self.streams.items():
+            what = f"{len(each.files.files)} files, {each.bytes} bytes" if each.epoch else "had not started"
+            lines.append(f"  stream {name!r} after epoch {each.epoch}: {what}")
+        return "\n".join(lines)
+
+    def data(self) -> dict[str, Any]:
+        """Return it as JSON has it; of the files their count."""
+        streams = {
+            name: {"epoch": each.epoch, "files": len(each.files.files), "bytes": each.bytes}
+            for name, each in self.streams.items()
+        }
+        manifest = self.manifest
+        about = {"timeline": manifest.timeline, "savepoint": manifest.savepoint, "timestamp_ms": manifest.timestamp_ms}
+        return {"checkpoint": self.checkpoint, **about, "streams": streams}
+
+
+def plan_restore(repository: Repository, checkpoint: int | str | None = None) -> RestorePlan:
+    """Plan to restore a checkpoint by its id, a savepoint by its name, or the newest of the current timeline.
+
+    1. Read the manifest, and see that it is this pipeline's.  2. Validate it against its sidecar.  3. Read the file
+    lists.  4. See that every object is there and has its size. Anything amiss is `CheckpointDamaged`.
+    """
+    checkpoints = Checkpoints(repository)
+    asked = _newest(checkpoints) if checkpoint is None else checkpoint
+    place, _ = checkpoints.find(asked)
+    manifest = checkpoints.read(asked)  # 1
+    uid = _uid(repository)
+    if manifest.uid is not None and uid is not None and manifest.uid != uid:
+        raise checkpoints.damaged(asked, f"it belongs to pipeline {manifest.uid}, and this is {uid}")
+    sidecar = repository.sizes([place.sidecar])[place.sidecar]
+    if manifest.state_checksum is not None and sidecar is None:
+        raise checkpoints.damaged(asked, f"its sidecar {place.sidecar} is missing")
+    try:
+        manifest.require_valid(sidecar_length=sidecar)  # 2
+    except ManifestRefused as error:
+        raise checkpoints.damaged(asked, "; ".join(error.issues)) from error
+    streams = {
+        name: StreamRestore(cut.epoch, checkpoints.files(place, cut, asked))  # 3
+        for name, cut in manifest.streams.items()
+    }
+    plan = RestorePlan(manifest, place, streams)
+    wrong = next(iter(missing_files(repository, plan)), None)  # 4
+    if wrong is not None:
+        raise checkpoints.damaged(asked, wrong.words())
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFile:
+    """A file of a cut whose object is not there, or has another size."""
+
+    stream: str
+    path: str
+    key: str
+    size: int
+    found: int | None
+
+    def words(self) -> str:
+        """Say it."""
+        what = "is missing" if self.found is None else f"has {self.found} bytes, and {self.size} are due"
+        return f"file {self.path!r} of stream {self.stream!r}, {self.key}, {what}"
+
+
+def missing_files(repository: Repository, plan: RestorePlan) -> list[MissingFile]:
+    """Look for every object that a plan needs, all at once; return those that are not as they should be."""
+    keys = {plan.place.object(file.sha256) for each in plan.streams.values() for file in each.files.files}
+    sizes = repository.sizes(keys)
+    return [
+        MissingFile(stream, file.path, key, file.size, sizes[key])
+        for stream, each in plan.streams.items()
+        for file in each.files.files
+        if sizes[key := plan.place.object(file.sha256)] != file.size
+    ]
+
+
+def restore_stream(repository: Repository, plan: RestorePlan, stream: str, target: Path) -> None:
+    """Put the files of one stream's cut into `target`, durably; a stream that had not started leaves it as it is.
+
+    1. Refuse a target that holds something.  2. Put the files there, by link where that is possible.  3. Write the new
+    id last: Spark takes a folder without one for a new query's, and we take it for one that was cut off.
+    """
+    folder = local_path("target", target)
+    found = plan.streams.get(stream)
+    if found is None:
+        raise BadValue(what="stream", value=stream, why=f"the checkpoint has {', '.join(plan.streams) or 'none'}")
+    with failing_as("look at", str(folder)):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):  # 1
+            raise AlreadyExists(what=str(folder), do="choose a folder that is empty or not there")
+    if not found.epoch:
+        return
+    wrong = found.files.unsound()  # the plan may be anybody's: nothing is written outside the target
+    if wrong:
+        raise Checkpoints(repository).damaged(plan.name, wrong)
+    files = [file for file in found.files.files if file.path not in _NEVER_RESTORED]
+    targets = ((plan.place.object(file.sha256), folder / file.path) for file in files)
+    try:
+        repository.restore_all(targets, copy=plan.manifest.savepoint is not None)  # 2
+    except NotFound as error:
+        raise Checkpoints(repository).damaged(plan.name, error.summary) from error
+    with failing_as("make", str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+    replace_durably(folder / METADATA, json.dumps({"id": str(uuid.uuid4())}).encode(), METADATA)  # 3
+
+
+def stage_states(repository: Repository, plan: RestorePlan) -> dict[str, bytes]:
+    """Return every operator's state at the cut, each checked; damage is `CheckpointDamaged`, naming the operator."""
+    checkpoints = Checkpoints(repository)
+    try:
+        found = plan.manifest.read_states(checkpoints.sidecar(plan.place, plan.manifest))
+    except Corrupt as error:
+        raise checkpoints.damaged(plan.name, error.summary) from error
+    return {name: bytes(state) for name, state in found.items()}
+
+
+def _newest(checkpoints: Checkpoints) -> int:
+    return checkpoints.latest(Identity.load(checkpoints.repository).timeline).checkpoint_id
+
+
+def _uid(repository: Repository) -> str | None:
+    try:
+        return Identity.load(repository).uid
+    except NotFound:  # a checkpoint that was copied by itself
+        return None

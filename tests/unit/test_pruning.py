@@ -1,0 +1,406 @@
+"""What a prune takes away, what it never does, and that it may be cut off anywhere."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fabricated import Fabricated, flip
+from holdfast import History, Lease, LocalRepository, MemoryRepository, Repository, Retention, pruning
+from holdfast.barrier import BarrierFlags
+from holdfast.errors import (
+    BadValue,
+    CheckpointMissing,
+    Closed,
+    Fenced,
+    NotFound,
+    PlanOutdated,
+    RequestFailed,
+    RequestUnanswered,
+    StorageFailed,
+)
+from holdfast.pruning import POINTS, Pruned, PrunePlan, apply_prune, plan_prune
+from holdfast.repository import Checkpoints, Status, place_of
+from holdfast.requests import ANSWERS_KEPT_MS, answer_requests, request_prune
+from holdfast.testing import FaultyRepository
+
+TWO = Retention(last=2)
+
+
+@pytest.fixture(params=["local", "memory"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Fabricated:
+    return Fabricated(LocalRepository(tmp_path / "root") if request.param == "local" else MemoryRepository())
+
+
+def require_whole(repository: Repository) -> int:
+    """Every checkpoint that counts can be read in full; return how many there are."""
+    checkpoints = Checkpoints(repository)
+    found = [each for each in checkpoints.all() if each.status is not Status.ABORTED]
+    for each in found:
+        if each.status is not Status.OPEN:
+            manifest = checkpoints.read(each.name)
+            place, _ = checkpoints.find(each.name)
+            for cut in manifest.streams.values():
+                for file in checkpoints.files(place, cut, each.name).files:
+                    assert repository.digest(place.object(file.sha256)) == file.sha256
+    return len(found)
+
+
+def prune(made: Fabricated, retention: Retention = TWO, **options: Any) -> Pruned:
+    with Lease.take(made.repository) as lease:
+        return apply_prune(made.repository, plan_prune(made.repository, retention), lease, **options)
+
+
+def test_what_goes_and_what_stays_is_told_before_it_is_done(made: Fabricated) -> None:
+    for number in range(1, 6):
+        made.take("shared", f"own {number}")
+    before = made.objects()
+    plan = plan_prune(made.repository, TWO, now_ms=0)
+    assert (plan.drops, plan.keeps) == ((1, 2, 3), {4: "one of the last 2", 5: "the newest"})
+    assert len(plan.garbage) == 6  # a file and a list each
+    assert plan.garbage_bytes == sum(size or 0 for size in made.repository.sizes(plan.garbage).values())
+    assert made.objects() == before
+    assert "checkpoints that go: 1, 2, 3" in plan.words()
+    assert "objects that nobody will name: 6" in plan.words()
+    assert plan.data()["drops"] == [1, 2, 3]
+    assert plan.data()["garbage"] == 6
+    done = prune(made)
+    assert (done.dropped, done.objects, done.bytes) == ((1, 2, 3), 6, plan.garbage_bytes)
+    assert len(made.objects()) == len(before) - 6
+    assert "dropped 3 checkpoints and 6 objects" in done.words()
+    assert require_whole(made.repository) == 2
+    assert plan_prune(made.repository, TWO).empty
+    (entry,) = History(made.repository).entries()
+    assert (entry.what, entry.facts["drops"], entry.facts["garbage"]) == ("prune", [1, 2, 3], 6)
+    prune(made)
+    assert len(History(made.repository).entries()) == 1, "nothing was done"
+    made.take("x")
+    prune(made, why=None)
+    assert len(History(made.repository).entries()) == 1, "routine is not recorded"
+
+
+def test_savepoints_and_older_timelines_are_never_chosen(made: Fabricated) -> None:
+    made.take("old")
+    made.take("old")
+    number = made.checkpoints.claim(1, 1, BarrierFlags.FULL_SNAPSHOT)
+    made.finish(number, {"orders": ["kept"]}, savepoint="before")
+    made.identity.begin_timeline(made.repository, 2)
+    for text in "abc":
+        made.take(text, timeline=2)
+    plan = plan_prune(made.repository, Retention(last=1))
+    assert plan.drops == (4, 5)
+    assert set(plan.keeps) == {1, 2, "before", 6}
+    assert "timeline 1" in plan.keeps[1]
+    assert "savepoint" in plan.keeps["before"]
+    prune(made, Retention(last=1))
+    assert require_whole(made.repository) == 4
+
+
+@pytest.mark.parametrize("part", ["manifest", "list", "list gone", "older timeline", "version"])
+def test_where_something_cannot_be_read_no_object_is_collected_and_it_is_said(made: Fabricated, part: str) -> None:
+    for text in "abcd":
+        made.take(text)
+    cut = made.take("e").streams["orders"]
+    listed = place_of(1, 5).object(str(cut.files))
+    if part == "list":
+        flip(made.repository, listed)
+    elif part == "list gone":
+        made.repository.delete(listed)
+    elif part == "version":
+        made.repository.put("timelines/1/checkpoints/5/manifest.json", b"{}")
+    else:
+        flip(made.repository, "timelines/1/checkpoints/5/manifest.json")
+    if part == "older timeline":
+        made.identity.begin_timeline(made.repository, 2)
+    before = made.objects()
+    plan = plan_prune(made.repository, TWO)
+    assert plan.garbage == ()
+    assert "checkpoint 5 is damaged" in str(plan.blocked)
+    assert "no objects are collected: checkpoint 5" in plan.words()
+    done = prune(made)
+    assert made.objects() == before
+    assert "no objects" in done.words()
+    gone = {"manifest": (1, 2), "version": (1, 2), "older timeline": ()}.get(part, (1, 2, 3))
+    assert done.dropped == gone, "damaged ones do not count, and stay"
+
+
+def test_a_damaged_savepoint_holds_up_nothing(made: Fabricated) -> None:
+    made.finish(made.checkpoints.claim(1, 1, 1), {"orders": ["kept"]}, savepoint="before")
+    made.take("a")
+    made.take("b")
+    flip(made.repository, "savepoints/before/manifest.json")
+    assert plan_prune(made.repository, Retention(last=1)).blocked is None
+    assert prune(made, Retention(last=1)).dropped == (2,)
+    assert Checkpoints(made.repository).savepoints()[0].status is Status.DAMAGED
+
+
+def test_what_somebody_else_put_among_the_objects_stays(made: Fabricated) -> None:
+    made.take("a")
+    for key in ("objects/readme.txt", "objects/ab/note", f"objects/{'a' * 64}"):
+        made.repository.put(key, b"")
+    made.repository.put(f"objects/ab/ab{'0' * 62}", b"garbage")
+    plan = plan_prune(made.repository, TWO)
+    assert (plan.garbage, plan.garbage_bytes) == ((f"objects/ab/ab{'0' * 62}",), 7)
+
+
+def test_attempts_that_were_left_unfinished_are_given_up_with_what_they_held(made: Fabricated) -> None:
+    made.take("a")
+    number = made.checkpoints.claim(1, 1)
+    made.hold(["held, and then the driver died"], "objects")
+    plan = plan_prune(made.repository, TWO)
+    assert (plan.leftovers, len(plan.garbage)) == ((number,), 1)
+    assert "left unfinished: 2" in plan.words()
+    assert prune(made).closed == (number,)
+    assert [each.status for each in Checkpoints(made.repository).all()] == [Status.RESTORABLE, Status.ABORTED]
+    assert require_whole(made.repository) == 1
+
+
+def test_only_the_holder_prunes_and_only_by_a_plan_that_still_holds(made: Fabricated) -> None:
+    for text in "abc":
+        made.take(text)
+    plan = plan_prune(made.repository, TWO)
+    with Lease.take(made.repository) as lease:
+        late = made.checkpoints.claim(1, lease.number)
+        made.finish(late, {"orders": ["a"]})  # what the plan calls garbage is named again
+        with pytest.raises(PlanOutdated, match="make the plan again"):
+            apply_prune(made.repository, plan, lease)
+    with pytest.raises(Closed):
+        apply_prune(made.repository, plan, lease)
+    old = Lease.take(made.repository)
+    Lease.take(made.repository, locker=lambda: None)
+    with pytest.raises(Fenced):
+        apply_prune(made.repository, plan_prune(made.repository, TWO), old)
+    assert require_whole(made.repository) == 4
+
+
+def test_a_replaced_holder_stops_in_the_middle(made: Fabricated) -> None:
+    made.take("a")
+    for number in range(250):
+        made.repository.put(f"objects/ab/ab{number:062}", b"")
+    lease = Lease.take(made.repository)
+
+    def replace(point: str) -> None:
+        if point == "object collected":
+            Lease.take(made.repository, locker=lambda: None)
+
+    with pytest.raises(Fenced):
+        apply_prune(made.repository, plan_prune(made.repository, TWO), lease, reach=replace)
+    assert len(plan_prune(made.repository, TWO).garbage) == 150
+
+
+class Died(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("hit", [1, 2])
+def test_a_prune_that_dies_anywhere_leaves_whole_checkpoints_and_is_taken_up_again(
+    made: Fabricated, point: str, hit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "_BATCH", 2)
+    for number in range(1, 6):
+        made.take("shared", f"own {number}")
+    reached = []
+
+    def die(at: str) -> None:
+        reached.append(at)
+        if reached.count(point) == hit:
+            raise Died
+
+    lease, plan = Lease.take(made.repository), plan_prune(made.repository, TWO)
+    if hit == 1 or point in ("manifest dropped", "object collected"):
+        with pytest.raises(Died):
+            apply_prune(made.repository, plan, lease, reach=die)
+    assert require_whole(made.repository) >= 2
+    apply_prune(made.repository, plan, lease)  # the same plan again: nothing was taken since
+    assert plan_prune(made.repository, TWO).empty
+    assert require_whole(made.repository) == 2
+    assert made.checkpoints.claim(1, 1) == 6
+
+
+def test_a_storage_that_fails_at_any_deletion_leaves_whole_checkpoints(made: Fabricated) -> None:
+    for number in range(1, 5):
+        made.take("shared", f"own {number}")
+    for turn in range(1, 100):
+        deletions = 0
+
+        def fail(action: str, key: str, turn: int = turn) -> None:
+            nonlocal deletions
+            deletions += action in ("delete", "clear")
+            if deletions == turn:
+                raise StorageFailed(action=action, key=key, why="Input/output error")
+
+        with Lease.take(made.repository) as lease:
+            try:
+                failing = FaultyRepository(made.repository, fail)
+                apply_prune(failing, plan_prune(made.repository, Retention(last=1)), lease, why=None)
+            except StorageFailed:
+                assert require_whole(made.repository) >= 1
+                continue
+        break
+    assert turn > 3
+    assert [each.checkpoint for each in Checkpoints(made.repository).restorable(1)] == [4]
+    assert plan_prune(made.repository, TWO).empty
+
+
+# --- asked from elsewhere --------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_needs_no_lease_and_changes_nothing(made: Fabricated) -> None:
+    for text in "abc":
+        made.take(text)
+    with Lease.take(made.repository):
+        plan = request_prune(made.repository, TWO, dry_run=True)
+    assert isinstance(plan, PrunePlan)
+    assert plan.drops == (1,)
+    assert require_whole(made.repository) == 3
+    assert made.repository.list("requests") == []
+
+
+def test_where_nobody_holds_the_lease_it_is_done_at_once_and_let_go(made: Fabricated) -> None:
+    for text in "abc":
+        made.take(text)
+    done = request_prune(made.repository, TWO)
+    assert isinstance(done, Pruned)
+    assert done.dropped == (1,)
+    assert made.repository.list("requests") == []
+    assert History(made.repository).entries()[0].why.startswith("asked by ")
+    Lease.take(made.repository).release()
+
+
+def ask(made: Fabricated, **options: Any) -> tuple[threading.Thread, list[Any]]:
+    """Ask from a thread, as from another process."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(request_prune(made.repository, TWO, **{"poll_s": 0.01, "timeout_s": 20, **options}))
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, found
+
+
+def answer_one(made: Fabricated, lease: Lease, **options: Any) -> None:
+    until = time.monotonic() + 20
+    while not answer_requests(made.repository, lease, **options):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_the_holder_carries_a_request_out_and_answers(made: Fabricated) -> None:
+    for text in "abc":
+        made.take(text)
+    with Lease.take(made.repository) as lease:
+        assert answer_requests(made.repository, lease) == 0
+        thread, found = ask(made)
+        answer_one(made, lease)
+        thread.join()
+        assert isinstance(found[0], Pruned)
+        assert found[0].dropped == (1,)
+        assert require_whole(made.repository) == 2
+        (name,) = made.repository.list("requests")
+        assert name.endswith(".done.json")
+        assert answer_requests(made.repository, lease) == 0
+        later = int(time.time() * 1000) + ANSWERS_KEPT_MS
+        assert answer_requests(made.repository, lease, now_ms=later + 1000) == 0
+        assert made.repository.list("requests") == []
+
+
+def test_a_failure_at_the_holder_reaches_the_asker(made: Fabricated) -> None:
+    made.take("a")
+    with Lease.take(made.repository) as lease:
+        thread, found = ask(made)
+        while not made.repository.list("requests"):
+            time.sleep(0.01)
+        identity = made.repository.read("holdfast.json")
+        made.repository.put("holdfast.json", b"{}")
+        answer_one(made, lease)
+        made.repository.put("holdfast.json", identity)
+        thread.join()
+    assert isinstance(found[0], RequestFailed)
+    assert "holdfast.json" in str(found[0])
+
+
+def test_a_request_that_nobody_answers_says_whose_it_was_to_answer_and_is_passed_over_later(made: Fabricated) -> None:
+    for text in "abc":
+        made.take(text)
+    with Lease.take(made.repository) as lease:
+        with pytest.raises(RequestUnanswered, match=rf"process {lease.record.pid} on .*longer timeout_s") as caught:
+            request_prune(made.repository, TWO, timeout_s=0.05, poll_s=0.01)
+        assert "take_over" not in str(caught.value)
+        assert answer_requests(made.repository, lease) == 1
+        assert require_whole(made.repository) == 3
+
+
+def test_where_the_holder_ends_meanwhile_the_asker_does_it(made: Fabricated) -> None:
+    for text in "abc":
+        made.take(text)
+    lease = Lease.take(made.repository)
+    thread, found = ask(made)
+    while not made.repository.list("requests"):
+        time.sleep(0.01)
+    lease.release()
+    thread.join()
+    assert isinstance(found[0], Pruned)
+    assert made.repository.list("requests") == []
+    assert require_whole(made.repository) == 2
+
+
+def test_a_shared_pipeline_is_never_fenced_by_a_prune_unless_one_says_that_it_has_ended(made: Fabricated) -> None:
+    for text in "abc":
+        made.take(text)
+    lease = Lease.take(made.repository, locker=lambda: None, shared=True)
+    with pytest.raises(RequestUnanswered, match="take_over=True"):
+        request_prune(made.repository, TWO, timeout_s=0.05, poll_s=0.01)
+    lease.check()
+    assert isinstance(request_prune(made.repository, TWO, take_over=True), Pruned)
+    with pytest.raises(Fenced):
+        lease.check()
+
+
+def test_damaged_and_foreign_files_among_the_requests_do_no_harm(made: Fabricated) -> None:
+    made.take("a")
+    name = "a" * 32
+    made.repository.put(f"requests/{name}.json", b"{}")
+    made.repository.put(f"requests/{'b' * 32}.done.json", b"{}")
+    made.repository.put("requests/notes.txt", b"")
+    with Lease.take(made.repository) as lease:
+        assert answer_requests(made.repository, lease) == 1
+        assert b"RecordCorrupt" in made.repository.read(f"requests/{name}.done.json")
+        assert made.repository.list("requests") == [f"{name}.done.json", "notes.txt"]
+        made.repository.put(f"requests/{name}.json", b"answered already, and the holder died")
+        assert answer_requests(made.repository, lease) == 0
+        with pytest.raises(NotFound):
+            made.repository.read(f"requests/{name}.json")
+
+
+def test_a_holder_that_was_replaced_answers_nothing(made: Fabricated) -> None:
+    made.take("a")
+    old = Lease.take(made.repository)
+    thread, found = ask(made)
+    while not made.repository.list("requests"):
+        time.sleep(0.01)
+    new = Lease.take(made.repository, locker=lambda: None)
+    with pytest.raises(Fenced):
+        answer_requests(made.repository, old)
+    answer_one(made, new)
+    thread.join()
+    assert isinstance(found[0], Pruned)
+
+
+@pytest.mark.parametrize("wrong", [{"timeout_s": 0}, {"poll_s": -1}])
+def test_waits_that_make_no_sense_are_refused(made: Fabricated, wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadValue):
+        request_prune(made.repository, TWO, **wrong)
+
+
+def test_a_repository_that_is_none_is_said_to_be_none(made: Fabricated) -> None:
+    with pytest.raises(NotFound):
+        plan_prune(MemoryRepository(), TWO)
+    with pytest.raises(CheckpointMissing):
+        Checkpoints(MemoryRepository()).latest(1)

@@ -1,0 +1,184 @@
+"""From a checkpoint to folders that Spark can start from: everything, nothing over something, nothing outside."""
+
+import json
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fabricated import UID, Fabricated, flip
+from holdfast import LocalRepository, MemoryRepository
+from holdfast.barrier import BarrierFlags
+from holdfast.errors import AlreadyExists, BadValue, CheckpointDamaged, CheckpointMissing, StorageFailed
+from holdfast.manifest import Manifest
+from holdfast.repository import FileList, HeldFile, place_of
+from holdfast.restore import StreamRestore, plan_restore, restore_stream, stage_states
+
+
+@pytest.fixture(params=["local", "memory"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Fabricated:
+    return Fabricated(LocalRepository(tmp_path / "root") if request.param == "local" else MemoryRepository())
+
+
+def texts(folder: Path) -> set[str]:
+    return {path.read_text() for path in folder.rglob("*") if path.is_file() and path.name != "metadata"}
+
+
+def test_the_newest_of_the_current_timeline_or_the_one_that_is_asked_for(made: Fabricated) -> None:
+    with pytest.raises(CheckpointMissing):
+        plan_restore(made.repository)
+    made.take("a")
+    made.take("a", "bb")
+    plan = plan_restore(made.repository)
+    assert (plan.checkpoint, plan.streams["orders"].epoch) == (2, 2)
+    assert plan.words().splitlines() == [
+        "checkpoint 2 of timeline 1",
+        f"  stream 'orders' after epoch 2: 3 files, {plan.streams['orders'].bytes} bytes",
+    ]
+    assert plan.data()["streams"]["orders"]["files"] == 3
+    assert plan_restore(made.repository, 1).checkpoint == 1
+    made.identity.begin_timeline(made.repository, 2)
+    made.take("c", timeline=2)
+    assert plan_restore(made.repository).checkpoint == 3
+    made.checkpoints.drop(2, 3)
+    with pytest.raises(CheckpointMissing):
+        plan_restore(made.repository)
+
+
+def test_a_stream_comes_back_with_all_its_files_and_a_new_id(made: Fabricated, tmp_path: Path) -> None:
+    number = made.checkpoints.claim(1, 1)
+    made.finish(number, {"orders": ["a", "b"], "totals": ["c"], "late": []}, cuts={"late": {"epoch": 0}})
+    plan = plan_restore(made.repository)
+    for target in (tmp_path / "one", tmp_path / "deep" / "two"):
+        if target.name == "one":
+            target.mkdir()
+        restore_stream(made.repository, plan, "orders", target)
+        assert texts(target) == {"a", "b"}
+        found = json.loads((target / "metadata").read_text())
+        assert str(uuid.UUID(found["id"], version=4)) == found["id"] != UID
+    restore_stream(made.repository, plan, "totals", tmp_path / "totals")
+    assert texts(tmp_path / "totals") == {"c"}
+    restore_stream(made.repository, plan, "late", tmp_path / "late")
+    assert not (tmp_path / "late").exists()
+    assert (tmp_path / "one" / "metadata").read_text() != (tmp_path / "deep" / "two" / "metadata").read_text()
+
+
+def test_the_checksum_of_the_old_id_is_left_behind(made: Fabricated, tmp_path: Path) -> None:
+    """Spark would refuse the new id by it."""
+    files = made.hold(["a"], "objects")
+    files.append(HeldFile(".metadata.crc", files[0].size, files[0].sha256))
+    digest, _ = made.checkpoints.put_files(place_of(1, 1), files)
+    made.finish(made.checkpoints.claim(1, 1), {"orders": []}, cuts={"orders": {"files": digest}})
+    restore_stream(made.repository, plan_restore(made.repository), "orders", tmp_path / "out")
+    assert not (tmp_path / "out" / ".metadata.crc").exists()
+    assert UID not in (tmp_path / "out" / "metadata").read_text()
+
+
+def test_nothing_is_written_over(made: Fabricated, tmp_path: Path) -> None:
+    made.take("a")
+    plan = plan_restore(made.repository)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for target in (tmp_path / "full", tmp_path / "file"):
+        with pytest.raises(AlreadyExists, match="empty or not there"):
+            restore_stream(made.repository, plan, "orders", target)
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["x"]
+    with pytest.raises(BadValue, match="the checkpoint has orders"):
+        restore_stream(made.repository, plan, "other", tmp_path / "new")
+    with pytest.raises((StorageFailed, AlreadyExists)):
+        restore_stream(made.repository, plan, "orders", tmp_path / "file" / "below")
+
+
+def test_what_comes_from_a_savepoint_shares_no_bytes_with_it(tmp_path: Path) -> None:
+    made = Fabricated(LocalRepository(tmp_path / "root"))
+    made.finish(made.checkpoints.claim(1, 1, BarrierFlags.FULL_SNAPSHOT), {"orders": ["a"]}, savepoint="before")
+    made.take("a")
+    for name, links in (("before", 1), (2, 2)):
+        plan = plan_restore(made.repository, name)
+        assert plan.name == name
+        restore_stream(made.repository, plan, "orders", tmp_path / str(name))
+        (path,) = (tmp_path / str(name)).rglob("*.delta")
+        assert path.stat().st_nlink == links
+
+
+@pytest.mark.parametrize("part", ["object gone", "object cut", "list", "manifest", "sidecar gone", "sidecar cut"])
+def test_damage_is_named_and_the_one_before_is_offered(made: Fabricated, part: str) -> None:
+    made.take("a")
+    made.finish(made.checkpoints.claim(1, 1), {"orders": ["b"]}, states={"model": b"x" * 100})
+    place = place_of(1, 2)
+    listed = plan_restore(made.repository).streams["orders"].files.files
+    key = place.object(listed[1].sha256)
+    hurt = {
+        "object gone": lambda: made.repository.delete(key),
+        "object cut": lambda: made.repository.put(key, b""),
+        "list": lambda: flip(made.repository, place.object(str(made.checkpoints.read(2).streams["orders"].files))),
+        "manifest": lambda: flip(made.repository, place.manifest),
+        "sidecar gone": lambda: made.repository.delete(place.sidecar),
+        "sidecar cut": lambda: made.repository.put(place.sidecar, b"x" * 99),
+    }
+    hurt[part]()
+    named = {"object gone": "is missing", "object cut": "has 0 bytes, and 1 are due", "sidecar cut": "'model'"}
+    for asked in (None, 2):
+        with pytest.raises(CheckpointDamaged, match=r"ask for checkpoint 1") as caught:
+            plan_restore(made.repository, asked)
+        assert (caught.value.checkpoint, caught.value.offered) == (2, 1)
+        assert named.get(part, part.split(maxsplit=1)[0]) in str(caught.value)
+    assert plan_restore(made.repository, 1).checkpoint == 1
+
+
+def test_another_pipelines_checkpoint_is_refused(made: Fabricated) -> None:
+    made.take("a")
+    manifest = made.checkpoints.read(1)
+    made.repository.put(place_of(1, 1).manifest, replace(manifest, uid="other").to_bytes())
+    with pytest.raises(CheckpointDamaged, match="belongs to pipeline other"):
+        plan_restore(made.repository)
+
+
+def test_what_is_not_valid_is_refused(made: Fabricated) -> None:
+    made.take("a")
+    manifest: Manifest = replace(made.checkpoints.read(1), vnode_count=7)
+    made.repository.put(place_of(1, 1).manifest, manifest.to_bytes())
+    with pytest.raises(CheckpointDamaged, match="vnode count is 7"):
+        plan_restore(made.repository)
+
+
+@pytest.mark.parametrize("path", ["../escaped", "/escaped", "a/../../escaped"])
+def test_a_plan_with_paths_that_lead_elsewhere_writes_nothing(made: Fabricated, tmp_path: Path, path: str) -> None:
+    made.take("a")
+    plan = plan_restore(made.repository)
+    file = plan.streams["orders"].files.files[1]
+    hostile = FileList([HeldFile(path, file.size, file.sha256)])
+    with pytest.raises(CheckpointDamaged, match="does not stay in its folder"):
+        restore_stream(
+            made.repository,
+            replace(plan, streams={"orders": StreamRestore(1, hostile)}),
+            "orders",
+            tmp_path / "new" / "target",
+        )
+    assert not list(tmp_path.rglob("escaped"))
+
+
+def test_an_object_that_goes_after_the_plan_was_made_is_damage(made: Fabricated, tmp_path: Path) -> None:
+    made.take("a")
+    plan = plan_restore(made.repository)
+    made.repository.clear("objects")
+    with pytest.raises(CheckpointDamaged, match="checkpoint 1"):
+        restore_stream(made.repository, plan, "orders", tmp_path / "new")
+    assert not (tmp_path / "new" / "metadata").exists(), "what was cut off is not taken for a query's folder"
+
+
+def test_states_come_back_checked(made: Fabricated) -> None:
+    states = {"small": b"s", "model": b"x" * 100, "empty": b""}
+    made.take("a")
+    made.finish(made.checkpoints.claim(1, 1), {"orders": ["b"]}, states=states)
+    plan = plan_restore(made.repository)
+    assert stage_states(made.repository, plan) == states
+    assert stage_states(made.repository, plan_restore(made.repository, 1)) == {}
+    flip(made.repository, place_of(1, 2).sidecar)
+    with pytest.raises(CheckpointDamaged, match=r"'model'.*ask for checkpoint 1"):
+        stage_states(made.repository, plan)
+    made.repository.delete(place_of(1, 2).sidecar)
+    with pytest.raises(CheckpointDamaged, match="missing"):
+        stage_states(made.repository, plan)
