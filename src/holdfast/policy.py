@@ -79,45 +79,6 @@ def seconds_of(what: str, span: object) -> float:
     return checked_seconds(what, span)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointPolicy:
-    """When checkpoints of a pipeline are taken, and how long one may take.
-
-    `every` is a span of time; `rows` and `epochs` count over all streams; whichever is reached first. Without any of
-    them checkpoints are taken only when asked for. With `tolerable_failures` more failures in a row end the pipeline.
-    """
-
-    every: float | str | timedelta | None = None
-    rows: int | None = None
-    epochs: int | None = None
-    timeout: float | str | timedelta = 600.0
-    min_pause: float | str | timedelta = 0.0
-    tolerable_failures: int | None = None
-
-    def __post_init__(self) -> None:
-        most = self.tolerable_failures
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 0):
-            raise BadValue(what="tolerable_failures", value=most, why="a number of failures is due, or None for any")
-        _ = (self.marks(), self.timeout_s, self.min_pause_s)  # each refuses what is no span of time
-
-    @property
-    def timeout_s(self) -> float:
-        """How long one may take, in seconds."""
-        return seconds_of("checkpoint timeout", self.timeout)
-
-    @property
-    def min_pause_s(self) -> float:
-        """How long to rest after one, in seconds."""
-        return 0.0 if self.min_pause == 0 else seconds_of("checkpoint min_pause", self.min_pause)
-
-    def marks(self) -> IntervalPolicy | None:
-        """Return what says when one is due, or `None` where that is never."""
-        if self.every is None and self.rows is None and self.epochs is None:
-            return None
-        every = None if self.every is None else seconds_of("checkpoint every", self.every)
-        return IntervalPolicy(sequences=self.rows, epochs=self.epochs, seconds=every)
-
-
 @dataclass(frozen=True, slots=True)
 class Retention:
     """Which checkpoints are kept. Ids tell which one is newer, whatever clocks said.
@@ -172,6 +133,47 @@ def _newest_of_each(times: Mapping[int, int], span_ms: int) -> list[int]:
     for id_ in sorted(times):
         newest[times[id_] // span_ms] = id_
     return [newest[span] for span in sorted(newest, reverse=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPolicy:
+    """When checkpoints of a pipeline are taken, and how long one may take.
+
+    `every` is a span of time; `rows` and `epochs` count over all streams; whichever is reached first. Without any of
+    them checkpoints are taken only when asked for. With `tolerable_failures` more failures in a row end the pipeline.
+    `retention` says which are kept, the last ten unless told otherwise; `None` keeps all.
+    """
+
+    every: float | str | timedelta | None = None
+    rows: int | None = None
+    epochs: int | None = None
+    timeout: float | str | timedelta = 600.0
+    min_pause: float | str | timedelta = 0.0
+    tolerable_failures: int | None = None
+    retention: Retention | None = Retention()
+
+    def __post_init__(self) -> None:
+        most = self.tolerable_failures
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 0):
+            raise BadValue(what="tolerable_failures", value=most, why="a number of failures is due, or None for any")
+        _ = (self.marks(), self.timeout_s, self.min_pause_s)  # each refuses what is no span of time
+
+    @property
+    def timeout_s(self) -> float:
+        """How long one may take, in seconds."""
+        return seconds_of("checkpoint timeout", self.timeout)
+
+    @property
+    def min_pause_s(self) -> float:
+        """How long to rest after one, in seconds."""
+        return 0.0 if self.min_pause == 0 else seconds_of("checkpoint min_pause", self.min_pause)
+
+    def marks(self) -> IntervalPolicy | None:
+        """Return what says when one is due, or `None` where that is never."""
+        if self.every is None and self.rows is None and self.epochs is None:
+            return None
+        every = None if self.every is None else seconds_of("checkpoint every", self.every)
+        return IntervalPolicy(sequences=self.rows, epochs=self.epochs, seconds=every)
 
 
 @dataclass(frozen=True, slots=True)

@@ -315,11 +315,11 @@ class LogSink(Sink):
                 return Standing()
 
     def mark(self) -> dict[str, Any]:
-        """Return which log it is, and its tail."""
+        """Return which log it is, where, and its tail."""
         with self._failing("be marked"):
             log = self._log or EventLog.open(self.path)
             sync_head(self.path)
-            return {"log": log.identity, "tail": read_head(self.path).tail}
+            return {"log": log.identity, "tail": read_head(self.path).tail, "path": str(self.path)}
 
     def close(self) -> None:
         """Forget the log; nothing of it was held."""

@@ -26,7 +26,9 @@ from holdfast.coordinator import Cut, Phase, Schedule, Topology, Wanted
 from holdfast.errors import CheckpointFailed, CheckpointMissing, CheckpointsFailed, Corrupt, Fenced, HoldfastError
 from holdfast.manifest import ConnectorCheckpoint, Manifest, SinkStatus, StreamCut
 from holdfast.policy import CheckpointPolicy, Progress
+from holdfast.pruning import apply_prune, plan_prune
 from holdfast.repository import Checkpoints, Place, place_of
+from holdfast.requests import answer_requests
 from holdfast.seal import digest_of
 from holdfast.sidecar import pack_states
 from holdfast.spark.brief import brief
@@ -39,6 +41,8 @@ from holdfast.state import CheckpointState
 _log = logging.getLogger(__name__)
 _ALIGNING_S = 0.005  # between two looks while one is taken
 _RESTING_S = 0.05  # between two looks while none is
+_PRUNE_S = 10.0  # at least between two clean-ups after a checkpoint
+_ASKED_S = 1.0  # between two looks at what other processes ask for
 _LAST_S = 30.0  # for a checkpoint that is under way when the streams have ended
 
 
@@ -100,8 +104,10 @@ class Checkpointing:
         self._parent: str | None = None
         self._last: Manifest | None = None
         self._taken = self._failed = 0
+        self._dirty = False  # there is one more than when it was last cleaned up
         self._last_error: str | None = None
         self._end_by: float | None = None
+        self._pruned_at = self._looked_at = float("-inf")
         self._thread = threading.Thread(target=self._live, name="holdfast-checkpoints", daemon=True)
 
     # --- the outside ---
@@ -112,6 +118,7 @@ class Checkpointing:
         for each in left:
             _log.warning("checkpoint %d was begun by a driver that has ended; it was given up", each)
         self._find_last()
+        self._note_oldest()
         self._schedule.begin_with(self._progress())
         self._thread.start()
 
@@ -192,7 +199,38 @@ class Checkpointing:
         elif wanted is not None:
             self._begin(wanted)
             return True
+        self._take_care()
         return not self._ending.is_set()
+
+    def _take_care(self) -> None:
+        """Between two checkpoints: clean up by the retention, and do what other processes ask for."""
+        now = self._run.clock()
+        try:
+            if self._dirty and (now - self._pruned_at >= _PRUNE_S or self._ending.is_set()):
+                self._pruned_at, self._dirty = now, False
+                self._prune()
+            if now - self._looked_at >= _ASKED_S:
+                self._looked_at = now
+                with self._durably():
+                    if answer_requests(self._run.repository, self._run.lease, reach=self._run.reach):
+                        self._note_oldest()
+        except Fenced:
+            raise
+        except Exception as error:  # what could not be removed is found again
+            _log.warning("pipeline %s: could not clean up: %s", self._run.identity.pipeline, brief(error))
+
+    def _prune(self) -> None:
+        if self._policy.retention is not None:
+            with self._durably():
+                plan = plan_prune(self._run.repository, self._policy.retention)
+                apply_prune(self._run.repository, plan, self._run.lease, why=None, reach=self._run.reach)
+        self._note_oldest()
+
+    def _note_oldest(self) -> None:
+        """Tell each stream which is the first epoch that a checkpoint needs: decisions from there on are kept."""
+        kept = self._checkpoints.restorable(self._timeline)
+        for name, stream in self._streams.items():
+            stream.oldest_kept = min((each.epochs.get(name, 0) for each in kept if each.epochs), default=None)
 
     def _the_last_one(self) -> Wanted | None:
         """What has gone through since the last checkpoint deserves one, where all that was available has."""
@@ -347,7 +385,7 @@ class Checkpointing:
         attempt.cut.write()
         self._run.reach("manifest written")
         if manifest.savepoint is None:
-            self._parent, self._last = digest, manifest
+            self._parent, self._last, self._dirty = digest, manifest, True
         self._taken += 1
         _log.info("checkpoint %d is restorable: %s", manifest.checkpoint_id, _words(manifest))
         self._ended(attempt, manifest)

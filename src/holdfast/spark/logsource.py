@@ -156,7 +156,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next epoch ends: at the tail, or where the limit is reached."""
-        begin = self._sequence(start)
+        begin = self.checked(start)
         end = self._log.tail if self._target is None else min(self._target, self._log.tail)
         if isinstance(limit, ReadMaxRows):
             end = self._limited(begin, end, limit.max_rows)
@@ -168,7 +168,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Cut the segments between two offsets into runs of about as many rows each."""
-        pieces = list(self._pieces(self._sequence(start), self._sequence(end)))
+        pieces = list(self._pieces(self.checked(start), self.checked(end)))
         return [Run(run) for run in in_runs(pieces, self._partitions)]
 
     def _limited(self, begin: int, end: int, rows: int) -> int:
@@ -196,7 +196,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
         chain = self._log.chain_at(sequence - 1) if sequence else None
         return "" if chain is None else chain.hex()[:_CHAIN_DIGITS]
 
-    def _sequence(self, offset: dict[str, Any]) -> int:
+    def checked(self, offset: dict[str, Any]) -> int:
         """Return an offset's sequence if this log has the history that the offset stands for."""
         sequence = int(offset[SEQUENCE])
         tail = self._log.refresh()

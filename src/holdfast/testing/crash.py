@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 
-from holdfast import coordinator, epoch
+from holdfast import coordinator, epoch, pruning
 from holdfast.errors import BadValue
 
-POINTS = {**epoch.POINTS, **coordinator.POINTS}
+POINTS = (*epoch.POINTS, *coordinator.POINTS, *pruning.POINTS)
 
 
 class Crashed(BaseException):
