@@ -241,19 +241,21 @@ class Schedule:
             self._marks.taken(_ALL, progress)
 
     def next(self, progress: Progress) -> Wanted | None:
-        """Return what to begin now, or `None`. What was asked for waits for no pause."""
-        if self._asked:
-            return self._asked.popleft()
+        """Return what to begin now, or `None`. What was asked for waits for no pause.
+
+        Intervals count from one beginning to the next, however long each takes.
+        """
         rested = self._ended is None or progress.now >= self._ended + self.policy.min_pause_s
-        if self._marks is not None and rested and self._marks.due(_ALL, progress):
-            return Wanted()
-        return None
+        due = self._marks is not None and rested and self._marks.due(_ALL, progress)
+        if not self._asked and not due:
+            return None
+        self.begin_with(progress)
+        return self._asked.popleft() if self._asked else Wanted()
 
     def ended(self, progress: Progress, *, restorable: bool) -> bool:
         """Note an end; return whether so many failures in a row are still tolerable."""
         self.failures = 0 if restorable else self.failures + 1
         self._ended = progress.now
-        self.begin_with(progress)
         most = self.policy.tolerable_failures
         return most is None or self.failures <= most
 

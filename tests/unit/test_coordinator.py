@@ -273,16 +273,19 @@ def at(now: float, rows: int = 0, epochs: int = 0) -> Progress:
     return Progress(sequence=rows, epoch=epochs, now=now)
 
 
-def test_one_is_due_by_time_rows_or_epochs_from_where_the_last_one_ended() -> None:
+def test_one_is_due_by_time_rows_or_epochs_from_where_the_last_one_began() -> None:
     schedule = Schedule(CheckpointPolicy(every="30s", rows=100, epochs=5))
     schedule.begin_with(at(0))
     assert schedule.next(at(29)) is None
     assert schedule.next(at(30)) == Wanted()
     assert schedule.ended(at(31, rows=40), restorable=True)
-    assert schedule.next(at(40, rows=139)) is None
-    assert schedule.next(at(40, rows=140)) == Wanted()
+    assert schedule.next(at(40, rows=99)) is None
+    assert schedule.next(at(40, rows=100, epochs=3)) == Wanted()
     schedule.ended(at(41, rows=150, epochs=3), restorable=True)
+    assert schedule.next(at(42, rows=151, epochs=7)) is None
     assert schedule.next(at(42, rows=151, epochs=8)) == Wanted()
+    assert schedule.next(at(71, rows=151, epochs=8)) is None
+    assert schedule.next(at(72, rows=151, epochs=8)) == Wanted()
 
 
 def test_the_pause_is_kept_and_what_is_asked_for_waits_for_none() -> None:
@@ -294,6 +297,7 @@ def test_the_pause_is_kept_and_what_is_asked_for_waits_for_none() -> None:
     schedule.ask(Wanted(BarrierFlags.DRAIN))
     assert schedule.next(at(3)) == Wanted(BarrierFlags.FULL_SNAPSHOT, "one")
     assert schedule.next(at(3)) == Wanted(BarrierFlags.DRAIN)
+    assert schedule.next(at(10.9)) is None
     assert schedule.next(at(11)) == Wanted()
 
 

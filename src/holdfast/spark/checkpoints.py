@@ -194,10 +194,8 @@ class Checkpointing:
             self._advance(self._attempt)
             return True
         wanted = self._schedule.next(self._progress()) or self._the_last_one()
-        if wanted is not None and wanted.ticket is None and not self._is_news():
-            self._schedule.begin_with(self._progress())  # it would be the last one once more, and push an older one out
-        elif wanted is not None:
-            self._begin(wanted)
+        if wanted is not None and (wanted.ticket is not None or self._is_news()):
+            self._begin(wanted)  # else it would be the last one once more, and push an older one out
             return True
         self._take_care()
         return not self._ending.is_set()
