@@ -16,6 +16,7 @@ Not done: a segment is never split between partitions, because whoever reads a p
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,8 +220,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
         for piece in partition.pieces:
             table = read_segment(self._folder, piece.segment, schema).slice(piece.start, piece.stop - piece.start)
             first = piece.segment.first + piece.start
-            numbers = pa.array(range(first, first + table.num_rows), pa.int64())
-            table = table.add_column(0, SEQUENCE, numbers).cast(target)
+            table = table.add_column(0, SEQUENCE, _numbers(first, table.num_rows)).cast(target)
             yield from table.to_batches(_BATCH_ROWS)
 
 
@@ -235,6 +235,11 @@ def in_runs(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
         runs[-1].append(piece)
         done += piece.stop - piece.start
     return runs
+
+
+def _numbers(first: int, count: int) -> pa.Array:
+    """Return whole numbers that follow one another. `pa.array` imports pandas first, which takes a worker its time."""
+    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(array("q", range(first, first + count)))])
 
 
 def _field(column: StructField) -> pa.Field:
