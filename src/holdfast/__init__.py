@@ -22,7 +22,7 @@ _HOMES = {
     "log": ["EventLog"],
     "logwriter": ["LogWriter"],
     "manifest": ["Manifest", "StreamCut", "pipeline_hash"],
-    "policy": ["Backoff", "IntervalPolicy", "RestartPolicy", "Retention"],
+    "policy": ["Backoff", "CheckpointPolicy", "IntervalPolicy", "RestartPolicy", "Retention"],
     "pruning": ["Pruned", "PrunePlan", "apply_prune", "plan_prune"],
     "recovery": ["RecoveryPlan"],
     "region": ["KindFilter", "Region"],
@@ -53,7 +53,9 @@ _HOMES = {
     "spark.logsource": ["load_log", "read_log"],
     "spark.pipeline": ["Pipeline", "PipelineHandle", "PipelineStatus", "exactly_once"],
     "spark.stream": ["StreamCallbacks", "StreamStatus"],
-    "stage": ["CheckpointedStage", "EdgeCheckpoint", "FlushObserver", "MsgpackCodec"],
+    "spark.checkpoints": ["CheckpointStatus"],
+    "spark.statereader": ["diff_keys", "read_data"],
+    "stage": ["CheckpointedStage", "EdgeCheckpoint", "FlushObserver", "MsgpackCodec", "Stage", "StageView"],
     "state": ["CheckpointId", "CheckpointState"],
     "stores": ["CheckpointStore", "Checkpointer", "DurableCheckpointStore", "MemoryCheckpointStore"],
     "verification": ["Finding", "Grade", "Verification", "verify", "verify_all"],
@@ -117,6 +119,7 @@ if TYPE_CHECKING:
     from holdfast.manifest import StreamCut as StreamCut
     from holdfast.manifest import pipeline_hash as pipeline_hash
     from holdfast.policy import Backoff as Backoff
+    from holdfast.policy import CheckpointPolicy as CheckpointPolicy
     from holdfast.policy import IntervalPolicy as IntervalPolicy
     from holdfast.policy import RestartPolicy as RestartPolicy
     from holdfast.policy import Retention as Retention
@@ -159,18 +162,23 @@ if TYPE_CHECKING:
     from holdfast.sinks.log import LogSink as LogSink
     from holdfast.sinks.postgres import PostgresSink as PostgresSink
     from holdfast.sinks.sqlite import SqliteSink as SqliteSink
+    from holdfast.spark.checkpoints import CheckpointStatus as CheckpointStatus
     from holdfast.spark.logsource import load_log as load_log
     from holdfast.spark.logsource import read_log as read_log
     from holdfast.spark.pipeline import Pipeline as Pipeline
     from holdfast.spark.pipeline import PipelineHandle as PipelineHandle
     from holdfast.spark.pipeline import PipelineStatus as PipelineStatus
     from holdfast.spark.pipeline import exactly_once as exactly_once
+    from holdfast.spark.statereader import diff_keys as diff_keys
+    from holdfast.spark.statereader import read_data as read_data
     from holdfast.spark.stream import StreamCallbacks as StreamCallbacks
     from holdfast.spark.stream import StreamStatus as StreamStatus
     from holdfast.stage import CheckpointedStage as CheckpointedStage
     from holdfast.stage import EdgeCheckpoint as EdgeCheckpoint
     from holdfast.stage import FlushObserver as FlushObserver
     from holdfast.stage import MsgpackCodec as MsgpackCodec
+    from holdfast.stage import Stage as Stage
+    from holdfast.stage import StageView as StageView
     from holdfast.state import CheckpointId as CheckpointId
     from holdfast.state import CheckpointState as CheckpointState
     from holdfast.stores import Checkpointer as Checkpointer
