@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import AlreadyExists, BadValue, Corrupt, ManifestRefused, NotFound
 from holdfast.manifest import Manifest
-from holdfast.repository import Checkpoints, FileList, Identity, Place, Repository
+from holdfast.repository import Checkpoints, FileList, HeldFile, Identity, Place, Repository
 from holdfast.repository.files import failing_as, local_path, replace_durably
 
 METADATA = "metadata"
@@ -39,7 +40,7 @@ class StreamRestore:
         return self.files.bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RestorePlan:
     """What a restore gives back: a value, to be looked at before it is applied."""
 
@@ -56,6 +57,12 @@ class RestorePlan:
     def name(self) -> int | str:
         """What to ask for it by: the name of a savepoint, else the id."""
         return self.manifest.savepoint or self.manifest.checkpoint_id
+
+    @cached_property
+    def objects(self) -> dict[str, HeldFile]:
+        """The objects that it needs, by key; of files that are alike, one."""
+        place = self.place.object
+        return {place(file.sha256): file for each in self.streams.values() for file in each.files.files}
 
     def words(self) -> str:
         """Say it."""
@@ -101,7 +108,7 @@ def plan_restore(repository: Repository, checkpoint: int | str | None = None) ->
         for name, cut in manifest.streams.items()
     }
     plan = RestorePlan(manifest, place, streams)
-    wrong = next(iter(missing_files(repository, plan)), None)  # 4
+    wrong = next(missing_files(plan, repository.sizes(plan.objects)), None)  # 4
     if wrong is not None:
         raise checkpoints.damaged(asked, wrong.words())
     return plan
@@ -123,16 +130,14 @@ class MissingFile:
         return f"file {self.path!r} of stream {self.stream!r}, {self.key}, {what}"
 
 
-def missing_files(repository: Repository, plan: RestorePlan) -> list[MissingFile]:
-    """Look for every object that a plan needs, all at once; return those that are not as they should be."""
-    keys = {plan.place.object(file.sha256) for each in plan.streams.values() for file in each.files.files}
-    sizes = repository.sizes(keys)
-    return [
-        MissingFile(stream, file.path, key, file.size, sizes[key])
-        for stream, each in plan.streams.items()
-        for file in each.files.files
-        if sizes[key := plan.place.object(file.sha256)] != file.size
-    ]
+def missing_files(plan: RestorePlan, sizes: Mapping[str, int | None]) -> Iterator[MissingFile]:
+    """Give the files whose objects are not there with their size, by the sizes that were found."""
+    found = {file.sha256: sizes[key] for key, file in plan.objects.items()}
+    for stream, each in plan.streams.items():
+        for file in each.files.files:
+            if found[file.sha256] != file.size:
+                key = plan.place.object(file.sha256)
+                yield MissingFile(stream, file.path, key, file.size, found[file.sha256])
 
 
 def restore_stream(repository: Repository, plan: RestorePlan, stream: str, target: Path) -> None:

@@ -18,19 +18,21 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from itertools import chain
 from typing import Any, TypeAlias
 
 from holdfast.errors import BadValue, CheckpointMissing, Corrupt, NotFound, UnsupportedVersion
 from holdfast.manifest import Manifest, Severity
 from holdfast.offsets import log_edges
-from holdfast.repository import Checkpoints, Decisions, FileList, Identity, Place, Repository, Status
+from holdfast.repository import Checkpoints, Decisions, FileList, Held, Identity, Place, Repository, Status
 from holdfast.repository.decisions import stream_folder
 from holdfast.restore import RestorePlan, StreamRestore, missing_files
 from holdfast.seal import plain
 from holdfast.sidecar import read_state
 
 _THREADS = min(4, os.cpu_count() or 1)
-_CHUNK = 64  # files a task: handing over one by one costs as much as reading a small one
+_LARGE = 1 << 16
+_CHUNK = 64  # small files between two words of progress
 
 
 class Grade(IntEnum):
@@ -158,7 +160,7 @@ class _Look:
         self._grade = grade
         self._progress = progress
         self._read_data = read_data
-        self._digests: dict[str, str | None] = {}  # by key, as read
+        self._held: dict[str, Held | None] = {}  # by key, as read
 
     def at(self, checkpoint: int | str) -> Verification:
         """Look at one."""
@@ -171,8 +173,9 @@ class _Look:
             looked.files = sum(len(each.files.files) for each in plan.streams.values())
             looked.bytes = sum(each.bytes for each in plan.streams.values())
             self._records(looked, plan)
+            self._files(looked, plan)
             if self._grade >= Grade.DIGESTS:
-                self._bytes(looked, plan)
+                self._states(looked, plan)
             if self._grade >= Grade.READ_DATA and self._read_data is not None and not looked.errors:
                 looked.findings.extend(self._read_data(plan))
         seconds = time.perf_counter() - start
@@ -213,9 +216,6 @@ class _Look:
         if not self._is_chained(manifest):
             message = "its parent is not the checkpoint before it: one of the two was replaced"
             looked.error(FindingCode.PARENT, message, place.manifest)
-        for file in missing_files(self._repository, plan):
-            code = FindingCode.FILE_MISSING if file.found is None else FindingCode.FILE_SIZE
-            looked.error(code, file.words(), file.key)
         for edge in log_edges(manifest.streams):
             if edge.lag < 0:
                 held, has = f"{edge.downstream!r} stands at {edge.sequence}", f"{edge.upstream!r} ends at {edge.tail}"
@@ -276,37 +276,43 @@ class _Look:
             )
             looked.warning(FindingCode.IN_DOUBT, message, folder)
 
-    # --- digests ---
+    # --- files ---
 
-    def _bytes(self, looked: _Looked, plan: RestorePlan) -> None:
-        due = {plan.place.object(file.sha256): file for each in plan.streams.values() for file in each.files.files}
-        self._read({key: file.size for key, file in due.items() if key not in self._digests})
-        for key, file in due.items():
-            if self._digests[key] not in (file.sha256, None):  # None: it is missing, which was found already
-                message = f"file {file.path!r} does not hold the bytes that were kept"
+    def _files(self, looked: _Looked, plan: RestorePlan) -> None:
+        """See that every file is there with its size, and, where bytes are read, that they are the right ones."""
+        sizes = self._sizes(plan)
+        for file in missing_files(plan, sizes):
+            code = FindingCode.FILE_MISSING if file.found is None else FindingCode.FILE_SIZE
+            looked.error(code, file.words(), file.key)
+        for key, due in plan.objects.items():
+            found = self._held.get(key)
+            if found is not None and found.sha256 != due.sha256 and found.size == due.size:
+                message = f"file {due.path!r} does not hold the bytes that were kept"
                 looked.error(FindingCode.FILE_DIGEST, message, key)
-        self._states(looked, plan)
+
+    def _sizes(self, plan: RestorePlan) -> Mapping[str, int | None]:
+        if self._grade < Grade.DIGESTS:
+            return self._repository.sizes(plan.objects)
+        self._read({key: file.size for key, file in plan.objects.items() if key not in self._held})
+        return {key: None if (held := self._held[key]) is None else held.size for key in plan.objects}
 
     def _read(self, sizes: Mapping[str, int]) -> None:
-        """Digest files on a few threads: hashing needs no lock of Python's."""
+        """Read what was not read yet: large files on a few threads, since hashing them needs no lock of Python's.
+
+        Small ones are read here meanwhile: threads would spend more on taking turns than on them.
+        """
         total, done = sum(sizes.values()), 0
-        keys = list(sizes)
-        tasks = [keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK)]
+        small = [key for key, size in sizes.items() if size < _LARGE]
         with ThreadPoolExecutor(_THREADS) as pool:
-            for task, digests in zip(tasks, pool.map(self._digests_of, tasks), strict=True):
-                self._digests |= digests
-                done += sum(sizes[key] for key in task)
+            large = pool.map(self._repository.digests, ([key] for key, size in sizes.items() if size >= _LARGE))
+            here = (self._repository.digests(small[at : at + _CHUNK]) for at in range(0, len(small), _CHUNK))
+            for found in chain(here, large):
+                self._held |= found
+                done += sum(sizes[key] for key in found)
                 if self._progress is not None:
                     self._progress(done, total)
 
-    def _digests_of(self, keys: list[str]) -> dict[str, str | None]:
-        return {key: self._digest(key) for key in keys}
-
-    def _digest(self, key: str) -> str | None:
-        try:
-            return self._repository.digest(key)
-        except NotFound:
-            return None
+    # --- states ---
 
     def _states(self, looked: _Looked, plan: RestorePlan) -> None:
         manifest, place = plan.manifest, plan.place

@@ -24,7 +24,7 @@ from holdfast.errors import (
     RecordCorrupt,
     StorageFailed,
 )
-from holdfast.repository import Decisions, History, Identity, Lease, files, held_key, newest_lease
+from holdfast.repository import Decisions, Held, History, Identity, Lease, files, held_key, newest_lease
 from holdfast.seal import seal
 from holdfast.testing import FaultyRepository, ManualClock
 from support import refused_in_a_child
@@ -231,7 +231,12 @@ def test_sizes_and_digests(repository: Repository) -> None:
         "b/none": None,
         "a/x/y": None,
     }
-    assert repository.sizes([]) == {}
+    assert repository.digests(["a/x", "a/none", "a/x/y"]) == {
+        "a/x": Held("a/x", 4, sha256("four")),
+        "a/none": None,
+        "a/x/y": None,
+    }
+    assert repository.sizes([]) == repository.digests([]) == {}
     assert repository.digest("a/x") == sha256("four")
     large = b"0123456789" * 300_000
     repository.put("a/large", large)

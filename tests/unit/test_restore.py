@@ -128,6 +128,16 @@ def test_damage_is_named_and_the_one_before_is_offered(made: Fabricated, part: s
     assert plan_restore(made.repository, 1).checkpoint == 1
 
 
+def test_two_lists_that_give_one_file_two_sizes_are_damage(made: Fabricated) -> None:
+    files = made.hold(["a"], "objects")
+    wrong = [HeldFile(each.path, each.size + 1, each.sha256) for each in files]
+    digests = [made.checkpoints.put_files(place_of(1, 1), each)[0] for each in (wrong, files)]
+    cuts = {name: {"files": digest} for name, digest in zip(("orders", "totals"), digests, strict=True)}
+    made.finish(made.checkpoints.claim(1, 1), {"orders": [], "totals": []}, cuts=cuts)
+    with pytest.raises(CheckpointDamaged, match="stream 'orders'"):
+        plan_restore(made.repository)
+
+
 def test_another_pipelines_checkpoint_is_refused(made: Fabricated) -> None:
     made.take("a")
     manifest = made.checkpoints.read(1)

@@ -126,6 +126,9 @@ class Repository(Protocol):
     def digest(self, key: str) -> str:
         """Return the SHA-256 of a value, without taking it into memory whole; `NotFound` where there is none."""
 
+    def digests(self, keys: Iterable[str]) -> dict[str, Held | None]:
+        """Return the size and SHA-256 of each value, as they are read; `None` where there is none."""
+
     def hold(self, source: Path, key: str) -> None:
         """Keep a file that somebody else made: durable, by link where possible. A key that is there stays as it is."""
 

@@ -140,15 +140,24 @@ def temporary_name(folder: Path) -> Path:
 
 
 def digest_of_file(path: Path | str) -> str:
-    """Return the SHA-256 of a file. Most are small: the standard library's own way clears a large buffer for each."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of a file."""
+    return measured(path)[1]
+
+
+def measured(path: Path | str) -> tuple[int, str]:
+    """Return how many bytes a file has, and their SHA-256.
+
+    Most are small: the standard library's own way clears a large buffer for each.
+    """
+    found, size = hashlib.sha256(), 0
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while data := os.read(descriptor, _READ_AT_ONCE):
             found.update(data)
+            size += len(data)
     finally:
         os.close(descriptor)
-    return found.hexdigest()
+    return size, found.hexdigest()
 
 
 @contextlib.contextmanager

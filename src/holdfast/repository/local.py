@@ -139,6 +139,18 @@ class LocalRepository:
             except (FileNotFoundError, NotADirectoryError):
                 raise NotFound(key=key, where=self.where) from None
 
+    def digests(self, keys: Iterable[str]) -> dict[str, Held | None]:
+        """Return the size and SHA-256 of each value; `None` where there is none."""
+        found: dict[str, Held | None] = {}
+        for key in keys:
+            try:
+                found[key] = Held(key, *files.measured(self._quick_path(key)))
+            except (FileNotFoundError, NotADirectoryError):
+                found[key] = None
+            except OSError as error:
+                raise StorageFailed(action="read", key=key, why=error.strerror or str(error)) from error
+        return found
+
     def hold_all(self, sources: Iterable[Path], folder: str, *, copy: bool = False) -> builtins.list[Held]:
         """Keep files that somebody else made, each under its digest.
 

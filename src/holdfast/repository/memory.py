@@ -75,6 +75,14 @@ class MemoryRepository:
         """Return the SHA-256 of a value."""
         return hashlib.sha256(self.read(key)).hexdigest()
 
+    def digests(self, keys: Iterable[str]) -> dict[str, Held | None]:
+        """Return the size and SHA-256 of each value; `None` where there is none."""
+        values = {key: self._values.get(checked_key(key)) for key in keys}
+        return {
+            key: None if value is None else Held(key, len(value), hashlib.sha256(value).hexdigest())
+            for key, value in values.items()
+        }
+
     def hold_all(self, sources: Iterable[Path], folder: str, *, copy: bool = False) -> builtins.list[Held]:
         """Keep copies of files, each under its digest."""
         del copy  # there are no links in memory

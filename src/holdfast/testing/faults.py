@@ -108,6 +108,13 @@ class FaultyRepository:
         self._fault("digest", key)
         return self._repository.digest(key)
 
+    def digests(self, keys: Iterable[str]) -> dict[str, Held | None]:
+        """Read, or fail at any one of them."""
+        wanted = list(keys)
+        for key in wanted:
+            self._fault("digest", key)
+        return self._repository.digests(wanted)
+
     def hold_all(self, sources: Iterable[Path], folder: str, *, copy: bool = False) -> builtins.list[Held]:
         """Hold, or fail."""
         self._fault("hold_all", folder)
