@@ -6,7 +6,7 @@ UV := 0.13.7
 
 help:
 	@echo "make test    set up and run the tests"
-	@echo "make soak    kill drivers at random moments, KILLS=n of them (50)"
+	@echo "make soak    kill drivers at random moments, KILLS=n of them (50); restore all of CUTS=n checkpoints (60)"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   benchmarks, each a ratio against a floor measured in the same run"
 	@echo "make lock    renew requirements.lock from pyproject.toml"
@@ -19,7 +19,9 @@ test: .venv/ready
 	@$(RUN) -m pytest $(ARGS)
 
 KILLS ?= 50
+CUTS ?= 60
 soak: .venv/ready
+	@CUTS=$(CUTS) RESTORED=$(CUTS) $(RUN) -m pytest tests/spark/test_cuts.py --timeout 0 -q -s
 	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_pipeline_killed.py -k random_moments --timeout 0 -q
 
 lint: .venv/ready

@@ -78,6 +78,7 @@ def test_the_version_in_the_changelog_is_the_packages() -> None:
 
 
 def test_the_diagram_is_drawn_from_the_protocols_table() -> None:
-    from holdfast.epoch import diagram
+    from holdfast import coordinator, epoch
 
-    assert f"```mermaid\n{diagram()}\n```" in (ROOT / "docs/pipelines.md").read_text()
+    assert f"```mermaid\n{epoch.diagram()}\n```" in (ROOT / "docs/pipelines.md").read_text()
+    assert f"```mermaid\n{coordinator.diagram()}\n```" in (ROOT / "docs/checkpoints.md").read_text()
