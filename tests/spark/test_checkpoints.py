@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +18,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from holdfast.coordinator import POINTS
-from holdfast.errors import AlreadyExists, BadValue, CheckpointFailed, CheckpointsFailed, StreamFailed
-from holdfast.policy import CheckpointPolicy, RestartPolicy
+from holdfast.errors import (
+    AlreadyExists,
+    BadValue,
+    CheckpointFailed,
+    CheckpointsFailed,
+    NotSupported,
+    StorageFailed,
+    StreamFailed,
+)
+from holdfast.policy import CheckpointPolicy, RestartPolicy, Retention
+from holdfast.pruning import plan_prune
 from holdfast.repository import Checkpoints, LocalRepository, Status, place_of
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sqlite import SqliteSink
@@ -25,6 +36,7 @@ from holdfast.spark.pipeline import Pipeline, PipelineHandle
 from holdfast.spark.stream import StreamCallbacks
 from holdfast.stage import CallbackObserver
 from holdfast.testing import CrashAt, Crashed
+from holdfast.verification import verify_all
 
 SCHEMA = "n long, text string"
 
@@ -312,6 +324,122 @@ def test_observers_are_told_around_each_durable_step(spark: SparkSession, tmp_pa
     assert len(told) >= 6  # the claim, the files, the manifest
 
 
+# --- what must not harm ---
+
+
+def test_a_sink_that_cannot_tell_its_mark_fails_the_checkpoint_and_not_the_stream(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chain = Single(spark, tmp_path)
+    made = chain.pipeline()
+    chain.add()
+    handle = made.start(spark)
+    try:
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        sink = handle._streams[0].spec.sinks[0]
+        sink.mark = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+        with pytest.raises(CheckpointFailed, match="division by zero"):
+            handle.checkpoint(timeout=30)
+        del sink.mark
+        chain.add()
+        eventually(lambda: handle.status().streams["a"].epoch == 2)
+        assert handle.checkpoint(timeout=30).streams["a"].epoch == 2
+        assert handle.status().streams["a"].restarts == 0
+    finally:
+        handle.stop()
+
+
+def test_a_checkpoint_that_cannot_even_begin_is_counted_and_the_streams_go_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chain = Single(spark, tmp_path)
+    chain.add()
+    with running(chain.pipeline(), spark) as handle:
+        real = handle._checkpointing._checkpoints.claim
+        handle._checkpointing._checkpoints.claim = full_disk  # type: ignore[method-assign]
+        with pytest.raises(CheckpointFailed, match="No space left"):
+            handle.checkpoint(timeout=30)
+        handle._checkpointing._checkpoints.claim = real  # type: ignore[method-assign]
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        assert handle.checkpoint(timeout=30).checkpoint_id == 1
+        assert handle.status().checkpoints.failed == 1
+
+
+def full_disk(*_: object) -> int:
+    raise StorageFailed(action="write", key="attempt.json", why="No space left on device")
+
+
+def test_waiting_inside_a_callback_is_refused_and_so_is_asking_after_the_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    asked: list[Exception] = []
+    handles: list[PipelineHandle] = []
+
+    def ask(*_: object) -> None:
+        try:
+            handles[0].checkpoint(timeout=20)
+        except (NotSupported, IndexError) as error:
+            asked.append(error)
+
+    chain = Single(spark, tmp_path, callbacks=StreamCallbacks(on_epoch=ask, on_checkpoint=ask))
+    with running(chain.pipeline(), spark) as handle:
+        handles.append(handle)
+        chain.add()
+        eventually(lambda: handle.status().streams["a"].epoch == 1 and bool(asked))
+        handle.checkpoint(timeout=30)
+        eventually(lambda: len(asked) == 2)
+    assert all("inside a callback" in str(error) for error in asked)
+    with pytest.raises(CheckpointFailed, match="ended"):
+        handle.checkpoint()
+
+
+PRUNER = """
+import sys, time
+import holdfast as hf
+repository = hf.LocalRepository(sys.argv[1])
+for _ in range(3):
+    print(hf.request_prune(repository, hf.Retention(last=2), timeout_s=30).words(), flush=True)
+"""
+
+
+def test_a_prune_from_another_process_beside_a_running_pipeline_takes_nothing_that_is_needed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chain = Single(spark, tmp_path)
+    policy = CheckpointPolicy(epochs=1, retention=None)
+    with running(chain.pipeline(), spark, checkpoint_every=policy) as handle:
+        for _ in range(4):
+            chain.add()
+        eventually(lambda: handle.status().checkpoints.taken >= 3)
+        place = str(chain.repository.root)
+        asking = subprocess.Popen([sys.executable, "-c", PRUNER, place], stdout=subprocess.PIPE, text=True)
+        while asking.poll() is None:
+            chain.add()
+            time.sleep(0.2)
+        said = asking.communicate()[0]
+    assert said.count("dropped") == 3 and not said.startswith("dropped 0 checkpoints and 0")
+    found = verify_all(chain.repository)
+    assert found and all(each.ok for each in found), [each.words() for each in found]
+
+
+def test_retention_is_kept_while_it_runs_and_decisions_that_a_checkpoint_needs_stay(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chain = Single(spark, tmp_path)
+    for _ in range(5):
+        chain.add()
+    policy = CheckpointPolicy(epochs=1, retention=Retention(last=2))
+    with running(chain.pipeline(), spark, checkpoint_every=policy) as handle:
+        eventually(lambda: handle.status().streams["a"].epoch == 5)
+        handle.checkpoint(timeout=30)
+        taken = handle.status().checkpoints.taken
+    assert taken >= 2
+    assert len(ids(chain)) == 2
+    oldest = min(each.epochs["a"] for each in chain.checkpoints.restorable(1) if each.epochs)
+    assert handle._streams[0].oldest_kept == oldest
+    assert plan_prune(chain.repository, Retention(last=2)).empty
+
+
 # --- crashes ---
 
 
@@ -344,3 +472,5 @@ def test_a_crash_at_any_point_leaves_the_last_checkpoint_the_last(
     assert third.checkpoint_id == 3  # 2 is burnt, or taken
     assert ids(chain) == ([1, 2, 3] if written else [1, 3])
     assert ids(chain, Status.OPEN) == []
+    assert plan_prune(chain.repository, Retention()).empty  # what the crash left was found and collected
+    assert all(each.ok for each in verify_all(chain.repository))

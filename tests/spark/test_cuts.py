@@ -24,6 +24,8 @@ from holdfast.repository import LocalRepository
 from holdfast.restore import RestorePlan, plan_restore, restore_stream, stage_states
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sqlite import SqliteSink
+from holdfast.spark import adapter
+from holdfast.spark.logsource import read_log
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.statereader import StateFolder, read_data
 from holdfast.stage import MsgpackCodec, Stage
@@ -103,6 +105,7 @@ def test_checkpoints_of_a_chain_under_load_are_consistent_cuts(spark: SparkSessi
     began = time.monotonic()
     for number in chosen:
         check_cut(spark, repository, plan_restore(repository, number), feeder, tmp_path)
+    goes_on_from(spark, repository, tmp_path / "restored" / str(chosen[len(chosen) // 2]))
     print(f"{len(chosen)} of {CUTS} restored in {time.monotonic() - began:.1f} s")
 
 
@@ -136,6 +139,25 @@ def check_cut(
         assert sequence(cuts[name]) <= tails[above], (number, name)  # nobody holds what its upstream has not
         if cuts[name].epoch:
             assert state_of(spark, target / name, cuts[name]) == expected[name], (number, name)
+
+
+def goes_on_from(spark: SparkSession, repository: LocalRepository, folder: Path) -> None:
+    """Start plain Spark from a restored cut of the second stream: it comes to the exact end."""
+    log = EventLog.open(repository.root / "logs" / "a")
+    found: dict[str, int] = {}
+
+    def take(df: DataFrame, _: int) -> None:
+        found.update({row.text: row.c for row in df.collect()})
+
+    counts = read_log(spark, log.path).select("payload.*").groupBy("text").agg(f.count("*").alias("c"))
+    settings = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
+    with adapter.with_settings(spark, settings):
+        writer = counts.writeStream.outputMode("update").foreachBatch(take)
+        query = writer.option("checkpointLocation", str(folder / "b")).trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    expected = Counter(event.payload["text"] for event in log.read())
+    assert found == {text: expected[text] for text in found}
+    assert found
 
 
 def key(row: dict[str, Any]) -> tuple[int, str]:

@@ -92,9 +92,19 @@ class Chain:
         self._under_way.append(name)
         try:
             with _reading(self, name):
-                return self._specs[name].build(self._spark)
+                return _streaming(name, self._specs[name].build(self._spark))
         finally:
             self._under_way.remove(name)
+
+
+def _streaming(name: str, df: DataFrame | None) -> DataFrame:
+    """Return what the function of a stream returned if it is a streaming DataFrame."""
+    if df is not None and getattr(df, "isStreaming", False):
+        return df
+    why, do = "it is no streaming DataFrame", "read with spark.readStream, not spark.read"
+    if df is None:
+        why, do = "a streaming DataFrame is due", "let the function return it: is there a return statement?"
+    raise BadValue(what=f"what the function of stream {name!r} returned,", value=df, why=why, do=do)
 
 
 @contextmanager

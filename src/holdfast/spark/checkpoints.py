@@ -19,11 +19,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast.barrier import BarrierFlags
 from holdfast.coordinator import Cut, Phase, Schedule, Topology, Wanted
-from holdfast.errors import CheckpointFailed, CheckpointMissing, CheckpointsFailed, Corrupt, Fenced, HoldfastError
+from holdfast.errors import (
+    CheckpointFailed,
+    CheckpointMissing,
+    CheckpointsFailed,
+    Corrupt,
+    Fenced,
+    HoldfastError,
+    NotSupported,
+)
 from holdfast.manifest import ConnectorCheckpoint, Manifest, SinkStatus, StreamCut
 from holdfast.policy import CheckpointPolicy, Progress
 from holdfast.pruning import apply_prune, plan_prune
@@ -38,12 +46,14 @@ from holdfast.spark.stream import Run, StreamRun
 from holdfast.stage import FlushObserver, flushing
 from holdfast.state import CheckpointState
 
+Inbox: TypeAlias = queue.SimpleQueue[tuple[int, CheckpointState | Exception]]
+"""Acknowledgements on their way from the streams: of which checkpoint, and the state, or why there is none."""
 _log = logging.getLogger(__name__)
 _ALIGNING_S = 0.005  # between two looks while one is taken
 _RESTING_S = 0.05  # between two looks while none is
 _PRUNE_S = 10.0  # at least between two clean-ups after a checkpoint
 _ASKED_S = 1.0  # between two looks at what other processes ask for
-_LAST_S = 30.0  # for a checkpoint that is under way when the streams have ended
+_LAST_S = 10.0  # for a checkpoint that is under way when the streams have ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +89,7 @@ class Checkpointing:
         topology: Topology,
         policy: CheckpointPolicy,
         *,
-        inbox: queue.SimpleQueue[tuple[int, CheckpointState]],
+        inbox: Inbox,
         program: int,
         observers: Sequence[FlushObserver] = (),
     ) -> None:
@@ -100,6 +110,7 @@ class Checkpointing:
         self._cancelled = threading.Event()
         self._asked = threading.Lock()
         self._tickets: list[Future[Manifest]] = []
+        self._closed = False  # nobody will look at a ticket any more
         self._attempt: _Attempt | None = None
         self._parent: str | None = None
         self._last: Manifest | None = None
@@ -112,28 +123,39 @@ class Checkpointing:
 
     # --- the outside ---
 
-    def start(self) -> None:
-        """Begin. What a driver before this one left open is given up first."""
+    def prepare(self) -> None:
+        """Find out what there is. What a driver before this one left open is given up."""
         left = self._checkpoints.close_open(self._timeline, self._run.lease.number)
         for each in left:
             _log.warning("checkpoint %d was begun by a driver that has ended; it was given up", each)
         self._find_last()
         self._note_oldest()
         self._schedule.begin_with(self._progress())
+
+    def start(self) -> None:
+        """Begin."""
         self._thread.start()
 
     def ask(self, wanted: Wanted) -> Future[Manifest]:
         """Let a checkpoint be taken as soon as possible; the future gives its manifest, or `CheckpointFailed`."""
+        self.require_outside()
         if wanted.savepoint is not None:
             self._checkpoints.require_free(wanted.savepoint)
         ticket: Future[Manifest] = Future()
         with self._asked:
-            if not self._thread.is_alive():
+            if self._closed:
                 raise CheckpointFailed(checkpoint=0, why="the pipeline has ended")
             self._schedule.ask(Wanted(wanted.flags, wanted.savepoint, ticket))
             self._tickets.append(ticket)
         self._wake.set()
         return ticket
+
+    def require_outside(self) -> None:
+        """Refuse to wait for a checkpoint where the waiting itself would keep it from being taken."""
+        if self._thread is threading.current_thread() or any(each.is_inside for each in self._streams.values()):
+            why = "it waits for the very thread that asks for it"
+            do = "ask from a thread of your own: callbacks are called inside an epoch, or by what takes checkpoints"
+            raise NotSupported(what="waiting for a checkpoint inside a callback", why=why, do=do)
 
     def cancel(self) -> None:
         """Give up the checkpoint that is under way, if there is one."""
@@ -143,7 +165,8 @@ class Checkpointing:
 
     def finish(self) -> None:
         """Bring what is under way to its end, now that every stream has ended; take a last one where that is due."""
-        self._end_by = time.monotonic() + _LAST_S
+        if self._end_by is None:
+            self._end_by = time.monotonic() + _LAST_S
         self._ending.set()
         self._wake.set()
         self._thread.join()
@@ -180,6 +203,7 @@ class Checkpointing:
             self.intolerable(error)
         finally:
             with self._asked:
+                self._closed = True
                 left = [ticket for ticket in self._tickets if not ticket.done()]
             for ticket in left:
                 ticket.set_exception(CheckpointFailed(checkpoint=0, why="the pipeline has ended"))
@@ -243,9 +267,15 @@ class Checkpointing:
         return {name: stream.progress[1] for name, stream in self._streams.items()} != there
 
     def _begin(self, wanted: Wanted) -> None:
-        self._run.lease.check()
-        with self._durably():
-            number = self._checkpoints.claim(self._timeline, self._run.lease.number, int(wanted.flags))
+        try:
+            self._run.lease.check()
+            with self._durably():
+                number = self._checkpoints.claim(self._timeline, self._run.lease.number, int(wanted.flags))
+        except Fenced:
+            raise
+        except Exception as error:  # the storage's: the streams go on
+            self._failed_with(wanted, CheckpointFailed(checkpoint=0, why=brief(error)))
+            return
         cut = Cut(number, wanted.flags, self._topology, self._run.clock(), self._policy.timeout_s)
         place = place_of(self._timeline, number, wanted.savepoint)
         self._attempt = _Attempt(cut, wanted, place, began_ms=int(time.time() * 1000))
@@ -289,7 +319,10 @@ class Checkpointing:
         with contextlib.suppress(queue.Empty):
             while True:
                 checkpoint, state = self._inbox.get_nowait()
-                if cut.acknowledge(checkpoint, state):
+                if isinstance(state, Exception):
+                    if checkpoint == cut.checkpoint:
+                        raise state
+                elif cut.acknowledge(checkpoint, state):
                     self._wake.set()  # others may be due now
                     self._run.reach("acknowledged")
                     if cut.phase is Phase.ALIGNED:
@@ -335,29 +368,38 @@ class Checkpointing:
         except HoldfastError as trouble:  # the next driver gives it up
             _log.warning("checkpoint %d could not be marked as given up: %s", cut.checkpoint, trouble.summary)
         self._run.reach("checkpoint aborted")
+        self._attempt = None
+        self._failed_with(attempt.wanted, error)
+
+    def _failed_with(self, wanted: Wanted, error: CheckpointFailed) -> None:
         self._failed += 1
         self._last_error = error.summary
         _log.warning("%s", error)
-        self._ended(attempt, error)
-
-    def _ended(self, attempt: _Attempt, outcome: Manifest | CheckpointFailed) -> None:
-        self._attempt = None
-        restorable = isinstance(outcome, Manifest)
-        tolerable = self._schedule.ended(self._progress(), restorable=restorable)
-        ticket: Future[Manifest] | None = attempt.wanted.ticket
-        callbacks = self._run.callbacks
-        if isinstance(outcome, Manifest):
-            self._tell(callbacks.on_checkpoint, outcome)
-            if ticket is not None:
-                ticket.set_result(outcome)
-            return
-        self._tell(callbacks.on_checkpoint_failed, outcome)
-        if ticket is not None:
-            ticket.set_exception(outcome)
+        tolerable = self._schedule.ended(self._progress(), restorable=False)
+        self._tell(self._run.callbacks.on_checkpoint_failed, error)
+        self._answer(wanted, error)
         if not tolerable:
             name, many = self._run.identity.pipeline, self._schedule.failures
-            self.error = CheckpointsFailed(pipeline=name, failures=many, why=outcome.why)
+            self.error = CheckpointsFailed(pipeline=name, failures=many, why=error.why)
             self.intolerable(self.error)
+
+    def _succeeded_with(self, wanted: Wanted, manifest: Manifest) -> None:
+        self._taken += 1
+        _log.info("checkpoint %d is restorable: %s", manifest.checkpoint_id, _words(manifest))
+        self._schedule.ended(self._progress(), restorable=True)
+        self._tell(self._run.callbacks.on_checkpoint, manifest)
+        self._answer(wanted, manifest)
+
+    def _answer(self, wanted: Wanted, outcome: Manifest | CheckpointFailed) -> None:
+        ticket: Future[Manifest] | None = wanted.ticket
+        if ticket is None:
+            return
+        with self._asked:
+            self._tickets.remove(ticket)
+        if isinstance(outcome, Manifest):
+            ticket.set_result(outcome)
+        else:
+            ticket.set_exception(outcome)
 
     def _tell(self, callback: Callable[[str, Any], object], fact: Manifest | CheckpointFailed) -> None:
         try:
@@ -384,9 +426,8 @@ class Checkpointing:
         self._run.reach("manifest written")
         if manifest.savepoint is None:
             self._parent, self._last, self._dirty = digest, manifest, True
-        self._taken += 1
-        _log.info("checkpoint %d is restorable: %s", manifest.checkpoint_id, _words(manifest))
-        self._ended(attempt, manifest)
+        self._attempt = None
+        self._succeeded_with(attempt.wanted, manifest)
 
     def _manifest(
         self, attempt: _Attempt, cuts: Mapping[str, StreamCut], states: Mapping[str, Any], checksum: str | None

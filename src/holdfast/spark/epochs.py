@@ -120,7 +120,7 @@ class EpochRunner:
         self.at_end: Callable[[], None] = lambda: None  # called at the end of an epoch, once stopping was asked for
         self.decided: Callable[[int, int], None] = lambda *_: None
         self.quarantined: Callable[[GapRecord], None] = lambda *_: None
-        self.acknowledge: Callable[[int, CheckpointState], None] = lambda *_: None
+        self.acknowledge: Callable[[int, CheckpointState | Exception], None] = lambda *_: None
         self.drained: Callable[[], None] = lambda: None  # called when the barrier says that this was the last epoch
         self.oldest_kept: Callable[[], int | None] = lambda: None  # the first epoch that a checkpoint needs
         self.unfinished = False  # an epoch is decided and not in every sink: nobody may acknowledge for this stream
@@ -407,9 +407,17 @@ class EpochRunner:
         barrier = self._barrier.poll(epoch)
         if barrier is None or barrier.is_cancel:
             return
-        self.acknowledge(barrier.checkpoint_id, self.capture())
+        self._acknowledge(barrier.checkpoint_id)
         if barrier.is_drain:
             self.drained()
+
+    def _acknowledge(self, checkpoint: int) -> None:
+        """Say what this stream is now. What fails here fails the checkpoint, never the epoch."""
+        try:
+            found: CheckpointState | Exception = self.capture()
+        except Exception as error:  # a sink of the user's may raise anything
+            found = error
+        self.acknowledge(checkpoint, found)
 
     def acknowledge_idle(self) -> bool:
         """Acknowledge for a stream that is between two epochs, or has ended; return whether it was to be done.
@@ -426,7 +434,7 @@ class EpochRunner:
             barrier = self._barrier.poll(self.course.epoch)
             if barrier is None or barrier.is_cancel:
                 return False
-            self.acknowledge(barrier.checkpoint_id, self.capture())
+            self._acknowledge(barrier.checkpoint_id)
             self._shut = barrier.is_drain  # none may begin behind the last cut
         finally:
             self.mutex.release()

@@ -28,13 +28,12 @@ from holdfast.repository.lease import LOCK
 from holdfast.sinks.base import Sink
 from holdfast.spark import adapter
 from holdfast.spark.chain import Chain, read_here
-from holdfast.spark.checkpoints import Checkpointing, CheckpointStatus
+from holdfast.spark.checkpoints import Checkpointing, CheckpointStatus, Inbox
 from holdfast.spark.epochs import OnEpoch
 from holdfast.spark.session import embedded
 from holdfast.spark.spec import ACCEPTABLE, DEFAULT_RESTART, Build, StreamSpec, checked_spec
 from holdfast.spark.stream import Run, StreamCallbacks, StreamRun, StreamStatus, as_data
 from holdfast.stage import FlushObserver, Stage
-from holdfast.state import CheckpointState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -192,7 +191,7 @@ class Pipeline:
             lease = Lease.take(self.repository, locker=lambda: self._lock(session), shared=self.shared)
             undo.callback(lease.release)
             chain = Chain(self._streams, self.repository.root, session)
-            inbox: queue.SimpleQueue[tuple[int, CheckpointState]] = queue.SimpleQueue()
+            inbox: Inbox = queue.SimpleQueue()
             topology, specs = chain.join()
             run = Run(
                 spark=session,
@@ -222,6 +221,7 @@ class Pipeline:
                 program=pipeline_hash({stream.name: stream.description for stream in streams}),
                 observers=self._observers,
             )
+            checkpointing.prepare()
             return PipelineHandle(
                 self.name, run, streams, topology=topology, checkpointing=checkpointing, undo=undo.pop_all()
             )
@@ -349,7 +349,8 @@ class PipelineHandle:
     def checkpoint(self, timeout: float | None = None) -> Manifest:
         """Take a checkpoint of all streams now; return its manifest, or raise `CheckpointFailed`.
 
-        One that is under way is waited for; then this one begins. Not to be called inside an epoch, as a callback is.
+        One that is under way is waited for; then this one begins. After `timeout` seconds of waiting it is
+        `TimeoutError`; the checkpoint goes on. Refused inside a callback, which it would wait for.
         """
         return self._checkpointing.ask(Wanted()).result(timeout)
 
@@ -367,6 +368,7 @@ class PipelineHandle:
         With `savepoint` the last checkpoint is one of that name. If it fails, the streams are stopped all the same, and
         its error is raised.
         """
+        self._checkpointing.require_outside()
         streams = {stream.name: stream for stream in self._streams}
         for name in self._topology.upstream_first:
             streams[name].finish_available()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +54,8 @@ class StageKeeper:
     def __init__(self, stage: Stage[Any], repository: LocalRepository, stream: str, timeline: int, lease: int) -> None:
         self._stage = stage
         self._stream = stream
-        self._prefix = f"{stream}.t{timeline}."
-        self._own = f"{self._prefix}l{lease}."
+        self._own = f"{stream}.t{timeline}.l{lease}."
+        self._ours = re.compile(rf"{re.escape(stream)}\.t{timeline}\.l\d+\.\d+\.blocks")  # a name may hold dots
         self._lease = lease
         self._folder = repository.root / FOLDER
         self._kept: CheckpointedStage[bytes] | None = None
@@ -96,8 +97,8 @@ class StageKeeper:
         if not self._folder.is_dir():
             return
         with failing_as("clear", FOLDER):
-            for path in self._folder.glob(f"{self._prefix}*"):
-                if path.name not in (named, self._name) and path.suffix == ".blocks":
+            for path in self._folder.iterdir():
+                if self._ours.fullmatch(path.name) and path.name not in (named, self._name):
                     path.unlink(missing_ok=True)
                     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
 

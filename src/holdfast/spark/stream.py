@@ -15,7 +15,6 @@ import msgspec
 from holdfast.barrier import BarrierInjector
 from holdfast.epoch import Decision, Facts, Reach, State, unwatched
 from holdfast.errors import (
-    BadValue,
     HoldfastError,
     InDoubt,
     NotSupported,
@@ -92,7 +91,7 @@ class Run:
     callbacks: StreamCallbacks
     reach: Reach = unwatched
     clock: Callable[[], float] = time.monotonic
-    acknowledge: Callable[[int, CheckpointState], None] = _nothing
+    acknowledge: Callable[[int, CheckpointState | Exception], None] = _nothing
     build: Callable[[StreamSpec], DataFrame] = _built_alone
 
 
@@ -206,11 +205,6 @@ class StreamRun:
 
     def _built(self) -> DataFrame:
         df = self._run.build(self.spec)
-        if not getattr(df, "isStreaming", False):
-            why, do = "it is no streaming DataFrame", "read with spark.readStream, not spark.read"
-            if df is None:
-                why, do = "a streaming DataFrame is due", "let the function return it: is there a return statement?"
-            raise BadValue(what=f"what the function of stream {self.name!r} returned,", value=df, why=why, do=do)
         for source in adapter.source_names(df):
             if source in _UNREPLAYABLE:
                 raise NotSupported(
