@@ -58,7 +58,7 @@ class Fixture:
             epoch=number,
             offsets=['{"topic":{"0":123456,"1":234567,"2":345678}}'],
             rows=number * 1000,
-            confs={"spark.sql.shuffle.partitions": "200", "spark.sql.streaming.stateStore.providerClass": "rocksdb"},
+            confs={f"spark.sql.streaming.stateStore.setting.{n}": "as many and as long as Spark's" for n in range(17)},
             sinks={"out": {"epoch": number}},
             files=digest,
             file_count=len(files),
