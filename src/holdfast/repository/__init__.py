@@ -2,8 +2,9 @@
 
 from holdfast.repository.base import Data, Held, Lock, Put, Repository, checked_repository, held_key
 from holdfast.repository.blockfile import FileBlocks
-from holdfast.repository.checkpoints import Checkpoints, FileList, HeldFile, Place, Status, Summary, place_of
+from holdfast.repository.checkpoints import Checkpoints, Place, place_of
 from holdfast.repository.decisions import Decisions, Slots
+from holdfast.repository.filelist import FileList, HeldFile
 from holdfast.repository.gaps import GapRecord, Gaps
 from holdfast.repository.history import Entry, History
 from holdfast.repository.identity import Identity
@@ -12,6 +13,7 @@ from holdfast.repository.local import LocalRepository
 from holdfast.repository.memory import MemoryRepository
 from holdfast.repository.opening import open_repository
 from holdfast.repository.oslock import OsLock
+from holdfast.repository.summary import Status, Summary
 
 __all__ = [
     "Checkpoints",

@@ -22,9 +22,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -43,8 +40,10 @@ from holdfast.errors import (
     UnsupportedVersion,
 )
 from holdfast.manifest import VERSION, Manifest, StreamCut
-from holdfast.repository.base import Held, Repository, checked_repository, held_key
-from holdfast.seal import Record, SealBroken, digest_of, plain
+from holdfast.repository.base import Repository, checked_repository, held_key
+from holdfast.repository.filelist import DIGEST, FileList, HeldFile
+from holdfast.repository.summary import Head, Status, Summary
+from holdfast.seal import Record, SealBroken, digest_of
 
 OBJECTS = "objects"
 SAVEPOINTS = "savepoints"
@@ -53,10 +52,7 @@ SIDECAR = "state.bin"
 _ATTEMPT = "attempt.json"
 _ABORTED = "aborted"
 _KEPT_ABORTS = 100  # older ones tell nobody anything, once a newer checkpoint stands
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _ID = re.compile(r"[1-9][0-9]{0,18}")
-# An empty part, `.`, `..`, or a character that is no part of a path.
-_UNSOUND_PATH = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\0\\]")
 
 
 class AttemptRecord(Record, frozen=True, kw_only=True):
@@ -76,115 +72,6 @@ class AbortRecord(Record, frozen=True, kw_only=True):
     at_ms: int
     why: str
     late: list[str] = msgspec.field(default_factory=list)
-
-
-class HeldFile(msgspec.Struct, frozen=True, array_like=True):
-    """One of Spark's files at a cut: its path in the stream's checkpoint folder, its size and its SHA-256."""
-
-    path: str
-    size: int
-    sha256: str
-
-
-class FileList(msgspec.Struct, frozen=True):
-    """The files that one stream's cut needs, sorted by path. Kept as an object that is named by its own digest."""
-
-    files: list[HeldFile]
-
-    def to_bytes(self) -> bytes:
-        """Return the list as JSON, a file a line."""
-        lines = b",\n".join(msgspec.json.encode(each) for each in sorted(self.files, key=lambda each: each.path))
-        return b'{"files":[\n' + lines + b"\n]}\n"
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> FileList:
-        """Read it back; `msgspec.MsgspecError` where it is none."""
-        return msgspec.json.decode(data, type=cls)
-
-    @property
-    def bytes(self) -> int:
-        """How many bytes the files have together."""
-        return sum(each.size for each in self.files)
-
-    def unsound(self) -> str | None:
-        """Say what is wrong with the list: a path that leads elsewhere or stands there twice, or no digest."""
-        folders = _above({each.path.rpartition("/")[0] for each in self.files})
-        seen: set[str] = set()
-        for each in self.files:
-            if _UNSOUND_PATH.search(each.path):
-                return f"path {each.path!r} does not stay in its folder"
-            if each.path in seen or each.path in folders:
-                return f"path {each.path!r} is given twice"
-            if each.size < 0 or not _DIGEST.fullmatch(each.sha256):
-                return f"path {each.path!r} has no size and digest"
-            seen.add(each.path)
-        return None
-
-
-class Status(StrEnum):
-    """What a checkpoint is."""
-
-    RESTORABLE = "restorable"
-    OPEN = "open"  # being taken, or left by a driver that died
-    ABORTED = "aborted"
-    DAMAGED = "damaged"
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A checkpoint in a list."""
-
-    checkpoint: int
-    timeline: int
-    status: Status
-    timestamp_ms: int = 0
-    epochs: Mapping[str, int] | None = None  # by stream
-    rows: int = 0
-    file_count: int = 0
-    file_bytes: int = 0
-    digest: str | None = None
-    parent: str | None = None
-    savepoint: str | None = None
-    why: str | None = None  # aborted or damaged
-    lists: tuple[str, ...] = ()  # the digests of its file lists
-
-    @property
-    def name(self) -> int | str:
-        """What to ask for: the name of a savepoint, else the id."""
-        return self.savepoint or self.checkpoint
-
-    def words(self) -> str:
-        """Say it in a line."""
-        text = f"{self.savepoint or ''} ".lstrip() + f"{self.checkpoint}  timeline {self.timeline}  {self.status}"
-        if self.status is Status.RESTORABLE:
-            epochs = ", ".join(f"{stream} {epoch}" for stream, epoch in (self.epochs or {}).items())
-            text += f"  {_utc(self.timestamp_ms)}  {self.file_count} files, {self.file_bytes} bytes  epochs: {epochs}"
-        return f"{text}  {self.why}" if self.why else text
-
-    def data(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        return plain(self)
-
-
-class _Cut(msgspec.Struct):
-    epoch: int
-    files: str | None = None
-    rows: int = 0
-    file_count: int = 0
-    file_bytes: int = 0
-
-
-class _Head(msgspec.Struct):
-    """What a list shows of a manifest; the rest is not decoded."""
-
-    digest: str
-    version: int
-    checkpoint_id: int
-    timestamp_ms: int
-    timeline: int = 0
-    parent: str | None = None
-    savepoint: str | None = None
-    streams: dict[str, _Cut] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +192,7 @@ class Checkpoints:
 
     def file_list(self, place: Place, digest: str) -> FileList | str:
         """Return a list of files by its digest, or say what is wrong with it."""
-        if not _DIGEST.fullmatch(digest):
+        if not DIGEST.fullmatch(digest):
             return f"its file list is named {digest!r}, which is no digest"
         key = place.object(digest)
         try:
@@ -492,7 +379,7 @@ class Checkpoints:
             return Summary(number, timeline, Status.OPEN, savepoint=savepoint)
         try:
             digest_of(data)
-            head = msgspec.json.decode(data, type=_Head)
+            head = msgspec.json.decode(data, type=Head)
         except (SealBroken, msgspec.MsgspecError) as error:
             return Summary(number, timeline, Status.DAMAGED, savepoint=savepoint, why=f"its manifest: {error}")
         wrong = _misplaced(head, savepoint or number, timeline)
@@ -558,11 +445,6 @@ class Checkpoints:
         return int(self._clock() * 1000)
 
 
-def held_file(path: str, held: Held) -> HeldFile:
-    """Return a kept file as it stands in a list."""
-    return HeldFile(path, held.size, held.sha256)
-
-
 def _folder(timeline: int, checkpoint: int) -> str:
     return f"timelines/{timeline}/checkpoints/{checkpoint}"
 
@@ -571,16 +453,7 @@ def _abort_key(timeline: int, checkpoint: int) -> str:
     return f"timelines/{timeline}/checkpoints/{_ABORTED}/{checkpoint}.json"
 
 
-def _above(folders: set[str]) -> set[str]:
-    """Return folders, and those that they lie in."""
-    found = set(folders)
-    for folder in folders:
-        while (folder := folder.rpartition("/")[0]) and folder not in found:
-            found.add(folder)
-    return found
-
-
-def _misplaced(found: Manifest | _Head, checkpoint: int | str, timeline: int) -> str | None:
+def _misplaced(found: Manifest | Head, checkpoint: int | str, timeline: int) -> str | None:
     """Say whose a manifest is that does not stand where it belongs."""
     if isinstance(checkpoint, str):
         return None if found.savepoint == checkpoint else f"its manifest is that of savepoint {found.savepoint!r}"
@@ -594,10 +467,3 @@ def _is_name(name: str) -> bool:
         return bool(checked_name("savepoint", name))
     except BadName:  # something that a person has put there
         return False
-
-
-def _utc(timestamp_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{timestamp_ms} ms"

@@ -1,0 +1,63 @@
+"""The list of the files that one stream's cut needs: an object of its own, named by its digest."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+DIGEST = re.compile(r"[0-9a-f]{64}")
+# An empty part, `.`, `..`, or a character that is no part of a path.
+_UNSOUND_PATH = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\0\\]")
+
+
+class HeldFile(msgspec.Struct, frozen=True, array_like=True):
+    """One of Spark's files at a cut: its path in the stream's checkpoint folder, its size and its SHA-256."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class FileList(msgspec.Struct, frozen=True):
+    """The files that one stream's cut needs, sorted by path. Kept as an object that is named by its own digest."""
+
+    files: list[HeldFile]
+
+    def to_bytes(self) -> bytes:
+        """Return the list as JSON, a file a line."""
+        lines = b",\n".join(msgspec.json.encode(each) for each in sorted(self.files, key=lambda each: each.path))
+        return b'{"files":[\n' + lines + b"\n]}\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> FileList:
+        """Read it back; `msgspec.MsgspecError` where it is none."""
+        return msgspec.json.decode(data, type=cls)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes the files have together."""
+        return sum(each.size for each in self.files)
+
+    def unsound(self) -> str | None:
+        """Say what is wrong with the list: a path that leads elsewhere or stands there twice, or no digest."""
+        folders = _above({each.path.rpartition("/")[0] for each in self.files})
+        seen: set[str] = set()
+        for each in self.files:
+            if _UNSOUND_PATH.search(each.path):
+                return f"path {each.path!r} does not stay in its folder"
+            if each.path in seen or each.path in folders:
+                return f"path {each.path!r} is given twice"
+            if each.size < 0 or not DIGEST.fullmatch(each.sha256):
+                return f"path {each.path!r} has no size and digest"
+            seen.add(each.path)
+        return None
+
+
+def _above(folders: set[str]) -> set[str]:
+    """Return folders, and those that they lie in."""
+    found = set(folders)
+    for folder in folders:
+        while (folder := folder.rpartition("/")[0]) and folder not in found:
+            found.add(folder)
+    return found

@@ -1,0 +1,88 @@
+"""A checkpoint in a list: what can be told of it without reading the whole of its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from holdfast.seal import plain
+
+
+class Status(StrEnum):
+    """What a checkpoint is."""
+
+    RESTORABLE = "restorable"
+    OPEN = "open"  # being taken, or left by a driver that died
+    ABORTED = "aborted"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A checkpoint in a list."""
+
+    checkpoint: int
+    timeline: int
+    status: Status
+    timestamp_ms: int = 0
+    epochs: Mapping[str, int] | None = None  # by stream
+    rows: int = 0
+    file_count: int = 0
+    file_bytes: int = 0
+    digest: str | None = None
+    parent: str | None = None
+    savepoint: str | None = None
+    why: str | None = None  # aborted or damaged
+    lists: tuple[str, ...] = ()  # the digests of its file lists
+
+    @property
+    def name(self) -> int | str:
+        """What to ask for: the name of a savepoint, else the id."""
+        return self.savepoint or self.checkpoint
+
+    def words(self) -> str:
+        """Say it in a line."""
+        text = f"{self.savepoint or ''} ".lstrip() + f"{self.checkpoint}  timeline {self.timeline}  {self.status}"
+        if self.status is Status.RESTORABLE:
+            epochs = ", ".join(f"{stream} {epoch}" for stream, epoch in (self.epochs or {}).items())
+            text += f"  {_utc(self.timestamp_ms)}  {self.file_count} files, {self.file_bytes} bytes  epochs: {epochs}"
+        return f"{text}  {self.why}" if self.why else text
+
+    def data(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return plain(self)
+
+
+class CutHead(msgspec.Struct):
+    """What a list shows of one stream's cut."""
+
+    epoch: int
+    files: str | None = None
+    rows: int = 0
+    file_count: int = 0
+    file_bytes: int = 0
+
+
+class Head(msgspec.Struct):
+    """What a list shows of a manifest; the rest is not decoded."""
+
+    digest: str
+    version: int
+    checkpoint_id: int
+    timestamp_ms: int
+    timeline: int = 0
+    parent: str | None = None
+    savepoint: str | None = None
+    streams: dict[str, CutHead] = {}
+
+
+def _utc(timestamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
