@@ -163,4 +163,4 @@ def test_what_is_not_what_was_staged_never_enters_a_log(tmp_path: Path) -> None:
         sink.commit(key_of(1), handle | {"rows": 4})
     assert EventLog.open(tmp_path / "log").tail == 0
     sink.commit(key_of(1), handle)
-    assert sink.mark() == {"log": EventLog.open(tmp_path / "log").identity, "tail": 3}
+    assert sink.mark() == {"log": EventLog.open(sink.path).identity, "tail": 3, "path": str(sink.path)}

@@ -22,7 +22,7 @@ from holdfast.log import EventLog
 from holdfast.policy import CheckpointPolicy, Retention
 from holdfast.repository import LocalRepository
 from holdfast.restore import RestorePlan, plan_restore, restore_stream, stage_states
-from holdfast.sinks.files import FileSink
+from holdfast.sinks.log import LogSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark import adapter
 from holdfast.spark.logsource import read_log
@@ -73,11 +73,13 @@ def pipeline(folder: Path) -> Pipeline:
     made = Pipeline("cuts", folder / "root")
     rows = folder / "in"
 
-    @made.stream(sinks=[FileSink(folder / "rows")], stage=Stage(0, MsgpackCodec(int)), on_epoch=counted)
+    @made.stream(
+        sinks=[LogSink(folder / "logs" / "a", name="log")], stage=Stage(0, MsgpackCodec(int)), on_epoch=counted
+    )
     def a(spark: SparkSession) -> DataFrame:
         return spark.readStream.schema("n long, text string").option("maxFilesPerTrigger", 10).json(str(rows))
 
-    @made.stream(output_mode="update", sinks=[SqliteSink(folder / "counts.db", "counts", key=["text"])])
+    @made.stream(output_mode="update", sinks=[LogSink(folder / "logs" / "b", changelog=True, name="log")])
     def b(_: SparkSession) -> DataFrame:
         return made.read("a").groupBy("text").agg(f.count("*").alias("c"))
 
@@ -105,7 +107,7 @@ def test_checkpoints_of_a_chain_under_load_are_consistent_cuts(spark: SparkSessi
     began = time.monotonic()
     for number in chosen:
         check_cut(spark, repository, plan_restore(repository, number), feeder, tmp_path)
-    goes_on_from(spark, repository, tmp_path / "restored" / str(chosen[len(chosen) // 2]))
+    goes_on_from(spark, tmp_path, str(chosen[len(chosen) // 2]))
     print(f"{len(chosen)} of {CUTS} restored in {time.monotonic() - began:.1f} s")
 
 
@@ -117,7 +119,7 @@ def check_cut(
     found = verify(repository, number, grade=Grade.READ_DATA, read_data=read_data(spark, repository))
     assert found.ok, found.words()
     target = folder / "restored" / str(number)
-    logs = {name: EventLog.open(repository.root / "logs" / name) for name in "ab"}
+    logs = {name: EventLog.open(folder / "logs" / name) for name in "ab"}
     for name, cut in cuts.items():
         if cut.epoch:
             restore_stream(repository, plan, name, target / name)
@@ -141,9 +143,9 @@ def check_cut(
             assert state_of(spark, target / name, cuts[name]) == expected[name], (number, name)
 
 
-def goes_on_from(spark: SparkSession, repository: LocalRepository, folder: Path) -> None:
+def goes_on_from(spark: SparkSession, folder: Path, number: str) -> None:
     """Start plain Spark from a restored cut of the second stream: it comes to the exact end."""
-    log = EventLog.open(repository.root / "logs" / "a")
+    log = EventLog.open(folder / "logs" / "a")
     found: dict[str, int] = {}
 
     def take(df: DataFrame, _: int) -> None:
@@ -153,7 +155,11 @@ def goes_on_from(spark: SparkSession, repository: LocalRepository, folder: Path)
     settings = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
     with adapter.with_settings(spark, settings):
         writer = counts.writeStream.outputMode("update").foreachBatch(take)
-        query = writer.option("checkpointLocation", str(folder / "b")).trigger(availableNow=True).start()
+        query = (
+            writer.option("checkpointLocation", str(folder / "restored" / number / "b"))
+            .trigger(availableNow=True)
+            .start()
+        )
     query.awaitTermination(60)
     expected = Counter(event.payload["text"] for event in log.read())
     assert found == {text: expected[text] for text in found}

@@ -112,7 +112,7 @@ def test_every_type_comes_back_through_spark_and_through_a_cursor(spark: SparkSe
     assert list((tmp_path / "log.staging").iterdir()) == []
     sink = opened(LogSink(tmp_path / "log", entity="id", category=3, type="clock", clock="clock"), df)
     put(sink, df, 1)
-    assert sink.mark() == {"log": EventLog.open(sink.path).identity, "tail": 2}
+    assert sink.mark() == {"log": EventLog.open(sink.path).identity, "tail": 2, "path": str(sink.path)}
 
     full, empty = list(Cursor(EventLog.open(sink.path), Region()).poll_batch(9))
     assert (full.sequence, full.scope, full.entity, full.category, full.type, full.clock) == (
