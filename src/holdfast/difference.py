@@ -94,6 +94,8 @@ class StreamDifference:
             if not change.same:
                 yield name.replace("_", " "), change.words()
         for each in self.offsets:
+            if each.where == "chain":
+                continue  # of a log: it stands for the sequence beside it, and tells a person nothing
             yield f"offset of {each.source}" + f", {each.where}" * bool(each.where), f"{each.a} -> {each.b}"
         yield from ((f"behind {name!r}", change.words()) for name, change in self.lag.items() if not change.same)
         files = self.files

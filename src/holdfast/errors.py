@@ -12,6 +12,7 @@
     │   └── MissingExtra             an optional dependency is not installed
     ├── Absent (LookupError)         create it, or correct the path
     │   ├── NotFound                 no such key in the repository
+    │   │   └── RepositoryMissing    no pipeline's repository in this folder
     │   ├── BlocksMissing            no file of blocks at this path
     │   ├── CheckpointMissing        no checkpoint or savepoint of this id or name
     │   ├── LogMissing               no event log in this folder
@@ -219,8 +220,9 @@ class StageUnserializable(BadInput):
     stage: str
     why: str
     step: str = "serialize"
+    do: str = "correct the state or its codec, then restore the stage"
     says = "stage {e.stage!r}: {e.step}: {e.why}"
-    next_step = "correct the state or its codec, then restore the stage"
+    next_step = "{e.do}"
 
 
 class NotSupported(BadInput):
@@ -258,6 +260,13 @@ class NotFound(Absent):
     next_step = "check the name and the repository's root"
 
 
+class RepositoryMissing(NotFound):
+    """The folder is no pipeline's repository: it has no `holdfast.json`."""
+
+    says = "there is no pipeline's repository at {e.where}: it has no {e.key}"
+    next_step = "name the pipeline's own folder, <root>/<pipeline>; a pipeline makes it when it is first started"
+
+
 class BlocksMissing(Absent):
     """No file of blocks at this path."""
 
@@ -271,8 +280,23 @@ class CheckpointMissing(Absent):
 
     checkpoint: int | str
     where: str
-    says = "there is no {e.kind} in {e.where}"
-    next_step = "list what there is with Checkpoints(repository).all()"
+    why: str = ""  # it is not there any more
+    says = "there is no {e.kind} in {e.where}{e.reason}"
+    next_step = "{e.advice}"
+
+    @property
+    def reason(self) -> str:
+        """Why it is not there, where that is known."""
+        return f": {self.why}" if self.why else ""
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        if self.checkpoint == 0:
+            return "run the pipeline with checkpoint_every=..., or take one with its handle's checkpoint()"
+        text = "list what there is with Checkpoints(repository).all()"
+        named = isinstance(self.checkpoint, str) and self.checkpoint.isdecimal()
+        return f"{text}; an id is a number, not text" if named else text
 
     @property
     def kind(self) -> str:
@@ -895,8 +919,13 @@ class CheckpointFailed(Halted):
     checkpoint: int
     why: str
     late: tuple[str, ...] = ()
-    says = "checkpoint {e.checkpoint} was given up: {e.why}"
+    says = "{e.which}: {e.why}"
     next_step = "{e.advice}"
+
+    @property
+    def which(self) -> str:
+        """Which one it was; one that could not take an id is none."""
+        return f"checkpoint {self.checkpoint} was given up" if self.checkpoint else "a checkpoint could not be begun"
 
     @property
     def advice(self) -> str:

@@ -76,6 +76,9 @@ def seconds_of(what: str, span: object) -> float:
             why = 'a number of seconds, or text such as "500ms", "30s", "5m" or "1h", is due'
             raise BadValue(what=what, value=span, why=why)
         span = float(found[1]) * _UNITS[found[2]]
+    if isinstance(span, bool) or not (isinstance(span, int | float) or hasattr(span, "total_seconds")):
+        why = 'a number of seconds, a timedelta, or text such as "500ms", "30s", "5m" or "1h", is due'
+        raise BadValue(what=what, value=span, why=why)
     return checked_seconds(what, span)
 
 
@@ -156,6 +159,12 @@ class CheckpointPolicy:
         most = self.tolerable_failures
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 0):
             raise BadValue(what="tolerable_failures", value=most, why="a number of failures is due, or None for any")
+        if self.retention is not None and not isinstance(self.retention, Retention):
+            do = "pass retention=hf.Retention(last=10), say, or None to keep all"
+            raise BadValue(what="retention", value=self.retention, why="a Retention is due", do=do)
+        for what in ("rows", "epochs"):
+            if getattr(self, what) is not None:
+                checked_positive(f"checkpoint {what}", getattr(self, what))
         _ = (self.marks(), self.timeout_s, self.min_pause_s)  # each refuses what is no span of time
 
     @property

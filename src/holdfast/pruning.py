@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.checked import checked_type
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import Locked, PlanOutdated
 from holdfast.policy import Retention
@@ -105,6 +106,7 @@ def plan_prune(repository: Repository, retention: Retention, *, now_ms: int | No
 
     While a checkpoint is being taken, what it has held so far is shown as garbage; such a plan is outdated by then.
     """
+    checked_type("retention", retention, Retention)
     checkpoints = Checkpoints(repository)
     timeline = Identity.load(repository).timeline
     highest = checkpoints.highest()  # first: what is taken from here on makes the plan outdated

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.checked import checked_seconds
+from holdfast.checked import checked_seconds, checked_type
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import (
     Closed,
@@ -38,7 +38,7 @@ from holdfast.errors import (
 )
 from holdfast.policy import Retention
 from holdfast.pruning import Pruned, PrunePlan, apply_prune, plan_prune
-from holdfast.repository import Lease, Repository, newest_lease
+from holdfast.repository import Identity, Lease, Repository, newest_lease
 from holdfast.repository.history import somebody
 from holdfast.seal import Record
 
@@ -89,6 +89,8 @@ def request_prune(
     """
     checked_seconds("timeout_s", timeout_s)
     checked_seconds("poll_s", poll_s)
+    checked_type("retention", retention, Retention)
+    Identity.load(repository)  # before anything is written into a folder that is none
     if dry_run:
         return plan_prune(repository, retention)  # 1
     asked = _Asked(repository, retention, timeout_s)

@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from holdfast.checked import checked_type
 from holdfast.errors import AlreadyExists, BadValue, Corrupt, ManifestRefused, NotFound
 from holdfast.manifest import Manifest
 from holdfast.repository import Checkpoints, FileList, HeldFile, Identity, Place, Repository
@@ -146,6 +147,7 @@ def restore_stream(repository: Repository, plan: RestorePlan, stream: str, targe
     1. Refuse a target that holds something.  2. Put the files there, by link where that is possible.  3. Write the new
     id last: Spark takes a folder without one for a new query's, and we take it for one that was cut off.
     """
+    checked_type("plan", plan, RestorePlan)
     folder = local_path("target", target)
     found = plan.streams.get(stream)
     if found is None:

@@ -61,11 +61,15 @@ class MsgpackCodec(Generic[S]):
     def __init__(self, kind: type[S], type_name: str | None = None) -> None:
         self.type_name = type_name or (kind.__name__ if isinstance(kind, type) else str(kind))
         self._encoder = msgspec.msgpack.Encoder(order="sorted")
+        self._plain = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[S] = msgspec.msgpack.Decoder(kind)
 
     def encode(self, state: S) -> bytes:
         """Return the state as MessagePack. A state of another type is refused here: it could never be read back."""
-        data = self._encoder.encode(state)
+        try:
+            data = self._encoder.encode(state)
+        except TypeError:  # keys that are no text have no order; or what cannot be encoded at all
+            data = self._plain.encode(state)
         self._decoder.decode(data)
         return data
 
@@ -182,12 +186,16 @@ class Stage(Generic[S]):
         self.initial = self.encode(initial, "initial state")
 
     def encode(self, state: S, what: str) -> bytes:
-        """Return a state as bytes that are known to be readable, or raise `StageUnserializable`."""
+        """Return a state as bytes that are known to come back as they were, or raise `StageUnserializable`."""
+        do = "keep to values that come back the same, or give hf.Stage(initial, hf.MsgpackCodec(ItsType))"
         try:
             data = checked_bytes("encoded state", self.codec.encode(state))
-            self.codec.decode(data)
+            again = self.codec.decode(data)
         except Exception as error:
-            raise StageUnserializable(stage=what, why=str(error)) from error
+            raise StageUnserializable(stage=what, why=str(error), do=do) from error
+        if again != state and repr(again) != repr(state):  # the second is for numbers that are none: nan is not nan
+            why = "it would come back as something else, as a set inside a dict does: as a list"
+            raise StageUnserializable(stage=what, why=why, do=do)
         return data
 
 

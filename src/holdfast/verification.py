@@ -21,6 +21,7 @@ from enum import IntEnum, StrEnum
 from itertools import chain
 from typing import Any, TypeAlias
 
+from holdfast.checked import checked_type
 from holdfast.errors import BadValue, CheckpointMissing, Corrupt, NotFound, UnsupportedVersion
 from holdfast.manifest import Manifest, Severity
 from holdfast.offsets import log_edges
@@ -139,10 +140,17 @@ def verify_all(
     progress: Progress | None = None,
     read_data: ReadData | None = None,
 ) -> list[Verification]:
-    """Look at all checkpoints and savepoints, oldest first, damaged ones too; each file is read once."""
+    """Look at all checkpoints and savepoints, oldest first, damaged ones too; each file is read once.
+
+    Where there is nothing to look at, that is no good news but `CheckpointMissing`, or `RepositoryMissing`.
+    """
     look = _Look(repository, grade, progress, read_data)
     counts = (Status.RESTORABLE, Status.DAMAGED)
-    return [look.at(each.name) for each in look.summaries if each.status in counts]
+    found = [look.at(each.name) for each in look.summaries if each.status in counts]
+    if not found:
+        Identity.load(repository)
+        raise CheckpointMissing(checkpoint=0, where=repository.where)
+    return found
 
 
 class _Look:
@@ -151,6 +159,7 @@ class _Look:
     def __init__(
         self, repository: Repository, grade: Grade, progress: Progress | None, read_data: ReadData | None
     ) -> None:
+        checked_type("grade", grade, Grade)
         if grade >= Grade.READ_DATA and read_data is None:
             why = "it needs somebody who reads the data"
             raise BadValue(what="grade", value=grade.word, why=why, do="pass read_data, or choose a lower grade")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -17,26 +18,33 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from holdfast.coordinator import POINTS
+from holdfast.barrier import BarrierFlags
+from holdfast.coordinator import POINTS, Wanted
+from holdfast.epoch import Decision
 from holdfast.errors import (
     AlreadyExists,
     BadValue,
     CheckpointFailed,
     CheckpointsFailed,
+    Closed,
+    Fenced,
     NotSupported,
+    OutcomeUnknown,
+    SinkFailed,
     StorageFailed,
     StreamFailed,
 )
-from holdfast.policy import CheckpointPolicy, RestartPolicy, Retention
+from holdfast.policy import Backoff, CheckpointPolicy, RestartPolicy, Retention
 from holdfast.pruning import plan_prune
-from holdfast.repository import Checkpoints, LocalRepository, Status, place_of
+from holdfast.repository import Checkpoints, Lease, LocalRepository, Status, place_of
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sqlite import SqliteSink
+from holdfast.spark.failures import BUDGETED
 from holdfast.spark.pipeline import Pipeline, PipelineHandle
 from holdfast.spark.stream import StreamCallbacks
 from holdfast.stage import CallbackObserver
 from holdfast.testing import CrashAt, Crashed
-from holdfast.verification import verify_all
+from holdfast.verification import verify, verify_all
 
 SCHEMA = "n long, text string"
 
@@ -389,7 +397,7 @@ def test_waiting_inside_a_callback_is_refused_and_so_is_asking_after_the_end(
         handle.checkpoint(timeout=30)
         eventually(lambda: len(asked) == 2)
     assert all("inside a callback" in str(error) for error in asked)
-    with pytest.raises(CheckpointFailed, match="ended"):
+    with pytest.raises(Closed, match="ended"):
         handle.checkpoint()
 
 
@@ -440,6 +448,132 @@ def test_retention_is_kept_while_it_runs_and_decisions_that_a_checkpoint_needs_s
     assert plan_prune(chain.repository, Retention(last=2)).empty
 
 
+def test_two_savepoints_of_one_name_leave_the_first(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Single(spark, tmp_path)
+    chain.add()
+    with running(chain.pipeline(), spark) as handle:
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        asked = [handle._checkpointing.ask(Wanted(BarrierFlags.FULL_SNAPSHOT, "x")) for _ in range(2)]
+        assert asked[0].result(30).savepoint == "x"
+        with pytest.raises(CheckpointFailed, match="exists already"):
+            asked[1].result(30)
+        assert handle.checkpoint(timeout=30).checkpoint_id == 2
+    assert verify(chain.repository, "x").ok
+
+
+def test_a_driver_that_was_replaced_deletes_nothing_when_it_gives_up(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Single(spark, tmp_path, shared=True)
+    gate, inside = threading.Event(), threading.Event()
+
+    def slow(df: DataFrame, stage: Any) -> DataFrame:
+        inside.set()
+        gate.wait(60)
+        return df
+
+    chain.add()
+    handle = chain.pipeline({"a": slow}).start(spark, checkpoint_every=CheckpointPolicy(timeout=0.5))
+    inside.wait(60)
+    ticket = handle._checkpointing.ask(Wanted(BarrierFlags.FULL_SNAPSHOT, "x"))
+    eventually(lambda: handle.status().checkpoints.under_way == 1)
+    Lease.take(chain.repository, locker=lambda: None, shared=True)
+    others = chain.repository.root / "savepoints/x/manifest.json"
+    others.parent.mkdir(parents=True)
+    others.write_text("of the newer driver")
+    with pytest.raises(Closed):
+        ticket.result(30)
+    gate.set()
+    with pytest.raises(Fenced):
+        handle.await_termination(30)
+    assert others.exists()
+    assert ids(chain, Status.ABORTED) == []
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_nobody_acknowledges_for_a_stream_whose_last_epoch_is_in_doubt(
+    spark: SparkSession, tmp_path: Path, unknown: bool
+) -> None:
+    """Its readers may have that epoch: the cut must lie behind it. Also where it is not known if it was decided."""
+    chain = Single(spark, tmp_path, backoff=Backoff(first=0.05, longest=0.05))
+    made = chain.pipeline()
+    policy = RestartPolicy.bounded(1000, within=600)
+    made._streams["a"] = dataclasses.replace(made._streams["a"], restart=dict.fromkeys(BUDGETED, policy))
+    handle = made.start(spark, checkpoint_every=CheckpointPolicy(timeout=1))
+    try:
+        stream = handle._streams[0]
+        sink, close, commit = stream.spec.sinks[0], stream._decisions.close, stream.spec.sinks[0].commit
+
+        def refuse(*_: Any) -> None:
+            raise SinkFailed(sink="a", action="commit", why="the server is away")
+
+        def decide(decision: Decision) -> Decision:
+            close(decision)
+            stream._decisions.close = close  # type: ignore[method-assign]
+            raise OutcomeUnknown(action="write", key="epochs/1.1.json", why="on purpose")
+
+        sink.commit = refuse  # type: ignore[method-assign]
+        if unknown:
+            stream._decisions.close = decide  # type: ignore[method-assign]
+        chain.add()
+        eventually(lambda: handle.status().streams["a"].restarts > 2)
+        with pytest.raises(CheckpointFailed, match="a did not acknowledge"):
+            handle.checkpoint(timeout=30)
+        sink.commit = commit  # type: ignore[method-assign]
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        assert handle.checkpoint(timeout=30).streams["a"].epoch == 1
+    finally:
+        handle.stop()
+
+
+def test_stop_from_a_callback_of_checkpoints_ends_the_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+    handles: list[PipelineHandle] = []
+    told = StreamCallbacks(on_checkpoint=lambda *_: handles[0].stop())
+    chain = Single(spark, tmp_path, callbacks=told)
+    handles.append(chain.pipeline().start(spark))
+    handles[0].checkpoint(timeout=30)
+    assert handles[0].await_termination(30).streams["a"].state == "stopped"
+
+
+def test_drain_ends_though_input_never_pauses(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Single(spark, tmp_path)
+    over = threading.Event()
+
+    def feed() -> None:
+        while not over.wait(0.02):
+            chain.add()
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    try:
+        handle = chain.pipeline().start(spark)
+        eventually(lambda: handle.status().streams["a"].epoch >= 1)
+        began = time.monotonic()
+        manifest = handle.drain(timeout=1)
+        assert time.monotonic() - began < 20
+    finally:
+        over.set()
+        feeding.join()
+    assert manifest.streams["a"].epoch == handle.await_termination(30).streams["a"].epoch
+
+
+def test_a_last_checkpoint_that_fails_is_tried_once(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Single(spark, tmp_path)
+    chain.add()
+    chain.repository.root.mkdir(parents=True)
+    (chain.repository.root / "objects").write_text("in the way")
+    status = chain.pipeline().run(spark, available_now=True, checkpoint_every="1h")
+    assert (status.streams["a"].epoch, status.checkpoints.taken, status.checkpoints.failed) == (1, 0, 1)
+    assert status.checkpoints.last_error
+
+
+def test_another_pipelines_stream_is_not_read_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path)
+    made, other = Pipeline("one", tmp_path / "root"), Pipeline("two", tmp_path / "root")
+    made.stream(lambda _: chain.source(), name="a", sinks=[FileSink(tmp_path / "a")])
+    made.stream(lambda _: other.read("a"), name="b", sinks=[FileSink(tmp_path / "b")])
+    with pytest.raises(NotSupported, match="belongs to pipeline 'one'"):
+        made.start(spark)
+
+
 # --- crashes ---
 
 
@@ -456,7 +590,7 @@ def test_a_crash_at_any_point_leaves_the_last_checkpoint_the_last(
     crash = CrashAt(point)
     handle = chain.pipeline().start(spark, reach=crash)
     eventually(lambda: handle.status().streams["a"].epoch == 2)
-    with pytest.raises(CheckpointFailed):
+    with pytest.raises(Closed):
         if point == "checkpoint aborted":
             handle._streams[0].snapshots = None  # type: ignore[assignment] # so that it cannot be taken
         handle.checkpoint(timeout=30)

@@ -129,7 +129,7 @@ def check_cut(
     assert sorted(map(key, given)) == sorted(map(key, read)), number  # what the upstream has given is what it has read
     assert len(read) == cuts["a"].rows
     if cuts["a"].epoch:
-        assert MsgpackCodec(int).decode(stage_states(repository, plan)["a.stage"]) == len(read)
+        assert MsgpackCodec(int).decode(stage_states(repository, plan)["a/stage"]) == len(read)
     expected: dict[str, dict[Any, Any]] = {
         "b": dict(Counter(row["text"] for row in given[: sequence(cuts["b"])])),
         "c": {},

@@ -13,7 +13,7 @@ from holdfast.epoch import Facts
 from holdfast.errors import BadValue, StageUnserializable, StreamChanged, StreamFailed
 from holdfast.repository import Decisions, LocalRepository
 from holdfast.spark.stages import INLINE, StageKeeper
-from holdfast.stage import MsgpackCodec, Stage
+from holdfast.stage import MsgpackCodec, Stage, StageView
 from holdfast.testing import CrashAt
 from rig import Rig, SqliteTarget
 
@@ -124,9 +124,37 @@ def test_a_stateful_stream_may_have_a_stage(spark: SparkSession, tmp_path: Path)
     assert target.visible(spark, "text n") == [("row 1", 3), ("row 2", 1)]
 
 
+def test_a_paused_driver_removes_no_state_of_a_newer_one_nor_of_a_stream_of_a_like_name(tmp_path: Path) -> None:
+    repository, stage = LocalRepository(tmp_path), Stage(b"")
+    first, second = (StageKeeper(stage, repository, "s", 1, lease) for lease in (1, 2))
+    old = first.seal(StageView(b"a" * 50_000), first.load(None))
+    new = second.seal(StageView(b"b" * 50_000), second.load(old.record))
+    alike = StageKeeper(stage, repository, "s.t1.l1", 1, 1)
+    like = alike.seal(StageView(b"c" * 50_000), alike.load(None))
+    second.settle(new)
+    first.settle(old)  # it wakes up
+    assert StageKeeper(stage, repository, "s", 1, 3).load(new.record).data == new.data
+    assert StageKeeper(stage, repository, "s.t1.l1", 1, 3).load(like.record).data == like.data
+    for each in (first, second, alike):
+        each.close()
+
+
+@pytest.mark.parametrize("state", [{"seen": {1, 2}}, {"when": (1, 2)}])
+def test_a_state_that_would_come_back_as_something_else_is_refused(state: Any) -> None:
+    with pytest.raises(StageUnserializable, match="come back as something else"):
+        Stage(state)
+
+
+def test_keys_that_are_no_text_and_numbers_that_are_none_are_kept() -> None:
+    stage = Stage({1: 2, 3: float("nan")})
+    assert repr(stage.codec.decode(stage.initial)) == "{1: 2, 3: nan}"
+
+
 def test_what_cannot_be_kept_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="belong together"):
         rig(spark, tmp_path, on_epoch=None).pipeline()
+    with pytest.raises(BadValue, match="too many positional"):
+        rig(spark, tmp_path, on_epoch=lambda df: df).pipeline()
     with pytest.raises(StageUnserializable):
         Stage(object())
     made = rig(spark, tmp_path, on_epoch=lambda *_: None)

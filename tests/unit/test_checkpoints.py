@@ -11,6 +11,7 @@ from holdfast.barrier import BarrierFlags
 from holdfast.errors import (
     AlreadyExists,
     BadName,
+    BadValue,
     CheckpointDamaged,
     CheckpointFailed,
     CheckpointMissing,
@@ -210,9 +211,11 @@ def test_a_damaged_savepoint_is_shown_and_never_given_up(made: Fabricated) -> No
     flip(made.repository, "savepoints/before/manifest.json")
     assert [each.status for each in again(made).savepoints()] == [Status.DAMAGED]
     assert again(made).close_open(1, 2) == []
-    for asked in (0, -1, number):
-        with pytest.raises(CheckpointMissing):
-            again(made).find(asked)
+    for asked in (0, -1, 1.5, None):
+        with pytest.raises(BadValue, match="at least 1"):
+            again(made).find(asked)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointMissing):
+        again(made).find(number)
     with pytest.raises(CheckpointDamaged, match="before"):
         again(made).read("before")
     made.repository.put("savepoints/before/manifest.json", sound)  # put back from a copy

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from holdfast.barrier import BarrierFlags
-from holdfast.checked import checked_name
+from holdfast.checked import checked_name, checked_positive
 from holdfast.errors import (
     AlreadyExists,
     BadName,
@@ -145,19 +145,23 @@ class Checkpoints:
 
     def find(self, checkpoint: int | str) -> tuple[Place, int]:
         """Return where a checkpoint is and in which timeline (0 for a savepoint), or raise `CheckpointMissing`."""
+        why = ""
         if isinstance(checkpoint, str):
             if checkpoint in self._finished():
                 return place_of(0, 0, checkpoint), 0
-        elif checkpoint > 0:
+        else:
+            checked_positive("checkpoint", checkpoint)
             for timeline in reversed(self.timelines()):
                 place, aborted = place_of(timeline, checkpoint), _abort_key(timeline, checkpoint)
                 there = self.repository.sizes([place.manifest, aborted])
                 if there[place.manifest] is not None and there[aborted] is None:
                     return place, timeline
+                if there[aborted] is not None:
+                    why = self._summary(timeline, checkpoint, {checkpoint: ""}).why or ""
             for each in self.savepoints():
                 if each.checkpoint == checkpoint:
                     return place_of(0, 0, each.savepoint), 0
-        raise CheckpointMissing(checkpoint=checkpoint, where=self.repository.where)
+        raise CheckpointMissing(checkpoint=checkpoint, where=self.repository.where, why=why)
 
     def latest(self, timeline: int) -> Manifest:
         """Return the newest restorable checkpoint's manifest.

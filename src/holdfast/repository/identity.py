@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from holdfast.checked import checked_name, checked_positive
-from holdfast.errors import AlreadyExists, BadValue
+from holdfast.errors import AlreadyExists, BadValue, NotFound, RepositoryMissing
 from holdfast.repository.base import Repository, checked_repository
 from holdfast.seal import Record
 
@@ -33,8 +33,12 @@ class Identity(Record, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, repository: Repository) -> Identity:
-        """Return who a repository is; `NotFound` where it is none yet."""
-        return cls.unsealed(checked_repository(repository).read(KEY), KEY)
+        """Return who a repository is; `RepositoryMissing` where it is none yet."""
+        try:
+            data = checked_repository(repository).read(KEY)
+        except NotFound:
+            raise RepositoryMissing(key=KEY, where=repository.where) from None
+        return cls.unsealed(data, KEY)
 
     def begin_timeline(self, repository: Repository, timeline: int) -> Identity:
         """Make `timeline` the current one. For the holder of the lease; timelines only go up."""

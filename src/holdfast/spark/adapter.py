@@ -135,6 +135,14 @@ def source_names(df: DataFrame) -> list[str]:
     ]
 
 
+def let_replace_sources(spark: SparkSession) -> None:
+    """Let a source be registered again without a warning of Spark's: it is done on purpose."""
+    with contextlib.suppress(Exception):  # another logger is in use: then it warns
+        logging_: Any = spark._jvm.org.apache.logging.log4j
+        name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+        logging_.core.config.Configurator.setLevel(name, logging_.Level.ERROR)
+
+
 # --- freezing rows ---
 
 

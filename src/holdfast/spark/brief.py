@@ -23,7 +23,8 @@ def brief(error: BaseException) -> str:
     words = lines[0] if not telling else f"{lines[0]} ... {telling[-1]}"
     if ours := _OURS.search(text):
         words = ours[0]  # said in another process: it needs no words of Spark's around it
-    return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 3]}..."
+    words = words if len(words) <= _LONGEST else f"{words[: _LONGEST - 3]}..."
+    return " ".join([words, *(f"({note})" for note in getattr(error, "__notes__", []))])
 
 
 def kind_told(error: BaseException) -> type[HoldfastError] | None:

@@ -2,7 +2,7 @@
 
 `pipeline.read("orders")`, called inside the function of a stream, is an edge to the stream `orders`, which is built
 first if it was not. The two are joined by an event log: the `LogSink` that `orders` has, or else one that it is given
-for this, in the repository under `logs/<stream>`.
+for this, in the repository under `logs/<stream>/log`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _building: ContextVar[tuple[Chain, str] | None] = ContextVar("holdfast_building"
 class Chain:
     """The streams of one run, and who reads from whom."""
 
-    def __init__(self, specs: Mapping[str, StreamSpec], root: Path, spark: SparkSession) -> None:
+    def __init__(self, pipeline: str, specs: Mapping[str, StreamSpec], root: Path, spark: SparkSession) -> None:
+        self.pipeline = pipeline
         self._specs = specs
         self._root = root
         self._spark = spark
@@ -77,7 +78,7 @@ class Chain:
             raise BadValue(what="stream to read", value=stream, why=why, do=do)
         if not logs and stream not in self._inner:
             name = self._specs[stream].name
-            self._inner[stream] = LogSink(self._root / FOLDER / name, name=_INNER, changelog=True)
+            self._inner[stream] = LogSink(self._root / FOLDER / name / _INNER, name=_INNER, changelog=True)
         log = logs[0] if logs else self._inner[stream]
         if not log.exists():
             log.make(self._frame(stream).schema)
@@ -124,4 +125,8 @@ def read_here(pipeline: str, stream: str, rows_per_epoch: int | None) -> DataFra
         do = "call it inside the function of the stream that reads, or use hf.read_log with the log's path"
         raise NotSupported(what=f"reading stream {stream!r} of pipeline {pipeline!r} here", why=why, do=do)
     chain, reader = found
+    if chain.pipeline != pipeline:
+        why = f"stream {reader!r} belongs to pipeline {chain.pipeline!r}"
+        do = "read another pipeline's log by its path, with hf.read_log"
+        raise NotSupported(what=f"reading stream {stream!r} of pipeline {pipeline!r} here", why=why, do=do)
     return chain.read(reader, stream, rows_per_epoch)

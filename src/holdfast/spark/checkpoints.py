@@ -27,6 +27,7 @@ from holdfast.errors import (
     CheckpointFailed,
     CheckpointMissing,
     CheckpointsFailed,
+    Closed,
     Corrupt,
     Fenced,
     HoldfastError,
@@ -110,6 +111,8 @@ class Checkpointing:
         self._cancelled = threading.Event()
         self._asked = threading.Lock()
         self._tickets: list[Future[Manifest]] = []
+        self._tried_last = False  # the one at the end of what was available
+        self._last_wish: Wanted | None = None  # to be taken when every stream has ended
         self._closed = False  # nobody will look at a ticket any more
         self._attempt: _Attempt | None = None
         self._parent: str | None = None
@@ -144,15 +147,36 @@ class Checkpointing:
         ticket: Future[Manifest] = Future()
         with self._asked:
             if self._closed:
-                raise CheckpointFailed(checkpoint=0, why="the pipeline has ended")
+                raise self._over()
             self._schedule.ask(Wanted(wanted.flags, wanted.savepoint, ticket))
             self._tickets.append(ticket)
         self._wake.set()
         return ticket
 
+    def ask_at_end(self, wanted: Wanted) -> Future[Manifest]:
+        """Let a checkpoint be taken when every stream has ended, as the last thing of all."""
+        self.require_outside()
+        if wanted.savepoint is not None:
+            self._checkpoints.require_free(wanted.savepoint)
+        ticket: Future[Manifest] = Future()
+        with self._asked:
+            if self._closed:
+                raise self._over()
+            self._last_wish = Wanted(wanted.flags, wanted.savepoint, ticket)
+            self._tickets.append(ticket)
+        return ticket
+
+    def _over(self) -> Closed:
+        return Closed(what=f"pipeline {self._run.identity.pipeline!r}", do="start it again: it has ended")
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the caller is in the thread that takes checkpoints, as a callback is."""
+        return self._thread is threading.current_thread()
+
     def require_outside(self) -> None:
         """Refuse to wait for a checkpoint where the waiting itself would keep it from being taken."""
-        if self._thread is threading.current_thread() or any(each.is_inside for each in self._streams.values()):
+        if self.is_inside or any(each.is_inside for each in self._streams.values()):
             why = "it waits for the very thread that asks for it"
             do = "ask from a thread of your own: callbacks are called inside an epoch, or by what takes checkpoints"
             raise NotSupported(what="waiting for a checkpoint inside a callback", why=why, do=do)
@@ -206,7 +230,7 @@ class Checkpointing:
                 self._closed = True
                 left = [ticket for ticket in self._tickets if not ticket.done()]
             for ticket in left:
-                ticket.set_exception(CheckpointFailed(checkpoint=0, why="the pipeline has ended"))
+                ticket.set_exception(self._over())
 
     def _turn(self) -> bool:
         """Do what can be done now; return whether there will be more."""
@@ -256,9 +280,14 @@ class Checkpointing:
 
     def _the_last_one(self) -> Wanted | None:
         """What has gone through since the last checkpoint deserves one, where all that was available has."""
+        if self._ending.is_set() and self._last_wish is not None:
+            wish, self._last_wish = self._last_wish, None
+            return wish
         if not self._ending.is_set() or not self._run.available_now or self._policy.marks() is None:
             return None
-        return None if any(stream.failed for stream in self._streams.values()) else Wanted()
+        failed = any(stream.failed for stream in self._streams.values())
+        tried, self._tried_last = self._tried_last, True
+        return None if tried or failed else Wanted()
 
     def _is_news(self) -> bool:
         """Whether any stream has gone on since the last checkpoint."""
@@ -269,11 +298,13 @@ class Checkpointing:
     def _begin(self, wanted: Wanted) -> None:
         try:
             self._run.lease.check()
+            if wanted.savepoint is not None:
+                self._checkpoints.require_free(wanted.savepoint)  # another may have been given the name meanwhile
             with self._durably():
                 number = self._checkpoints.claim(self._timeline, self._run.lease.number, int(wanted.flags))
         except Fenced:
             raise
-        except Exception as error:  # the storage's: the streams go on
+        except Exception as error:  # a name that is taken, or the storage's: the streams go on
             self._failed_with(wanted, CheckpointFailed(checkpoint=0, why=brief(error)))
             return
         cut = Cut(number, wanted.flags, self._topology, self._run.clock(), self._policy.timeout_s)
@@ -359,12 +390,12 @@ class Checkpointing:
         for stream in cut.give_up(why):
             self._streams[stream].injector.trigger(cut.checkpoint, BarrierFlags.CANCEL)
         error = CheckpointFailed(checkpoint=cut.checkpoint, why=why, late=late)
-        try:
+        try:  # what a savepoint has copied stays: the same name uses it, or the next start removes it
+            self._run.lease.check()
             with self._durably():
-                number = self._run.lease.number
-                self._checkpoints.abort(self._timeline, cut.checkpoint, number, why, late)
-                if attempt.wanted.savepoint is not None:
-                    self._run.repository.clear(attempt.place.folder)
+                self._checkpoints.abort(self._timeline, cut.checkpoint, self._run.lease.number, why, late)
+        except Fenced:
+            raise
         except HoldfastError as trouble:  # the next driver gives it up
             _log.warning("checkpoint %d could not be marked as given up: %s", cut.checkpoint, trouble.summary)
         self._run.reach("checkpoint aborted")
@@ -376,8 +407,8 @@ class Checkpointing:
         self._last_error = error.summary
         _log.warning("%s", error)
         tolerable = self._schedule.ended(self._progress(), restorable=False)
-        self._tell(self._run.callbacks.on_checkpoint_failed, error)
         self._answer(wanted, error)
+        self._tell(self._run.callbacks.on_checkpoint_failed, error)
         if not tolerable:
             name, many = self._run.identity.pipeline, self._schedule.failures
             self.error = CheckpointsFailed(pipeline=name, failures=many, why=error.why)
@@ -387,8 +418,8 @@ class Checkpointing:
         self._taken += 1
         _log.info("checkpoint %d is restorable: %s", manifest.checkpoint_id, _words(manifest))
         self._schedule.ended(self._progress(), restorable=True)
-        self._tell(self._run.callbacks.on_checkpoint, manifest)
         self._answer(wanted, manifest)
+        self._tell(self._run.callbacks.on_checkpoint, manifest)
 
     def _answer(self, wanted: Wanted, outcome: Manifest | CheckpointFailed) -> None:
         ticket: Future[Manifest] | None = wanted.ticket
@@ -415,7 +446,7 @@ class Checkpointing:
         with self._durably():
             cuts = {name: self._stream_cut(name, attempt) for name in self._streams}
             states = {
-                f"{name}.{STAGE}": state.operator_states[STAGE]
+                f"{name}/{STAGE}": state.operator_states[STAGE]
                 for name, state in attempt.cut.states.items()
                 if STAGE in state.operator_states
             }
@@ -433,12 +464,12 @@ class Checkpointing:
         self, attempt: _Attempt, cuts: Mapping[str, StreamCut], states: Mapping[str, Any], checksum: str | None
     ) -> Manifest:
         sources = {
-            f"{name}.{number}": ConnectorCheckpoint({"offset": offset}, cut.epoch)
+            f"{name}/{number}": ConnectorCheckpoint({"offset": offset}, cut.epoch)
             for name, cut in cuts.items()
             for number, offset in enumerate(cut.offsets)
             if offset is not None
         }
-        sinks = {f"{name}.{sink}": int(note["epoch"]) for name, cut in cuts.items() for sink, note in cut.sinks.items()}
+        sinks = {f"{name}/{sink}": int(note["epoch"]) for name, cut in cuts.items() for sink, note in cut.sinks.items()}
         return Manifest(
             checkpoint_id=attempt.cut.checkpoint,
             epoch=max(stream.injector.epoch for stream in self._streams.values()),

@@ -14,6 +14,7 @@ import json
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -320,7 +321,12 @@ class EpochRunner:
         if self._stage is None or self._on_epoch is None or self.course.stage is None:
             return rows, self.course.stage
         view = self._stage.view(self.course.stage)
-        made = self._on_epoch(rows, view)
+        try:
+            made = self._on_epoch(rows, view)
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            error.add_note(f"on_epoch of stream {self.owner.stream!r}, {frame.filename}:{frame.lineno}")
+            raise
         if getattr(made, "isStreaming", True):
             do = "let on_epoch(df, stage) return a DataFrame made from the one that it is given"
             raise BadValue(what=f"what on_epoch of stream {self.owner.stream!r} returned,", value=made, why=_DUE, do=do)
@@ -344,6 +350,7 @@ class EpochRunner:
         the next try has a slot of its own.
         """
         ours = Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=self._lease.number, facts=facts.plain())
+        self.unfinished = True  # before: a failure may leave it unknown whether it was decided
         stands = self._decisions.close(ours)
         if stands != ours:
             self._move(Move.LOSE)
@@ -352,7 +359,6 @@ class EpochRunner:
             self._lease.check()
             why = f"lease {stands.lease} closed it with {stands.verdict} at the same moment"
             raise StorageFailed(action="decide", key=str(attempt), why=why)
-        self.unfinished = True
         self._move(Move.DECIDE)
 
     def _commit(self, attempt: Attempt, lease: int, facts: Facts) -> None:
@@ -435,7 +441,7 @@ class EpochRunner:
             if barrier is None or barrier.is_cancel:
                 return False
             self._acknowledge(barrier.checkpoint_id)
-            self._shut = barrier.is_drain  # none may begin behind the last cut
+            self._shut = self._shut or barrier.is_drain  # none may begin behind the last cut
         finally:
             self.mutex.release()
         if barrier.is_drain:

@@ -16,12 +16,12 @@ Not done: a segment is never split between partitions, because whoever reads a p
 from __future__ import annotations
 
 import os
+import threading
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import pyarrow as pa
 from pyspark.sql import functions as f
@@ -36,6 +36,7 @@ from holdfast.loghead import SEGMENTS, read_about, read_schema, read_segment
 from holdfast.ranges import Segment
 from holdfast.repository.files import hadoop_address, local_path
 from holdfast.sinks.logtypes import arrow_of, spark_of
+from holdfast.spark import adapter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +50,7 @@ _DEFAULT_PARTITIONS = 8
 _CHAIN_DIGITS = 16
 _BATCH_ROWS = 32_768
 
-_registered: WeakSet[SparkSession] = WeakSet()
+_loading = threading.Lock()
 
 
 def read_log(spark: SparkSession, path: str | os.PathLike[str], *, rows_per_epoch: int | None = None) -> DataFrame:
@@ -60,14 +61,16 @@ def read_log(spark: SparkSession, path: str | os.PathLike[str], *, rows_per_epoc
     """
     folder = local_path("event log", path)
     spark_schema(folder)  # said here, in our words, before Spark says it in its own
-    if spark not in _registered:
-        spark.dataSource.register(LogSource)
-        _registered.add(spark)
     reader = spark.readStream.format(FORMAT).option(_PATH, str(folder))
     reader = reader.option(_PARTITIONS, str(spark.sparkContext.defaultParallelism))
     if rows_per_epoch is not None:
         reader = reader.option(_MAX_ROWS, str(checked_positive("rows per epoch", rows_per_epoch)))
-    return reader.load()
+    with _loading:
+        # Each reader registers anew: two queries that share one registration share a map of the JVM's, which one of
+        # them may be changing while the other's tasks are serialized.
+        adapter.let_replace_sources(spark)
+        spark.dataSource.register(LogSource)
+        return reader.load()
 
 
 def load_log(spark: SparkSession, path: str | os.PathLike[str], *, start: int = 0, end: int | None = None) -> DataFrame:

@@ -8,6 +8,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +21,7 @@ from holdfast.coordinator import Topology, Wanted
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import AlreadyExists, BadValue, Fenced, NotFound, NotSupported, StreamFailed
 from holdfast.manifest import Manifest, pipeline_hash
-from holdfast.policy import Backoff, CheckpointPolicy, RestartPolicy
+from holdfast.policy import Backoff, CheckpointPolicy, RestartPolicy, seconds_of
 from holdfast.recovery import RecoveryPlan
 from holdfast.repository import Identity, Lease, LocalRepository
 from holdfast.repository.files import failing_as, local_path, make_folder
@@ -181,16 +182,15 @@ class Pipeline:
         wants to go on with: "sinks" (they changed), "gaps" (an epoch begins elsewhere), "replay" (a state was rebuilt
         otherwise). `reach` is called at each point of the protocol, for tests.
         """
-        accepted = _checked_accept(accept)
+        accepted, policy = _checked_accept(accept), _checked_policy(checkpoint_every)
         session, undo = self._session(spark)
         with undo:
             adapter.require_classic(session)
             self._require_reachable(session)
-            policy = _checked_policy(checkpoint_every)
             retain = max(adapter.require_retention(session), adapter.RETAINED)
             lease = Lease.take(self.repository, locker=lambda: self._lock(session), shared=self.shared)
             undo.callback(lease.release)
-            chain = Chain(self._streams, self.repository.root, session)
+            chain = Chain(self.name, self._streams, self.repository.root, session)
             inbox: Inbox = queue.SimpleQueue()
             topology, specs = chain.join()
             run = Run(
@@ -253,10 +253,11 @@ class Pipeline:
 
         SIGTERM and Ctrl-C end every stream at its epoch's end; a second one ends them at once.
         """
+        policy = _checked_policy(checkpoint_every)
         session, undo = self._session(spark)  # first: Spark takes Ctrl-C for itself when it starts
         with undo, _signals() as asked:
             handle = self.start(
-                session, available_now=available_now, checkpoint_every=checkpoint_every, accept=accept, reach=reach
+                session, available_now=available_now, checkpoint_every=policy, accept=accept, reach=reach
             )
             try:
                 while not handle.wait(_LOOK_S):
@@ -346,38 +347,54 @@ class PipelineHandle:
         """What recovery found and did, by stream."""
         return {stream.name: stream.plan for stream in self._streams if stream.plan is not None}
 
-    def checkpoint(self, timeout: float | None = None) -> Manifest:
+    def checkpoint(self, timeout: float | str | timedelta | None = None) -> Manifest:
         """Take a checkpoint of all streams now; return its manifest, or raise `CheckpointFailed`.
 
         One that is under way is waited for; then this one begins. After `timeout` seconds of waiting it is
         `TimeoutError`; the checkpoint goes on. Refused inside a callback, which it would wait for.
         """
-        return self._checkpointing.ask(Wanted()).result(timeout)
+        return self._waited(Wanted(), timeout)
 
-    def savepoint(self, name: str, timeout: float | None = None) -> Manifest:
+    def savepoint(self, name: str, timeout: float | str | timedelta | None = None) -> Manifest:
         """Take a checkpoint that is kept under a name until it is deleted, with copies of all that it needs."""
-        return self._checkpointing.ask(Wanted(BarrierFlags.FULL_SNAPSHOT, name)).result(timeout)
+        return self._waited(Wanted(BarrierFlags.FULL_SNAPSHOT, name), timeout)
+
+    def _waited(self, wanted: Wanted, timeout: float | str | timedelta | None) -> Manifest:
+        seconds = None if timeout is None else seconds_of("timeout", timeout)
+        ticket = self._checkpointing.ask(wanted)
+        try:
+            return ticket.result(seconds)
+        except TimeoutError:
+            if ticket.done():
+                raise
+            raise TimeoutError(f"the checkpoint was not taken within {seconds:g} s; it goes on") from None
 
     def cancel_checkpoint(self) -> None:
         """Give up the checkpoint that is under way, if there is one."""
         self._checkpointing.cancel()
 
-    def drain(self, savepoint: str | None = None, timeout: float | None = None) -> Manifest:
-        """Let what is available go through, upstream first; take a last checkpoint and stop every stream at it.
+    def drain(self, savepoint: str | None = None, timeout: float | str | timedelta = 60.0) -> Manifest:
+        """Let what is available go through, stop every stream, and take a last checkpoint; return its manifest.
 
-        With `savepoint` the last checkpoint is one of that name. If it fails, the streams are stopped all the same, and
-        its error is raised.
+        Upstream first: when a stream has ended, those who read from it take in all that it has given. Input that never
+        pauses is taken in for `timeout` seconds at most; the rest is for the next start. With `savepoint` the last
+        checkpoint is one of that name. If it fails the streams are stopped all the same, and its error is raised.
         """
-        self._checkpointing.require_outside()
+        deadline = time.monotonic() + seconds_of("timeout", timeout)
+        flags = BarrierFlags.DRAIN | (BarrierFlags.FULL_SNAPSHOT if savepoint else BarrierFlags.NONE)
+        ticket = self._checkpointing.ask_at_end(Wanted(flags, savepoint))
+        self.stopping = True
         streams = {stream.name: stream for stream in self._streams}
         for name in self._topology.upstream_first:
-            streams[name].finish_available()
-        flags = BarrierFlags.DRAIN | (BarrierFlags.FULL_SNAPSHOT if savepoint else BarrierFlags.NONE)
-        try:
-            manifest = self._checkpointing.ask(Wanted(flags, savepoint)).result(timeout)
-        finally:
-            self.stop()
-        return manifest
+            finishing = threading.Thread(target=streams[name].finish_available, daemon=True)
+            finishing.start()
+            finishing.join(max(deadline - time.monotonic(), _LOOK_S))
+            if self._run.available_now:
+                self._threads[name].join(max(deadline - time.monotonic(), _LOOK_S))
+            streams[name].stop()
+            self._threads[name].join()
+        self._over.wait()
+        return ticket.result()
 
     def stop(self) -> None:
         """End every stream at its epoch's end; returns when they have ended and all is given back.
@@ -385,6 +402,9 @@ class PipelineHandle:
         From inside an epoch, as in a callback, it returns at once: the end is asked for.
         """
         self.stopping = True
+        if self._checkpointing.is_inside:
+            threading.Thread(target=self.stop, name="holdfast-stop", daemon=True).start()
+            return
         if any(stream.is_inside for stream in self._streams):
             for stream in self._streams:
                 stream.ask_to_stop()

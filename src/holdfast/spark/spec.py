@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -125,12 +126,19 @@ def checked_reads(stream: str, reads: object) -> tuple[str, ...]:
 def checked_stage(stream: str, stage: object, on_epoch: object) -> tuple[Stage[Any] | None, OnEpoch | None]:
     """Return stage and function: both, or none. A state given bare is the one that the stage begins with."""
     if (stage is None) != (on_epoch is None):
-        why = "stage= and on_epoch= belong together"
-        raise BadValue(what=f"stream {stream!r}", value=stage or on_epoch, why=why, do="give both, or none")
+        given = "stage=" if on_epoch is None else "on_epoch="
+        why = f"stage= and on_epoch= belong together, and it has {given} alone"
+        raise BadValue(what="stream", value=stream, why=why, do="give both, or none")
     if stage is None or on_epoch is None:
         return None, None
     if not callable(on_epoch):
         raise BadValue(what="on_epoch", value=on_epoch, why="a function of (df, stage) is due")
+    try:
+        inspect.signature(on_epoch).bind(None, None)
+    except TypeError as error:
+        raise BadValue(what="on_epoch", value=on_epoch, why=f"a function of (df, stage) is due: {error}") from None
+    except ValueError:
+        pass  # a builtin tells nothing of itself
     return stage if isinstance(stage, Stage) else Stage(stage), on_epoch
 
 

@@ -55,7 +55,7 @@ class StageKeeper:
         self._stage = stage
         self._stream = stream
         self._own = f"{stream}.t{timeline}.l{lease}."
-        self._ours = re.compile(rf"{re.escape(stream)}\.t{timeline}\.l\d+\.\d+\.blocks")  # a name may hold dots
+        self._ours = re.compile(rf"{re.escape(stream)}\.t{timeline}\.l(\d+)\.\d+\.blocks")  # a name may hold dots
         self._lease = lease
         self._folder = repository.root / FOLDER
         self._kept: CheckpointedStage[bytes] | None = None
@@ -92,13 +92,14 @@ class StageKeeper:
         return Sealed(data, {**record, **self._write(data, decided.record)})
 
     def settle(self, sealed: Sealed) -> None:
-        """Remove files that the decision does not name: nobody will ask for them again."""
+        """Remove files that the decision does not name: nobody will ask for them again. Never those of newer leases."""
         named = (sealed.record or {}).get("blocks")
         if not self._folder.is_dir():
             return
         with failing_as("clear", FOLDER):
             for path in self._folder.iterdir():
-                if self._ours.fullmatch(path.name) and path.name not in (named, self._name):
+                found = self._ours.fullmatch(path.name)
+                if found and int(found[1]) <= self._lease and path.name not in (named, self._name):
                     path.unlink(missing_ok=True)
                     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
 

@@ -180,6 +180,7 @@ class StreamRun:
         """
         self._run.lease.check()
         if self._runner is not None:
+            self._runner.unfinished = True  # sinks may be given an epoch here: nobody acknowledges until it is done
             self._runner.failure = None  # what fails from here on is another failure
         self._df = self._built()  # 1
         self.sources = tuple(adapter.source_names(self._df))
