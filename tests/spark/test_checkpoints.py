@@ -414,7 +414,7 @@ def test_a_prune_from_another_process_beside_a_running_pipeline_takes_nothing_th
     spark: SparkSession, tmp_path: Path
 ) -> None:
     chain = Single(spark, tmp_path)
-    policy = CheckpointPolicy(epochs=1, retention=None)
+    policy = CheckpointPolicy(every=0.001, retention=None)  # the next one is due before this one has ended
     with running(chain.pipeline(), spark, checkpoint_every=policy) as handle:
         for _ in range(4):
             chain.add()

@@ -16,7 +16,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 from holdfast.barrier import BarrierFlags
 from holdfast.coordinator import Cut, Phase, Schedule, Topology, Wanted
 from holdfast.errors import (
+    AlreadyExists,
     CheckpointFailed,
     CheckpointMissing,
     CheckpointsFailed,
@@ -37,6 +38,7 @@ from holdfast.manifest import ConnectorCheckpoint, Manifest, SinkStatus, StreamC
 from holdfast.policy import CheckpointPolicy, Progress
 from holdfast.pruning import apply_prune, plan_prune
 from holdfast.repository import Checkpoints, Place, place_of
+from holdfast.requests import FOLDER as REQUESTS
 from holdfast.requests import answer_requests
 from holdfast.seal import digest_of
 from holdfast.sidecar import pack_states
@@ -141,20 +143,22 @@ class Checkpointing:
 
     def ask(self, wanted: Wanted) -> Future[Manifest]:
         """Let a checkpoint be taken as soon as possible; the future gives its manifest, or `CheckpointFailed`."""
-        self.require_outside()
-        if wanted.savepoint is not None:
-            self._checkpoints.require_free(wanted.savepoint)
-        ticket: Future[Manifest] = Future()
-        with self._asked:
-            if self._closed:
-                raise self._over()
+        with self._asking(wanted) as ticket:
             self._schedule.ask(Wanted(wanted.flags, wanted.savepoint, ticket))
-            self._tickets.append(ticket)
         self._wake.set()
         return ticket
 
     def ask_at_end(self, wanted: Wanted) -> Future[Manifest]:
         """Let a checkpoint be taken when every stream has ended, as the last thing of all."""
+        with self._asking(wanted) as ticket:
+            if self._last_wish is not None:
+                raise AlreadyExists(what="a last checkpoint that was asked for", do="wait for the drain under way")
+            self._last_wish = Wanted(wanted.flags, wanted.savepoint, ticket)
+        return ticket
+
+    @contextlib.contextmanager
+    def _asking(self, wanted: Wanted) -> Iterator[Future[Manifest]]:
+        """Refuse what can never be given; else give a ticket that will be answered, whatever happens."""
         self.require_outside()
         if wanted.savepoint is not None:
             self._checkpoints.require_free(wanted.savepoint)
@@ -162,9 +166,8 @@ class Checkpointing:
         with self._asked:
             if self._closed:
                 raise self._over()
-            self._last_wish = Wanted(wanted.flags, wanted.savepoint, ticket)
+            yield ticket
             self._tickets.append(ticket)
-        return ticket
 
     def _over(self) -> Closed:
         return Closed(what=f"pipeline {self._run.identity.pipeline!r}", do="start it again: it has ended")
@@ -241,11 +244,11 @@ class Checkpointing:
         if self._attempt is not None:
             self._advance(self._attempt)
             return True
+        self._take_care()  # before the next one, which may be due at once, again and again
         wanted = self._schedule.next(self._progress()) or self._the_last_one()
         if wanted is not None and (wanted.ticket is not None or self._is_news()):
             self._begin(wanted)  # else it would be the last one once more, and push an older one out
             return True
-        self._take_care()
         return not self._ending.is_set()
 
     def _take_care(self) -> None:
@@ -257,9 +260,10 @@ class Checkpointing:
                 self._prune()
             if now - self._looked_at >= _ASKED_S:
                 self._looked_at = now
-                with self._durably():
-                    if answer_requests(self._run.repository, self._run.lease, reach=self._run.reach):
-                        self._note_oldest()
+                if self._run.repository.list(REQUESTS):
+                    with self._durably():
+                        answer_requests(self._run.repository, self._run.lease, reach=self._run.reach)
+                    self._note_oldest()
         except Fenced:
             raise
         except Exception as error:  # what could not be removed is found again
@@ -267,9 +271,10 @@ class Checkpointing:
 
     def _prune(self) -> None:
         if self._policy.retention is not None:
-            with self._durably():
-                plan = plan_prune(self._run.repository, self._policy.retention)
-                apply_prune(self._run.repository, plan, self._run.lease, why=None, reach=self._run.reach)
+            plan = plan_prune(self._run.repository, self._policy.retention)
+            if not plan.empty:
+                with self._durably():
+                    apply_prune(self._run.repository, plan, self._run.lease, why=None, reach=self._run.reach)
         self._note_oldest()
 
     def _note_oldest(self) -> None:
@@ -533,7 +538,7 @@ class Checkpointing:
         return Progress(sequence=sum(rows), epoch=sum(epochs), now=self._run.clock())
 
     @contextlib.contextmanager
-    def _durably(self) -> Any:
+    def _durably(self) -> Iterator[None]:
         with flushing(self._observers, self._run.lease.number):
             yield
 
