@@ -25,6 +25,7 @@ from holdfast.barrier import BarrierFlags
 from holdfast.errors import BadValue
 from holdfast.policy import CheckpointPolicy, IntervalPolicy, Progress
 from holdfast.state import CheckpointState
+from holdfast.table import drawn, moved
 
 # --- the protocol ----------------------------------------------------------------------------------------------------
 
@@ -79,18 +80,12 @@ POINTS: dict[str, Phase] = {
 
 def after(phase: Phase, step: Step) -> Phase:
     """Return the phase that a step leads to, or raise: a step that is not in the table is a bug."""
-    try:
-        return MOVES[phase, step]
-    except KeyError:
-        raise BadValue(what="step", value=str(step), why=f"a checkpoint that is {phase} has none such") from None
+    return moved(MOVES, "a checkpoint", phase, step)
 
 
 def diagram() -> str:
     """Return the table as a Mermaid state diagram; the docs show this text."""
-    lines = ["stateDiagram-v2", f"    [*] --> {Phase.ALIGNING}"]
-    lines += [f"    {phase} --> {to}: {step}" for (phase, step), to in MOVES.items()]
-    lines += [f"    {end} --> [*]" for end in (Phase.RESTORABLE, Phase.ABORTED)]
-    return "\n".join(lines)
+    return drawn(MOVES, Phase.ALIGNING, (Phase.RESTORABLE, Phase.ABORTED))
 
 
 # --- who reads from whom ---------------------------------------------------------------------------------------------

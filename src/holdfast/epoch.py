@@ -18,6 +18,7 @@ import msgspec
 from holdfast.checked import checked_name, checked_positive
 from holdfast.errors import BadValue
 from holdfast.seal import Record
+from holdfast.table import drawn, moved
 
 
 class State(StrEnum):
@@ -124,18 +125,12 @@ def unwatched(point: str) -> None:
 
 def after(state: State, move: Move) -> State:
     """Return the state that a move leads to, or raise: a move that is not in the table is a bug."""
-    try:
-        return MOVES[state, move]
-    except KeyError:
-        raise BadValue(what="move", value=str(move), why=f"an epoch that is {state} has none such") from None
+    return moved(MOVES, "an epoch", state, move)
 
 
 def diagram() -> str:
     """Return the table as a Mermaid state diagram; the docs show this text."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.UNTRIED}"]
-    lines += [f"    {state} --> {to}: {move}" for (state, move), to in MOVES.items()]
-    lines += [f"    {end} --> [*]" for end in (State.DONE, State.FENCED)]
-    return "\n".join(lines)
+    return drawn(MOVES, State.UNTRIED, (State.DONE, State.FENCED))
 
 
 class Verdict(StrEnum):

@@ -108,6 +108,18 @@ class Single(Chain):
         return made
 
 
+class Slow:
+    """An `on_epoch` that takes until its gate is opened."""
+
+    def __init__(self) -> None:
+        self.gate, self.inside = threading.Event(), threading.Event()
+
+    def __call__(self, df: DataFrame, stage: Any) -> DataFrame:
+        self.inside.set()
+        self.gate.wait(60)
+        return df
+
+
 @contextmanager
 def running(made: Pipeline, spark: SparkSession, **options: Any) -> Iterator[PipelineHandle]:
     handle = made.start(spark, **options)
@@ -172,16 +184,10 @@ def test_idle_slow_and_just_started_streams_in_one_pipeline(spark: SparkSession,
     """A stream between two epochs is acknowledged for; a slow one is waited for, and named when it is late."""
     chain = Chain(spark, tmp_path)
     chain.add()
-    gate, inside = threading.Event(), threading.Event()
-
-    def slow(df: DataFrame, stage: Any) -> DataFrame:
-        inside.set()
-        gate.wait(60)
-        return df
-
+    slow = Slow()
     policy = CheckpointPolicy(timeout=3)
     with running(chain.pipeline({"b": slow}), spark, checkpoint_every=policy) as handle:
-        inside.wait(60)
+        slow.inside.wait(60)
         began = time.monotonic()
         with pytest.raises(CheckpointFailed) as late:
             handle.checkpoint(timeout=30)
@@ -190,7 +196,7 @@ def test_idle_slow_and_just_started_streams_in_one_pipeline(spark: SparkSession,
         assert ids(chain) == []
         (aborted,) = [each for each in chain.checkpoints.all() if each.status is Status.ABORTED]
         assert "b did not acknowledge" in str(aborted.why)
-        gate.set()
+        slow.gate.set()
         eventually(lambda: handle.status().streams["c"].epoch > 0)
         manifest = handle.checkpoint(timeout=30)
         assert manifest.checkpoint_id == 2  # the first id is burnt
@@ -241,21 +247,15 @@ def test_more_failures_in_a_row_than_are_tolerable_end_the_pipeline(spark: Spark
     chain = Single(spark, tmp_path)
     told: list[str] = []
     chain.options = {"callbacks": StreamCallbacks(on_checkpoint_failed=lambda *facts: told.append(str(facts[1])))}
-    gate, inside = threading.Event(), threading.Event()
-
-    def slow(df: DataFrame, stage: Any) -> DataFrame:
-        inside.set()
-        gate.wait(60)
-        return df
-
+    slow = Slow()
     chain.add()
     policy = CheckpointPolicy(timeout=0.2, tolerable_failures=1)
     handle = chain.pipeline({"a": slow}).start(spark, checkpoint_every=policy)
-    inside.wait(60)
+    slow.inside.wait(60)
     for number in (1, 2):
         with pytest.raises(CheckpointFailed, match=f"checkpoint {number} "):
             handle.checkpoint(timeout=30)
-    gate.set()
+    slow.gate.set()
     with pytest.raises(CheckpointsFailed, match="2 checkpoints in a row"):
         handle.await_termination(30)
     assert len(told) == 2
@@ -264,20 +264,14 @@ def test_more_failures_in_a_row_than_are_tolerable_end_the_pipeline(spark: Spark
 
 def test_a_checkpoint_can_be_cancelled(spark: SparkSession, tmp_path: Path) -> None:
     chain = Single(spark, tmp_path)
-    gate, inside = threading.Event(), threading.Event()
-
-    def slow(df: DataFrame, stage: Any) -> DataFrame:
-        inside.set()
-        gate.wait(60)
-        return df
-
+    slow = Slow()
     chain.add()
     with running(chain.pipeline({"a": slow}), spark) as handle:
-        inside.wait(60)
+        slow.inside.wait(60)
         threading.Timer(0.3, handle.cancel_checkpoint).start()
         with pytest.raises(CheckpointFailed, match="cancelled"):
             handle.checkpoint(timeout=30)
-        gate.set()
+        slow.gate.set()
         eventually(lambda: handle.status().streams["a"].epoch == 1)
         assert handle.checkpoint(timeout=30).streams["a"].epoch == 1
 
@@ -463,16 +457,10 @@ def test_two_savepoints_of_one_name_leave_the_first(spark: SparkSession, tmp_pat
 
 def test_a_driver_that_was_replaced_deletes_nothing_when_it_gives_up(spark: SparkSession, tmp_path: Path) -> None:
     chain = Single(spark, tmp_path, shared=True)
-    gate, inside = threading.Event(), threading.Event()
-
-    def slow(df: DataFrame, stage: Any) -> DataFrame:
-        inside.set()
-        gate.wait(60)
-        return df
-
+    slow = Slow()
     chain.add()
     handle = chain.pipeline({"a": slow}).start(spark, checkpoint_every=CheckpointPolicy(timeout=0.5))
-    inside.wait(60)
+    slow.inside.wait(60)
     ticket = handle._checkpointing.ask(Wanted(BarrierFlags.FULL_SNAPSHOT, "x"))
     eventually(lambda: handle.status().checkpoints.under_way == 1)
     Lease.take(chain.repository, locker=lambda: None, shared=True)
@@ -481,7 +469,7 @@ def test_a_driver_that_was_replaced_deletes_nothing_when_it_gives_up(spark: Spar
     others.write_text("of the newer driver")
     with pytest.raises(Closed):
         ticket.result(30)
-    gate.set()
+    slow.gate.set()
     with pytest.raises(Fenced):
         handle.await_termination(30)
     assert others.exists()

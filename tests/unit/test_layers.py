@@ -29,6 +29,7 @@ LINES = [
         "region",
         "ranges",
         "seal",
+        "table",
         "frame",
         "checked",
         "redaction",

@@ -1,0 +1,28 @@
+"""A protocol as a table: from a state, by a move, to a state. What is not in it is a bug."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+from holdfast.errors import BadValue
+
+S = TypeVar("S", bound=StrEnum)
+M = TypeVar("M", bound=StrEnum)
+
+
+def moved(moves: Mapping[tuple[S, M], S], what: str, state: S, move: M) -> S:
+    """Return the state that a move leads to, or raise; `what` is in that state."""
+    try:
+        return moves[state, move]
+    except KeyError:
+        raise BadValue(what="move", value=str(move), why=f"{what} that is {state} has none such") from None
+
+
+def drawn(moves: Mapping[tuple[S, M], S], start: S, ends: Iterable[S]) -> str:
+    """Return the table as a Mermaid state diagram; the docs show this text."""
+    lines = ["stateDiagram-v2", f"    [*] --> {start}"]
+    lines += [f"    {state} --> {to}: {move}" for (state, move), to in moves.items()]
+    lines += [f"    {end} --> [*]" for end in ends]
+    return "\n".join(lines)
