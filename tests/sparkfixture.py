@@ -23,8 +23,6 @@ def session() -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
-        # One thread a JVM keeps the state of all queries in order, at the pace that the first of them asked for.
-        .config("spark.sql.streaming.stateStore.maintenanceInterval", "200ms")
         .getOrCreate()
     )
     found.sparkContext.setLogLevel("OFF")  # crashes are what these tests make

@@ -11,6 +11,8 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -64,6 +66,25 @@ class Feeder:
             hidden.rename(self.folder / name)
 
 
+@contextmanager
+def busy_state(spark: SparkSession) -> Iterator[None]:
+    """Let Spark keep its state in order every 200 ms, and take a snapshot of it every third epoch.
+
+    One thread a JVM does so, at the pace that the first query asked for: it is stopped before and after.
+    """
+    store = getattr(spark._jvm, "org.apache.spark.sql.execution.streaming.state.StateStore$")  # type: ignore[arg-type]
+    settings = {f"{adapter._STATE}.maintenanceInterval": "200ms", f"{adapter._STATE}.minDeltasForSnapshot": "3"}
+    getattr(store, "MODULE$").stop()
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+        getattr(store, "MODULE$").stop()
+
+
 def counted(df: DataFrame, stage: Any) -> DataFrame:
     stage.state += df.count()
     return df
@@ -91,15 +112,11 @@ def pipeline(folder: Path) -> Pipeline:
 
 
 def test_checkpoints_of_a_chain_under_load_are_consistent_cuts(spark: SparkSession, tmp_path: Path) -> None:
-    before = spark.conf.get("spark.sql.streaming.stateStore.minDeltasForSnapshot")
-    spark.conf.set("spark.sql.streaming.stateStore.minDeltasForSnapshot", "3")
     policy = CheckpointPolicy(every="1s", retention=Retention(last=CUTS + 1))
-    try:
-        with Feeder(tmp_path / "in") as feeder, pipeline(tmp_path).start(spark, checkpoint_every=policy) as handle:
+    with busy_state(spark), Feeder(tmp_path / "in") as feeder:
+        with pipeline(tmp_path).start(spark, checkpoint_every=policy) as handle:
             while handle.status().checkpoints.taken < CUTS:
                 assert not handle.wait(0.1), handle.await_termination()
-    finally:
-        spark.conf.set("spark.sql.streaming.stateStore.minDeltasForSnapshot", before)
     assert handle.status().checkpoints.failed == 0
     repository = LocalRepository(tmp_path / "root" / "cuts")
     taken = range(1, CUTS + 1)
