@@ -251,7 +251,8 @@ class Pipeline:
     ) -> PipelineStatus:
         """Run until every stream ends, or until stopped; raise `StreamFailed` where one gave up.
 
-        SIGTERM and Ctrl-C end every stream at its epoch's end; a second one ends them at once.
+        The arguments are those of `start`. SIGTERM and Ctrl-C end every stream at its epoch's end; a second one ends
+        them at once.
         """
         policy = _checked_policy(checkpoint_every)
         session, undo = self._session(spark)  # first: Spark takes Ctrl-C for itself when it starts
