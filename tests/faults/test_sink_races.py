@@ -2,8 +2,10 @@
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
@@ -13,7 +15,7 @@ from holdfast import EventLog, LogWriter, NewEvent
 from holdfast.epoch import Attempt
 from holdfast.errors import SinkFailed
 from holdfast.seal import digest_of
-from holdfast.sinks.base import Key, Owner, Setting
+from holdfast.sinks.base import Key, Owner, Setting, Sink
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.log import SEGMENTS_FILE, LogSink, SegmentsRecord, _listed
 from holdfast.sinks.stagedfiles import KEY_FILE, KeyRecord
@@ -21,6 +23,25 @@ from support import segment_files
 
 OWNER = Owner("races", "uid", "s")
 ROUNDS = 500
+
+
+def committed_at_once(sinks: Sequence[Sink], key: Key, handle: dict[str, Any]) -> list[str]:
+    """Let every sink commit one handle at the same moment; return what went wrong, which must be nothing."""
+    start, failures = threading.Barrier(len(sinks)), []
+
+    def commit(sink: Sink) -> None:
+        start.wait()
+        try:
+            sink.commit(key, handle)
+        except Exception as error:  # whatever it is, it must not be
+            failures.append(f"epoch {key.epoch}: {error!r}")
+
+    threads = [threading.Thread(target=commit, args=(sink,)) for sink in sinks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failures
 
 
 def staged(sink: FileSink, key: Key) -> dict[str, object]:
@@ -53,20 +74,7 @@ def test_two_drivers_at_once(layout: str, tmp_path: Path) -> None:
     for epoch in range(1, ROUNDS + 1):
         key = Key(OWNER, Attempt(stream="s", timeline=1, epoch=epoch, attempt=1), 1)
         handle = staged(sinks[0], key)
-        start = threading.Barrier(2)
-
-        def commit(sink: FileSink, key: Key = key, handle: dict[str, object] = handle, start: object = start) -> None:
-            start.wait()
-            try:
-                sink.commit(key, handle)
-            except Exception as error:  # whatever it is, it must not be
-                failures.append(f"epoch {key.epoch}: {error!r}")
-
-        threads = [threading.Thread(target=commit, args=(sink,)) for sink in sinks]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        failures += committed_at_once(sinks, key, handle)
     assert failures == []
     assert len(list((tmp_path / "out").rglob("*.parquet"))) == ROUNDS
     assert sinks[0].inspect(OWNER, 1).epoch == ROUNDS
@@ -114,20 +122,7 @@ def test_two_drivers_at_once_into_a_log(tmp_path: Path) -> None:
     for epoch in range(1, rounds + 1):
         key = key_of(epoch)
         handle = staged_in_log(sinks[0], key, 2, 1 + epoch % 3)
-        start = threading.Barrier(2)
-
-        def commit(sink: LogSink, key: Key = key, handle: dict[str, object] = handle, start: object = start) -> None:
-            start.wait()
-            try:
-                sink.commit(key, handle)
-            except Exception as error:  # whatever it is, it must not be
-                failures.append(f"epoch {key.epoch}: {error!r}")
-
-        threads = [threading.Thread(target=commit, args=(sink,)) for sink in sinks]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        failures += committed_at_once(sinks, key, handle)
     assert failures == []
     found = [event.payload["n"] for event in EventLog.open(tmp_path / "log").read()]
     assert found == [epoch for epoch in range(1, rounds + 1) for _ in range(3 + epoch % 3)]
