@@ -8,9 +8,7 @@ Rules:
 - A cursor for another region, for another log, past the end of its log, in a history that its log no longer has, or
   damaged is refused, each with its own error.
 
-The durable form is `cursors/<name>.ckpt`, a frame (see `frame`) around the MessagePack map `{version, position,
-started, process_boot_ns, region_identity, log_identity, log_chain}`. Version 1 is the bare map of the middle four
-without the last two; it is read, and rewritten as version 2 at the next commit.
+The durable form is in `cursorfile`.
 """
 
 from __future__ import annotations
@@ -19,83 +17,20 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
-
-from holdfast import frame
-from holdfast.checked import checked_bytes, checked_name, checked_positive, checked_type
+from holdfast.checked import checked_name, checked_positive, checked_type
+from holdfast.cursorfile import CursorRecord, cursor_key, lock_key, read_cursor
 from holdfast.errors import (
     BadValue,
     Closed,
     CursorAhead,
-    CursorCorrupt,
     CursorDiverged,
     CursorLogMismatch,
     CursorRegionMismatch,
-    NotFound,
-    UnsupportedVersion,
 )
 from holdfast.log import EventLog
 from holdfast.region import Region
 from holdfast.repository import Repository, checked_repository
 from holdfast.segment import LogEvent
-
-MAGIC = b"HFCURSOR"
-VERSION = 2
-FOLDER = "cursors"
-_U64_MAX = (1 << 64) - 1
-
-
-# --- the durable form ------------------------------------------------------------------------------------------------
-
-
-class _V1(msgspec.Struct, frozen=True):
-    position: int
-    started: bool
-    process_boot_ns: int | None
-    region_identity: str | None = None
-
-
-class CursorRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A cursor as it stands in its file. A version 1 file names no log."""
-
-    version: int = VERSION
-    position: int
-    started: bool
-    process_boot_ns: int | None = None
-    region_identity: str | None
-    log_identity: str | None
-    log_chain: bytes | None = None
-
-    def to_bytes(self) -> bytes:
-        """Encode as version 2."""
-        return frame.pack(MAGIC, VERSION, msgspec.msgpack.encode(msgspec.structs.replace(self, version=VERSION)))
-
-    @classmethod
-    def from_bytes(cls, data: bytes, name: str) -> CursorRecord:
-        """Decode either version; `name` is for errors."""
-        data = checked_bytes("cursor", data)
-        try:
-            record = cls._v2(data, name) if data.startswith(MAGIC) else cls._v1(data)
-        except (frame.FrameDamaged, msgspec.MsgspecError, RecursionError) as damage:
-            raise CursorCorrupt(cursor=name, why=str(damage)) from damage
-        if not 0 <= record.position <= _U64_MAX:
-            raise CursorCorrupt(cursor=name, why=f"position {record.position} does not fit 64 bits")
-        return record
-
-    @classmethod
-    def _v2(cls, data: bytes, name: str) -> CursorRecord:
-        version, body = frame.unpack(MAGIC, data)
-        if version != VERSION:
-            raise UnsupportedVersion(what=f"cursor {name!r}", found=version, known="versions 1 and 2")
-        return msgspec.msgpack.decode(body, type=cls)
-
-    @classmethod
-    def _v1(cls, data: bytes) -> CursorRecord:
-        old = msgspec.msgpack.decode(data, type=_V1)
-        return cls(version=1, **msgspec.structs.asdict(old), log_identity=None)
-
-
-# --- cursors ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +161,7 @@ class DurableCursor(Cursor):
         super().__init__(log, region, gap_buffer=gap_buffer)
         self.name = checked_name("cursor", name)
         self._repository = checked_repository(repository)
-        self._lock = repository.lock(f"{FOLDER}/{self.name}.lock", f"cursor {self.name!r} in {repository.where}")
+        self._lock = repository.lock(lock_key(self.name), f"cursor {self.name!r} in {repository.where}")
         self._closed = False
         try:
             self._committed = self._saved_position()
@@ -285,18 +220,3 @@ class DurableCursor(Cursor):
         if record.log_chain not in (None, self.log.chain_at(record.position)):
             raise CursorDiverged(cursor=self.name, position=record.position)
         return record.position
-
-
-def cursor_key(name: str) -> str:
-    """Return the key of a cursor's file."""
-    return f"{FOLDER}/{checked_name('cursor', name)}.ckpt"
-
-
-def read_cursor(repository: Repository, name: str) -> CursorRecord | None:
-    """Return a cursor as it was last saved, or `None` where there is none. Takes no lock: for those who only look."""
-    key = cursor_key(name)
-    try:
-        data = repository.read(key)
-    except NotFound:
-        return None
-    return CursorRecord.from_bytes(data, name)

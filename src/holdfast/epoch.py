@@ -202,6 +202,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: str | None = None  # why no sink was given this epoch
     total_rows: int = 0  # given to each sink since the first epoch
     stage: dict[str, Any] | None = None  # its new state: inline, or where it is; with its digest
+    decided_at_ms: int = 0  # for people: by the clock of the driver
 
     def plain(self) -> dict[str, Any]:
         """Return them as a decision keeps them."""

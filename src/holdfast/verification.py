@@ -22,10 +22,11 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from holdfast.checked import checked_type
+from holdfast.doubt import in_doubt
 from holdfast.errors import BadValue, CheckpointMissing, Corrupt, NotFound, UnsupportedVersion
 from holdfast.manifest import Manifest, Severity
 from holdfast.offsets import log_edges
-from holdfast.repository import Checkpoints, Decisions, FileList, Held, Identity, Place, Repository, Status
+from holdfast.repository import Checkpoints, FileList, Held, Identity, Place, Repository, Status
 from holdfast.repository.decisions import stream_folder
 from holdfast.restore import RestorePlan, StreamRestore, missing_files
 from holdfast.seal import plain
@@ -270,19 +271,13 @@ class _Look:
         """Warn of a decision that Spark has not committed yet, where Spark's folder is here to be looked at."""
         folder = stream_folder(stream, timeline)
         try:
-            decision = Decisions(self._repository).seen(stream, timeline)
+            doubt = in_doubt(self._repository, stream, timeline)
         except (Corrupt, UnsupportedVersion) as error:
             looked.warning(FindingCode.DECISION, error.summary, f"{folder}/epochs")
             return
-        except NotFound:
-            return  # pruned at this moment: others have been decided since
-        if decision is None or not self._repository.list(f"{folder}/spark"):
-            return
-        epoch = decision.attempt.epoch
-        if str(epoch - 1) not in self._repository.list(f"{folder}/spark/commits"):
-            message = (
-                f"epoch {epoch} of stream {stream!r} is decided and Spark has not committed it: a start finishes it"
-            )
+        if doubt is not None:
+            what = f"epoch {doubt.epoch} of stream {stream!r}"
+            message = f"{what} is decided and Spark has not committed it: a start finishes it"
             looked.warning(FindingCode.IN_DOUBT, message, folder)
 
     # --- files ---

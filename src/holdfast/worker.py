@@ -23,7 +23,8 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from holdfast.checked import checked_name, checked_positive, checked_seconds, checked_type
-from holdfast.cursor import FOLDER, Cursor, DurableCursor, Gap
+from holdfast.cursor import Cursor, DurableCursor, Gap
+from holdfast.cursorfile import FOLDER
 from holdfast.errors import BadValue, PersistFailed, WorkerFailed, in_words
 from holdfast.log import EventLog
 from holdfast.policy import RestartBudget, RestartPolicy

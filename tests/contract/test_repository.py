@@ -121,6 +121,11 @@ def test_a_lock_is_held_by_one_and_released(repository: Repository) -> None:
     assert caught.value.pid == os.getpid()
     lock.release()
     lock.release()
+    assert repository.locked_by("a.lock") is None
+    assert repository.locked_by("never.lock") is None
+    with repository.lock("a.lock"):
+        assert repository.locked_by("a.lock") == os.getpid()
+        assert repository.locked_by("b.lock") is None
     with repository.lock("a.lock"), repository.lock("b.lock"):
         pass
 

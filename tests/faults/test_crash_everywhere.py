@@ -25,7 +25,7 @@ from holdfast import (
     MsgpackCodec,
     Region,
 )
-from holdfast.cursor import read_cursor
+from holdfast.cursorfile import read_cursor
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import LogMissing, NotFound, StageBlank
 from holdfast.logwriter import repair

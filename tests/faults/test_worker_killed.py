@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from holdfast import LocalRepository, NewEvent
-from holdfast.cursor import read_cursor
+from holdfast.cursorfile import read_cursor
 from support import new_log
 
 ROUNDS = 50

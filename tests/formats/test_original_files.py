@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import CheckpointedStage, EdgeCheckpoint, LocalRepository, MemoryBlocks, MsgpackCodec, Region
-from holdfast.cursor import CursorRecord, DurableCursor, read_cursor
+from holdfast.cursor import DurableCursor
+from holdfast.cursorfile import CursorRecord, read_cursor
 from holdfast.errors import (
     BlockFailed,
     CursorCorrupt,

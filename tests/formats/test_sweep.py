@@ -20,7 +20,8 @@ from holdfast import (
     loghead,
     pack_states,
 )
-from holdfast.cursor import CursorRecord, DurableCursor
+from holdfast.cursor import DurableCursor
+from holdfast.cursorfile import CursorRecord
 from holdfast.errors import (
     Corrupt,
     CursorCorrupt,

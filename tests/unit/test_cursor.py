@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Cursor, DurableCursor, EventLog, Gap, LocalRepository, MemoryRepository, Region
-from holdfast.cursor import read_cursor
+from holdfast.cursorfile import read_cursor
 from holdfast.errors import (
     BadName,
     BadValue,

@@ -13,10 +13,10 @@ SOURCE = Path(holdfast.__file__).parent
 
 # Each line may use itself and those below it. A package stands for all of its modules.
 LINES = [
-    {"cli", "web", "testing"},
+    {"cli", "web", "testing", "__main__"},
     {"spark", "sinks", "worker"},
-    {"coordinator", "recovery", "pruning", "requests", "restore", "verification", "difference"},
-    {"stage", "stores", "cursor", "log", "logwriter", "loghead", "segment"},
+    {"coordinator", "recovery", "pruning", "requests", "restore", "verification", "difference", "doubt"},
+    {"stage", "stores", "cursor", "cursorfile", "log", "logwriter", "loghead", "segment"},
     {"repository"},
     {
         "epoch",

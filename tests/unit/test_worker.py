@@ -21,7 +21,7 @@ from holdfast import (
     Region,
     RestartPolicy,
 )
-from holdfast.cursor import read_cursor
+from holdfast.cursorfile import read_cursor
 from holdfast.errors import (
     BadValue,
     ClockNotKept,

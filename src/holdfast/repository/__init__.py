@@ -3,12 +3,12 @@
 from holdfast.repository.base import Data, Held, Lock, Put, Repository, checked_repository, held_key
 from holdfast.repository.blockfile import FileBlocks
 from holdfast.repository.checkpoints import Checkpoints, Place, place_of
-from holdfast.repository.decisions import Decisions, Slots
+from holdfast.repository.decisions import Decisions, Slots, streams_of
 from holdfast.repository.filelist import FileList, HeldFile
 from holdfast.repository.gaps import GapRecord, Gaps
 from holdfast.repository.history import Entry, History
 from holdfast.repository.identity import Identity
-from holdfast.repository.lease import Lease, LeaseRecord, newest_lease
+from holdfast.repository.lease import Lease, LeaseRecord, held_lease, newest_lease
 from holdfast.repository.local import LocalRepository
 from holdfast.repository.memory import MemoryRepository
 from holdfast.repository.opening import open_repository
@@ -42,7 +42,9 @@ __all__ = [
     "Summary",
     "checked_repository",
     "held_key",
+    "held_lease",
     "newest_lease",
     "open_repository",
     "place_of",
+    "streams_of",
 ]

@@ -149,3 +149,6 @@ class Repository(Protocol):
 
     def lock(self, key: str, what: str | None = None) -> Lock:
         """Take the lock of this name, or raise `Locked` at once; `what` is what the lock is of, for people."""
+
+    def locked_by(self, key: str) -> int | None:
+        """Return the pid of whoever holds this lock, 0 where it cannot be told, `None` where nobody does."""

@@ -122,6 +122,12 @@ def stream_folder(stream: str, timeline: int) -> str:
     return f"timelines/{timeline}/streams/{stream}"
 
 
+def streams_of(repository: Repository, timeline: int) -> list[str]:
+    """Return the names of the streams that a timeline has, sorted."""
+    names = repository.list(f"timelines/{timeline}/streams")
+    return [name.removesuffix("/") for name in names if name.endswith("/")]
+
+
 def _folder(stream: str, timeline: int) -> str:
     return f"{stream_folder(stream, timeline)}/epochs"
 

@@ -134,6 +134,27 @@ def newest_lease(repository: Repository) -> LeaseRecord | None:
     return LeaseRecord.unsealed(repository.read(_key(newest)), _key(newest))
 
 
+def leases(repository: Repository) -> list[LeaseRecord]:
+    """Return the last leases that were taken, oldest first; records that are long past are not kept."""
+    keys = [_key(number) for number in sorted(_numbers(repository))]
+    return [LeaseRecord.unsealed(data, key) for key in keys if (data := _still_there(repository, key)) is not None]
+
+
+def _still_there(repository: Repository, key: str) -> bytes | None:
+    try:
+        return repository.read(key)
+    except NotFound:
+        return None  # removed at this moment, by whoever took the next one
+
+
+def held_lease(repository: Repository) -> LeaseRecord | None:
+    """Return the newest lease if its holder lives, as far as the lock of this machine tells; else `None`.
+
+    Not promised for a `shared` one, which no lock holds: whether its holder lives cannot be told from here.
+    """
+    return None if repository.locked_by(LOCK) is None else newest_lease(repository)
+
+
 def _key(number: int) -> str:
     return f"{FOLDER}/{number:08}.json"
 

@@ -239,6 +239,10 @@ class LocalRepository:
         """Take the lock file of this name for this process, or raise `Locked` at once."""
         return OsLock.acquire(self._path_to_write(key), what or f"{self.where}/{key}")
 
+    def locked_by(self, key: str) -> int | None:
+        """Return the pid of whoever holds the lock file, 0 where it cannot be told, `None` where nobody does."""
+        return OsLock.holder(self._path(key))
+
     def _quick_path(self, key: str) -> str:
         """Return the path of a key as text: where there are thousands, making `Path`s costs more than using them."""
         return f"{self._where}/{checked_key(key)}"

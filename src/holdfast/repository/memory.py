@@ -132,6 +132,11 @@ class MemoryRepository:
             self._locked.add(key)
         return MemoryLock(self._locked, key)
 
+    def locked_by(self, key: str) -> int | None:
+        """Return this process's pid where the lock is held."""
+        with self._mutex:
+            return os.getpid() if checked_key(key) in self._locked else None
+
 
 class MemoryLock:
     """A held lock of a repository in memory."""

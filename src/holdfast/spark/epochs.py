@@ -240,6 +240,7 @@ class EpochRunner:
             quarantined=brief(poison.error) if poison else None,
             total_rows=self.course.rows + max((each.rows for each in staged.values()), default=0),
             stage=stage.record if stage else None,
+            decided_at_ms=int(time.time() * 1000),
         )
         self._decide(attempt, facts)
         self._reach("decided")

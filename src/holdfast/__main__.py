@@ -1,0 +1,5 @@
+"""`python -m holdfast`: the command, where its script is not on the path."""
+
+from holdfast.cli import main
+
+main()

@@ -1,0 +1,35 @@
+"""The command and its verbs."""
+
+from __future__ import annotations
+
+import typer
+
+from holdfast.cli import checking, cursors, looking, pruning, versions
+
+HELP = """Checkpoints that hold, for PySpark streaming pipelines.
+
+Look at a pipeline's checkpoints, verify and compare them, and keep its repository tidy. Whatever only looks needs no \
+Spark and no Java, and may be used while the pipeline runs.
+
+[bold]Begin with[/]
+
+    holdfast demo                    see it kill itself, and lose nothing
+    holdfast ls -r ./checkpoints     what there is
+    holdfast verify                  whether the newest checkpoint holds
+
+Exit codes: 0 good, 1 found something, 2 wrong use or failure.
+"""
+
+app = typer.Typer(
+    name="holdfast",
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+looking.add_to(app)
+checking.add_to(app)
+pruning.add_to(app)
+cursors.add_to(app)
+versions.add_to(app)

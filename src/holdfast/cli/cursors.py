@@ -1,0 +1,123 @@
+"""`holdfast cursor`: where the durable readers of event logs stand."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli import words
+from holdfast.cli.answers import Answer, verb
+from holdfast.cli.options import Json, Repo
+from holdfast.cli.results import CursorLine, CursorLs, CursorShow
+from holdfast.cli.tables import Rows, fields
+from holdfast.cli.target import located_cursors
+from holdfast.cursorfile import FOLDER, cursor_names, lock_key, read_cursor
+from holdfast.errors import Corrupt, NotFound, UnsupportedVersion
+from holdfast.repository import LocalRepository
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the verbs under their own name."""
+    group = typer.Typer(no_args_is_help=True, help="Look at durable cursors: where the readers of event logs stand.")
+    verb(group, cursor_ls, within="cursor")
+    verb(group, cursor_show, within="cursor")
+    app.add_typer(group, name="cursor")
+
+
+def cursor_ls(repo: Repo = None, as_json: Json = False) -> Answer:
+    """List the cursors of a repository. Exits with 1 where one is damaged.
+
+    [bold]Example[/]
+
+        holdfast cursor ls -r ./state
+    """
+    repository = located_cursors(repo)
+    found = [_line(repository, name) for name in cursor_names(repository)]
+
+    def print_it(console: Console) -> None:
+        if not found:
+            console.print("no cursor yet: a CursorWorker or a DurableCursor makes one at its first commit")
+            return
+        rows = Rows("cursor", "position", "owner", "region", "log", right=("position",))
+        for each in found:
+            position = Text(each.damaged, "bold red") if each.damaged else Text(_position(each))
+            rows.add(each.cursor, position, _owner(each), each.region or "", each.log or "")
+        rows.print(console)
+
+    damaged = any(each.damaged for each in found)
+    return Answer(CursorLs(found), print_it, found=damaged, repository=repository.where)
+
+
+def cursor_show(
+    cursor: Annotated[str, typer.Argument(metavar="NAME", help="The cursor's name.")],
+    repo: Repo = None,
+    log: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Its event log, to tell how far behind it is. Needs pyarrow.")
+    ] = None,
+    as_json: Json = False,
+) -> Answer:
+    """Show one cursor: its position, its region and its log, and who reads by it now.
+
+    [bold]Examples[/]
+
+        holdfast cursor show billing -r ./state
+        holdfast cursor show billing -r ./state --log orders.log
+    """
+    repository = located_cursors(repo)
+    record = read_cursor(repository, cursor)
+    if record is None:
+        raise NotFound(key=f"{FOLDER}/{cursor}", where=repository.where)
+    found = _line(repository, cursor, log)
+
+    def print_it(console: Console) -> None:
+        console.print(Text.assemble("cursor ", (found.cursor, "bold")))
+        pairs = [("position", _position(found)), ("owner", _owner(found) or "nobody reads by it now")]
+        pairs += [("region", found.region or "not recorded"), ("log", found.log or "not recorded")]
+        if found.behind is not None:
+            pairs.append(("behind", f"{words.number(found.behind)} sequences"))
+        fields(console, list(pairs))
+
+    return Answer(CursorShow(found), print_it, repository=repository.where)
+
+
+def _line(repository: LocalRepository, name: str, log: str | None = None) -> CursorLine:
+    owner = repository.locked_by(lock_key(name))
+    try:
+        record = read_cursor(repository, name)
+    except (Corrupt, UnsupportedVersion) as error:
+        return CursorLine(cursor=name, owner_pid=owner, damaged=error.summary)
+    if record is None:  # removed at this moment
+        return CursorLine(cursor=name, owner_pid=owner)
+    position = record.position if record.started else None
+    return CursorLine(
+        cursor=name,
+        position=position,
+        version=record.version,
+        region=record.region_identity,
+        log=record.log_identity,
+        owner_pid=owner,
+        behind=None if log is None else _behind(log, record.log_identity, position, name),
+    )
+
+
+def _behind(path: str, identity: str | None, position: int | None, name: str) -> int:
+    from holdfast import EventLog  # noqa: PLC0415 - needs pyarrow; says so where it is missing
+    from holdfast.errors import CursorLogMismatch  # noqa: PLC0415
+
+    log = EventLog.open(path)
+    if identity not in (None, log.identity):
+        raise CursorLogMismatch(cursor=name, saved=str(identity), asked=log.identity)
+    return max(log.tail - (0 if position is None else position + 1), 0)
+
+
+def _position(each: CursorLine) -> str:
+    return "nothing read yet" if each.position is None else words.number(each.position)
+
+
+def _owner(each: CursorLine) -> str:
+    if each.owner_pid is None:
+        return ""
+    return f"process {each.owner_pid}" if each.owner_pid else "a live process"

@@ -1,0 +1,372 @@
+"""The verbs that only look: ls, show, log, gaps, doubt."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli import words
+from holdfast.cli.answers import Answer, verb
+from holdfast.cli.options import Json, MaybeCheckpointName, Repo, checkpoint_of
+from holdfast.cli.results import (
+    CheckpointLine,
+    DoubtsFound,
+    FileLine,
+    GapsFound,
+    Holder,
+    Log,
+    LogLine,
+    Ls,
+    PipelineListing,
+    Show,
+)
+from holdfast.cli.tables import Rows, fields
+from holdfast.cli.target import located, pipelines, roots, shown
+from holdfast.doubt import in_doubt
+from holdfast.errors import RepositoryMissing
+from holdfast.manifest import Manifest, StreamCut
+from holdfast.repository import (
+    Checkpoints,
+    FileList,
+    Gaps,
+    History,
+    Identity,
+    LocalRepository,
+    Status,
+    Summary,
+    held_lease,
+    streams_of,
+)
+from holdfast.repository.identity import KEY
+from holdfast.repository.lease import leases
+
+SETTLES_S = 10.0  # an epoch that a running pipeline has decided so recently is being committed, not in trouble
+Last = Annotated[int | None, typer.Option("--last", "-n", min=1, help="Only so many, the newest.")]
+_COLOURS = {Status.RESTORABLE: "green", Status.OPEN: "yellow", Status.ABORTED: "dim", Status.DAMAGED: "bold red"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the verbs."""
+    for each in (ls, show, log, gaps, doubt):
+        verb(app, each)
+
+
+# --- ls --------------------------------------------------------------------------------------------------------------
+
+
+def ls(
+    repo: Repo = None,
+    last: Last = None,
+    every: Annotated[bool, typer.Option("--all", help="Attempts that were given up, too.")] = False,
+    as_json: Json = False,
+) -> Answer:
+    """List checkpoints and savepoints, oldest first.
+
+    A root that holds several pipelines is listed pipeline by pipeline. Exits with 1 where a checkpoint is damaged.
+
+    [bold]Examples[/]
+
+        holdfast ls -r ./checkpoints/orders
+        holdfast ls --last 5
+        holdfast ls --json | jq '.result.pipelines[].checkpoints[-1].checkpoint'
+    """
+    found = [_listing(LocalRepository(each), last, every) for each in _folders(repo)]
+    damaged = any(line.status is Status.DAMAGED for each in found for line in each.checkpoints)
+
+    def show(console: Console) -> None:
+        for number, each in enumerate(found):
+            if number:
+                console.print()
+            _show_listing(console, each)
+
+    return Answer(Ls(found), show, found=damaged, repository=found[0].where if len(found) == 1 else None)
+
+
+def _folders(repo: str | None) -> list[Path]:
+    for root in roots(repo):
+        found = [root] if (root / KEY).exists() else pipelines(root)
+        if found:
+            return found
+    raise RepositoryMissing(key=KEY, where=str(roots(repo)[0]))
+
+
+def _listing(repository: LocalRepository, last: int | None, every: bool) -> PipelineListing:
+    identity = Identity.load(repository)
+    found = [each for each in Checkpoints(repository).all() if every or each.status is not Status.ABORTED]
+    return PipelineListing(
+        pipeline=identity.pipeline,
+        uid=identity.uid,
+        timeline=identity.timeline,
+        where=repository.where,
+        holder=holder_of(repository),
+        checkpoints=[_line(each) for each in found[-(last or 0) :]],
+    )
+
+
+def _line(each: Summary) -> CheckpointLine:
+    return msgspec.convert(each.data(), CheckpointLine)
+
+
+def holder_of(repository: LocalRepository) -> Holder | None:
+    """Return the process that runs the pipeline of a repository, as far as the lock of this machine tells."""
+    lease = held_lease(repository)
+    if lease is None:
+        return None
+    return Holder(lease=lease.number, host=lease.host, pid=lease.pid, taken_at_ms=lease.taken_at_ms)
+
+
+def _show_listing(console: Console, listing: PipelineListing) -> None:
+    running = _running(listing.holder)
+    console.print(Text.assemble((listing.pipeline, "bold"), f"  timeline {listing.timeline}  {running}"))
+    console.print(Text(shown(Path(listing.where)), "dim"), soft_wrap=True)
+    if not listing.checkpoints:
+        console.print("no checkpoint yet: run it with `holdfast run --checkpoint-every 30s`")
+        return
+    rows = Rows(
+        *("id", "name", "status", "taken (UTC)", "age", "rows", "files", "size", "epochs"),
+        right=("id", "rows", "files", "size"),
+        wide_only=("taken (UTC)", "files"),
+    )
+    for each in listing.checkpoints:
+        epochs = ", ".join(f"{stream} {epoch}" for stream, epoch in (each.epochs or {}).items())
+        restorable = each.status is Status.RESTORABLE
+        rows.add(
+            str(each.checkpoint) if each.checkpoint else "?",
+            each.savepoint or "",
+            Text(each.status, _COLOURS[each.status]),
+            words.moment(each.timestamp_ms) if each.timestamp_ms else "",
+            words.age(each.timestamp_ms) if each.timestamp_ms else "",
+            words.number(each.rows) if restorable else "",
+            words.number(each.file_count) if restorable else "",
+            words.size(each.file_bytes) if restorable else "",
+            each.why or epochs,
+        )
+    rows.print(console)
+
+
+def _running(holder: Holder | None) -> str:
+    if holder is None:
+        return "not running"
+    return f"running for {words.age(holder.taken_at_ms)}: process {holder.pid} on {holder.host}, lease {holder.lease}"
+
+
+# --- show ------------------------------------------------------------------------------------------------------------
+
+
+def show(
+    checkpoint: MaybeCheckpointName = None,
+    repo: Repo = None,
+    files: Annotated[bool, typer.Option("--files", help="Every file that each stream's cut needs, too.")] = False,
+    as_json: Json = False,
+) -> Answer:
+    """Show a checkpoint: where each stream stood, what its sinks and its state hold.
+
+    [bold]Examples[/]
+
+        holdfast show                 the newest one
+        holdfast show 12 --files
+        holdfast show before-upgrade --json | jq .result.manifest.streams
+    """
+    repository = located(repo)
+    checkpoints = Checkpoints(repository)
+    if checkpoint is None:
+        manifest = checkpoints.latest(Identity.load(repository).timeline)
+        place, _ = checkpoints.find(manifest.checkpoint_id)
+    else:
+        asked = checkpoint_of(repository, checkpoint)
+        manifest = checkpoints.read(asked)
+        place, _ = checkpoints.find(asked)
+    name = manifest.savepoint or manifest.checkpoint_id
+    lists = {stream: checkpoints.files(place, cut, name) for stream, cut in manifest.streams.items()} if files else {}
+    result = Show(
+        msgspec.json.decode(repository.read(place.manifest)),
+        {stream: _lines_of(each) for stream, each in lists.items()} if files else None,
+    )
+
+    def print_it(console: Console) -> None:
+        _show_manifest(
+            console, manifest, str(result.manifest.get("digest", "")), f"{repository.where}/{place.manifest}"
+        )
+        for stream, each in lists.items():
+            console.print()
+            rows = Rows("path", "size", "sha256", right=("size",))
+            for file in each.files:
+                rows.add(f"{stream}: {file.path}", words.number(file.size), file.sha256)
+            rows.print(console)
+
+    return Answer(result, print_it, repository=repository.where)
+
+
+def _lines_of(files: FileList) -> list[FileLine]:
+    return [FileLine(each.path, each.size, each.sha256) for each in files.files]
+
+
+def _show_manifest(console: Console, manifest: Manifest, digest: str, where: str) -> None:
+    kind = f"savepoint {manifest.savepoint}, checkpoint" if manifest.savepoint else "checkpoint"
+    title = (f"{kind} {manifest.checkpoint_id}", "bold")
+    console.print(Text.assemble(title, f" of pipeline {manifest.pipeline or '?'}"))
+    fields(
+        console,
+        [
+            ("taken", f"{words.moment(manifest.timestamp_ms)} UTC, {words.age(manifest.timestamp_ms)} ago"),
+            ("timeline", f"{manifest.timeline}, lease {manifest.lease}"),
+            ("digest", digest or "none"),
+            ("parent", manifest.parent or "none: the first of its chain"),
+            ("file", shown(Path(where))),
+        ],
+    )
+    for stream, cut in manifest.streams.items():
+        console.print()
+        console.print(Text.assemble("stream ", (stream, "bold")))
+        fields(console, _cut_fields(cut))
+
+
+def _cut_fields(cut: StreamCut) -> list[tuple[str, str | Text]]:
+    if not cut.epoch:
+        return [("epoch", "none: it had not started")]
+    found: list[tuple[str, str | Text]] = [
+        ("epoch", f"{cut.epoch}, {cut.output_mode}; {words.number(cut.rows)} rows so far to each sink"),
+    ]
+    if cut.watermark_ms:
+        found.append(("watermark", f"{words.moment(cut.watermark_ms)} UTC"))
+    if cut.reads:
+        found.append(("reads", ", ".join(cut.reads)))
+    for number, offset in enumerate(cut.offsets):
+        source = cut.sources[number] if number < len(cut.sources) else str(number)
+        found.append(("source", f"{source} at {offset or 'its beginning'}"))
+    found += [("sink", f"{name} {_noted(note)}".rstrip()) for name, note in cut.sinks.items()]
+    if cut.state_format:
+        found.append(("state", cut.state_format))
+    found.append(("files", f"{words.number(cut.file_count)}, {words.size(cut.file_bytes)}"))
+    return found
+
+
+def _noted(note: Any) -> str:
+    return msgspec.json.encode(note).decode() if note else ""
+
+
+# --- log -------------------------------------------------------------------------------------------------------------
+
+
+def log(
+    repo: Repo = None,
+    last: Last = None,
+    as_json: Json = False,
+) -> Answer:
+    """Tell the history of a pipeline: who did what, when and why.
+
+    Starts are known by the leases that they took; the last sixteen are kept.
+
+    [bold]Example[/]
+
+        holdfast log -r ./checkpoints/orders --last 20
+    """
+    repository = located(repo)
+    Identity.load(repository)
+    entries = [
+        LogLine(at=each.at, who=each.who, what=each.what, why=each.why, facts=each.facts)
+        for each in History(repository).entries()
+    ]
+    entries += [
+        LogLine(
+            at=words.iso(each.taken_at_ms),
+            who=each.holder,
+            what="lease",
+            why=f"took lease {each.number}: a start, or work on the repository",
+            facts={"number": each.number, "shared": each.shared},
+        )
+        for each in leases(repository)
+    ]
+    entries = sorted(entries, key=lambda each: each.at)[-(last or 0) :]
+
+    def print_it(console: Console) -> None:
+        if not entries:
+            console.print("nothing was done yet")
+            return
+        rows = Rows("when (UTC)", "who", "what", "why")
+        for each in entries:
+            rows.add(each.at[:19].replace("T", " "), each.who, each.what, each.why)
+        rows.print(console)
+
+    return Answer(Log(entries), print_it, repository=repository.where)
+
+
+# --- gaps and doubt --------------------------------------------------------------------------------------------------
+
+
+def gaps(repo: Repo = None, as_json: Json = False) -> Answer:
+    """List input that should have reached the sinks and did not: the gap ledger.
+
+    Quarantined epochs, offsets that were skipped with your consent, states that were rebuilt otherwise. Exits with 1
+    where there are any.
+
+    [bold]Example[/]
+
+        holdfast gaps -r ./checkpoints/orders
+    """
+    repository = located(repo)
+    Identity.load(repository)
+    ledger = Gaps(repository)
+    found = [
+        gap
+        for timeline in Checkpoints(repository).timelines()
+        for stream in streams_of(repository, timeline)
+        for gap in ledger.all(stream, timeline)
+    ]
+
+    def print_it(console: Console) -> None:
+        if not found:
+            console.print("no gaps")
+            return
+        rows = Rows("stream", "timeline", "epoch", "kind", "when (UTC)", "why", right=("timeline", "epoch"))
+        for gap in found:
+            rows.add(gap.stream, str(gap.timeline), str(gap.epoch), gap.kind, words.moment(gap.at_ms), gap.why)
+        rows.print(console)
+
+    return Answer(GapsFound(found), print_it, found=bool(found), repository=repository.where)
+
+
+def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
+    """List epochs in doubt, by sink and age: decided, and not yet known to be in every sink.
+
+    Nothing is lost: the next start finishes them first. Exits with 1 where there are any, but for those that a running
+    pipeline has decided in the last ten seconds.
+
+    [bold]Example[/]
+
+        holdfast doubt -r ./checkpoints/orders
+    """
+    repository = located(repo)
+    timeline = Identity.load(repository).timeline
+    found = [each for stream in streams_of(repository, timeline) if (each := in_doubt(repository, stream, timeline))]
+    holder = holder_of(repository)
+    young = all(time.time() - each.decided_at_ms / 1000 < SETTLES_S for each in found)
+    settling = bool(found) and holder is not None and young
+
+    def print_it(console: Console) -> None:
+        if not found:
+            console.print("nothing is in doubt")
+            return
+        rows = Rows("stream", "epoch", "sink", "rows", "age", right=("epoch", "rows"))
+        for each in found:
+            for sink, count in (each.sinks or {"none": 0}).items():
+                rows.add(each.stream, str(each.epoch), sink, words.number(count), words.age(each.decided_at_ms))
+        rows.print(console)
+        console.print(_advice(holder, settling=settling))
+
+    result = DoubtsFound(settling=settling, holder=holder, doubts=found)
+    return Answer(result, print_it, found=bool(found) and not settling, repository=repository.where)
+
+
+def _advice(holder: Holder | None, *, settling: bool) -> str:
+    if settling:
+        return "the pipeline runs, and is committing them now"
+    if holder is not None:
+        return f"the pipeline runs as process {holder.pid}: look at what its sinks say, and at its log"
+    return "next: start the pipeline again, it finishes them first; `holdfast run app.py:pipeline`"

@@ -1,0 +1,63 @@
+"""Options that several verbs have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from holdfast.checked import checked_name
+from holdfast.cli.target import located
+from holdfast.errors import HoldfastError
+from holdfast.repository import Checkpoints, Repository, Status
+
+REPO_VARIABLE = "HOLDFAST_REPO"
+
+
+def checkpoint_names(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
+    """Offer the checkpoints and savepoints that there are, to whoever presses the tab key."""
+    try:
+        found = Checkpoints(located(context.params.get("repo"))).all()
+    except HoldfastError:
+        return
+    for each in found:
+        if each.status is not Status.ABORTED and str(each.name).startswith(incomplete):
+            yield str(each.name), f"{each.status}, timeline {each.timeline}"
+
+
+Repo = Annotated[
+    str | None,
+    typer.Option(
+        "--repo",
+        "-r",
+        metavar="PATH",
+        envvar=REPO_VARIABLE,
+        help="The pipeline's repository, <root>/<pipeline>, or a root that holds one; else here, or ./checkpoints.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
+CheckpointName = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="A checkpoint's id, or a savepoint's name.", autocompletion=checkpoint_names),
+]
+MaybeCheckpointName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[ID]",
+        help="A checkpoint's id, or a savepoint's name. Without it: the newest checkpoint.",
+        autocompletion=checkpoint_names,
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+
+def checkpoint_of(repository: Repository, name: str) -> int | str:
+    """Return what a user's word means: an id where it is a number, unless only a savepoint has that name."""
+    if not (name.isascii() and name.isdecimal()):
+        return checked_name("savepoint", name)
+    number = int(name)
+    found = Checkpoints(repository).all()
+    if any(each.checkpoint == number for each in found):
+        return number
+    return name if any(each.savepoint == name for each in found) else number

@@ -1,0 +1,94 @@
+"""`holdfast prune`: which checkpoints go by a retention; first the plan, then the act."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli import words
+from holdfast.cli.answers import Answer, approved, verb
+from holdfast.cli.options import Json, Repo, Yes
+from holdfast.cli.results import Prune
+from holdfast.cli.tables import Rows, fields
+from holdfast.cli.target import located
+from holdfast.policy import Retention, seconds_of
+from holdfast.pruning import Pruned, PrunePlan, plan_prune
+from holdfast.requests import request_prune
+
+_KEPT = Retention()
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the verb."""
+    verb(app, prune)
+
+
+def prune(
+    repo: Repo = None,
+    last: Annotated[int, typer.Option(min=1, help="Keep the last so many.")] = _KEPT.last,
+    hourly: Annotated[int, typer.Option(min=0, help="Keep the newest of each of the last so many hours.")] = 0,
+    daily: Annotated[int, typer.Option(min=0, help="Keep the newest of each of the last so many days.")] = 0,
+    within: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="Keep all younger than this: 30m, 12h, 7d.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; change nothing.")] = False,
+    yes: Yes = False,
+    timeout: Annotated[
+        str, typer.Option(metavar="SPAN", help="How long to wait for a running pipeline to do it.")
+    ] = "5m",
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="The driver of a shared pipeline has ended: take its lease.")
+    ] = False,
+    as_json: Json = False,
+) -> Answer:
+    """Remove checkpoints that no rule keeps, and the files that nobody needs any more.
+
+    What any rule keeps is kept; savepoints and older timelines always are. The plan is shown first. Where the pipeline
+    runs, it is asked to do the work itself.
+
+    [bold]Examples[/]
+
+        holdfast prune --dry-run
+        holdfast prune --last 5 --hourly 24 --daily 7
+        holdfast prune --within 7d --yes
+    """
+    repository = located(repo)
+    span = None if within is None else seconds_of("--within", within)
+    retention, patience = Retention(last, hourly, daily, span), seconds_of("--timeout", timeout)
+    plan = plan_prune(repository, retention)
+    done: Pruned | None = None
+    if not dry_run and not plan.empty:
+        approved("prune", yes=yes, as_json=as_json, show=lambda console: _show_plan(console, plan))
+        answered = request_prune(repository, retention, timeout_s=patience, take_over=take_over)
+        done = answered if isinstance(answered, Pruned) else None
+    result = msgspec.convert(plan.data() | {"pruned": done and done.data()}, Prune)
+
+    def print_it(console: Console) -> None:
+        if done is not None:
+            console.print(done.words())
+            return
+        _show_plan(console, plan)
+        if plan.empty:
+            console.print("nothing to prune")
+        elif dry_run:
+            console.print("next: the same without --dry-run does it")
+
+    return Answer(result, print_it, repository=repository.where)
+
+
+def _show_plan(console: Console, plan: PrunePlan) -> None:
+    rows = Rows("id", "plan", "why")
+    for number in plan.drops:
+        rows.add(str(number), Text("goes", "red"), "no rule keeps it")
+    for name, why in plan.keeps.items():
+        rows.add(str(name), Text("stays", "green"), why)
+    for number in plan.leftovers:
+        rows.add(str(number), Text("closed", "yellow"), "an attempt that was left unfinished")
+    if plan.drops or plan.keeps or plan.leftovers:
+        rows.print(console)
+    garbage = f"{words.number(len(plan.garbage))}, {words.size(plan.garbage_bytes)}"
+    fields(console, [("keep", plan.retention), ("objects that go", plan.blocked or garbage)], indent=0)

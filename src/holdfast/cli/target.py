@@ -1,0 +1,55 @@
+"""Which repository a command is about: the one that is named, or the only one that lies near."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from holdfast.cursorfile import FOLDER as CURSORS
+from holdfast.errors import BadValue, RepositoryMissing
+from holdfast.repository.files import local_path
+from holdfast.repository.identity import KEY
+from holdfast.repository.local import LocalRepository
+
+NEAR = "checkpoints"  # the root that the docs and examples use
+
+
+def pipelines(root: Path) -> list[Path]:
+    """Return the folders of a root that are repositories of pipelines."""
+    try:
+        return sorted(each for each in root.iterdir() if (each / KEY).is_file())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def roots(repo: str | None) -> list[Path]:
+    """Return where to look: where the user says, else here and in `./checkpoints`."""
+    if repo is not None:
+        return [local_path("repository", repo)]
+    return [Path.cwd(), Path.cwd() / NEAR]
+
+
+def located(repo: str | None, *, holds: tuple[str, ...] = (KEY,)) -> LocalRepository:
+    """Return the repository of one pipeline: the folder itself, or the only one in it."""
+    for root in roots(repo):
+        if any((root / each).exists() for each in holds):
+            return LocalRepository(root)
+        found = pipelines(root)
+        if len(found) > 1:
+            names = ", ".join(each.name for each in found)
+            why = f"it holds {len(found)} pipelines: {names}"
+            raise BadValue(what="repository", value=str(root), why=why, do=f"name one: --repo {shown(found[0])}")
+        if found:
+            return LocalRepository(found[0])
+    raise RepositoryMissing(key=KEY, where=str(roots(repo)[0]))
+
+
+def located_cursors(repo: str | None) -> LocalRepository:
+    """Return a repository that holds cursors: a pipeline's, or one of workers alone."""
+    return located(repo, holds=(KEY, CURSORS))
+
+
+def shown(path: Path) -> str:
+    """Return a path as one would type it here."""
+    near = os.path.relpath(path)
+    return near if not near.startswith("..") else str(path)

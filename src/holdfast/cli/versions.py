@@ -1,0 +1,49 @@
+"""`holdfast version`."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+import typer
+from rich.console import Console
+
+import holdfast
+from holdfast.cli.answers import Answer, verb
+from holdfast.cli.options import Json
+from holdfast.cli.results import Version
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the verb."""
+    verb(app, version)
+
+
+def version(as_json: Json = False) -> Answer:
+    """Say which version this is, and what it works with.
+
+    [bold]Example[/]
+
+        holdfast version --json
+    """
+    found = Version(
+        holdfast=holdfast.__version__,
+        python=platform.python_version(),
+        pyspark=_installed("pyspark"),
+        pyarrow=_installed("pyarrow"),
+        psycopg=_installed("psycopg"),
+    )
+
+    def show(console: Console) -> None:
+        console.print(f"holdfast {found.holdfast}")
+        for name in ("python", "pyspark", "pyarrow", "psycopg"):
+            console.print(f"{name} {getattr(found, name) or 'is not installed'}")
+
+    return Answer(found, show)
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
