@@ -1,10 +1,15 @@
-"""The command and its verbs."""
+"""The command and its verbs, each loaded when it is asked for: `ls` does not wait for what `verify` needs."""
 
 from __future__ import annotations
 
-import typer
+import importlib
+from collections.abc import Callable
+from typing import Any
 
-from holdfast.cli import checking, cursors, looking, pruning, versions
+import typer
+from typer.core import TyperGroup
+
+from holdfast.cli.answers import Answer, verb
 
 HELP = """Checkpoints that hold, for PySpark streaming pipelines.
 
@@ -20,16 +25,69 @@ Spark and no Java, and may be used while the pipeline runs.
 Exit codes: 0 good, 1 found something, 2 wrong use or failure.
 """
 
+VERBS = {
+    # verb -> where it lives; in the order of the help
+    "ls": "looking",
+    "show": "looking",
+    "verify": "checking",
+    "diff": "checking",
+    "log": "looking",
+    "gaps": "looking",
+    "doubt": "looking",
+    "prune": "pruning",
+    "cursor": "cursors",
+    "version": "versions",
+}
+GROUPS = {"cursor": ("Look at durable cursors: where the readers of event logs stand.", ("ls", "show"))}
+
+
+class Verbs(TyperGroup):
+    """The verbs by name."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return all names, in the order of the help."""
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Load one verb."""
+        del ctx
+        return command_of(cmd_name) if cmd_name in VERBS else None
+
+
+def command_of(name: str) -> Any:
+    """Return a verb, or a group of verbs, as typer has it."""
+    home = importlib.import_module(f"holdfast.cli.{VERBS[name]}")
+    holding = typer.Typer(rich_markup_mode="rich", context_settings=_SETTINGS)
+    if name in GROUPS:
+        words, inner = GROUPS[name]
+        group = typer.Typer(rich_markup_mode="rich", no_args_is_help=True, help=words, context_settings=_SETTINGS)
+        for each in inner:
+            verb(group, _function(home, f"{name}_{each}"), within=name)
+        holding.add_typer(group, name=name)
+    else:
+        verb(holding, _function(home, name))
+    holding.callback()(_none)  # a command of one verb would lose its name
+    return typer.main.get_group(holding).commands[name]
+
+
+def _function(home: object, name: str) -> Callable[..., Answer]:
+    found: Callable[..., Answer] = getattr(home, name)
+    return found
+
+
+def _none() -> None:
+    """Do nothing before a verb."""
+
+
+_SETTINGS = {"help_option_names": ["--help", "-h"]}
 app = typer.Typer(
     name="holdfast",
+    cls=Verbs,
     help=HELP,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
+    context_settings=_SETTINGS,
 )
-looking.add_to(app)
-checking.add_to(app)
-pruning.add_to(app)
-cursors.add_to(app)
-versions.add_to(app)
+app.callback()(_none)

@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli import words
-from holdfast.cli.answers import Answer, console, verb
+from holdfast.cli.answers import Answer, console
 from holdfast.cli.options import CheckpointName, Json, MaybeCheckpointName, Repo, checkpoint_of
-from holdfast.cli.results import Diff, Verified, Verify
 from holdfast.cli.tables import Rows
 from holdfast.cli.target import located
 from holdfast.difference import Difference
@@ -23,17 +22,39 @@ from holdfast.difference import diff as compare
 from holdfast.errors import BadValue
 from holdfast.manifest import Severity
 from holdfast.repository import LocalRepository
-from holdfast.verification import Grade, Progress, ReadData, Verification, verify_all
+from holdfast.verification import Finding, Grade, Progress, ReadData, Verification, verify_all
 from holdfast.verification import verify as verify_one
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the verbs."""
-    for each in (verify, diff):
-        verb(app, each)
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found of one checkpoint."""
+
+    checkpoint: int | str
+    grade: str
+    ok: bool
+    files: int
+    bytes: int
+    seconds: float
+    findings: list[Finding]
+
+
+class Verify(msgspec.Struct, frozen=True):
+    """`verify`."""
+
+    verifications: list[Verified]
+
+
+class Diff(msgspec.Struct, frozen=True):
+    """`diff`."""
+
+    same: bool
+    difference: Difference
+
+
+SHAPES = {"verify": Verify, "diff": Diff}
 
 
 # --- verify ----------------------------------------------------------------------------------------------------------

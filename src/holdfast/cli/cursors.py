@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli import words
-from holdfast.cli.answers import Answer, verb
+from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, Repo
-from holdfast.cli.results import CursorLine, CursorLs, CursorShow
 from holdfast.cli.tables import Rows, fields
 from holdfast.cli.target import located_cursors
 from holdfast.cursorfile import FOLDER, cursor_names, lock_key, read_cursor
@@ -19,12 +19,32 @@ from holdfast.errors import Corrupt, NotFound, UnsupportedVersion
 from holdfast.repository import LocalRepository
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the verbs under their own name."""
-    group = typer.Typer(no_args_is_help=True, help="Look at durable cursors: where the readers of event logs stand.")
-    verb(group, cursor_ls, within="cursor")
-    verb(group, cursor_show, within="cursor")
-    app.add_typer(group, name="cursor")
+class CursorLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A cursor as it was last saved. `position` is null before the first event; `damaged`: why it cannot be read."""
+
+    cursor: str
+    position: int | None = None
+    version: int | None = None
+    region: str | None = None
+    log: str | None = None
+    owner_pid: int | None = None  # 0: somebody whose pid cannot be told
+    behind: int | None = None  # with `--log`: how many sequences the log has after it
+    damaged: str | None = None
+
+
+class CursorLs(msgspec.Struct, frozen=True):
+    """`cursor ls`."""
+
+    cursors: list[CursorLine]
+
+
+class CursorShow(msgspec.Struct, frozen=True):
+    """`cursor show`."""
+
+    cursor: CursorLine
+
+
+SHAPES = {"cursor ls": CursorLs, "cursor show": CursorShow}
 
 
 def cursor_ls(repo: Repo = None, as_json: Json = False) -> Answer:

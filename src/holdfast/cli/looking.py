@@ -12,28 +12,17 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli import words
-from holdfast.cli.answers import Answer, verb
+from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, MaybeCheckpointName, Repo, checkpoint_of
-from holdfast.cli.results import (
-    CheckpointLine,
-    DoubtsFound,
-    FileLine,
-    GapsFound,
-    Holder,
-    Log,
-    LogLine,
-    Ls,
-    PipelineListing,
-    Show,
-)
 from holdfast.cli.tables import Rows, fields
 from holdfast.cli.target import located, pipelines, roots, shown
-from holdfast.doubt import in_doubt
+from holdfast.doubt import Doubt, in_doubt
 from holdfast.errors import RepositoryMissing
 from holdfast.manifest import Manifest, StreamCut
 from holdfast.repository import (
     Checkpoints,
     FileList,
+    GapRecord,
     Gaps,
     History,
     Identity,
@@ -51,10 +40,95 @@ Last = Annotated[int | None, typer.Option("--last", "-n", min=1, help="Only so m
 _COLOURS = {Status.RESTORABLE: "green", Status.OPEN: "yellow", Status.ABORTED: "dim", Status.DAMAGED: "bold red"}
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the verbs."""
-    for each in (ls, show, log, gaps, doubt):
-        verb(app, each)
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that runs a pipeline, as far as the lock of this machine tells."""
+
+    lease: int
+    host: str
+    pid: int
+    taken_at_ms: int
+
+
+class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint or savepoint in a list."""
+
+    checkpoint: int
+    timeline: int
+    status: Status
+    timestamp_ms: int
+    epochs: dict[str, int] | None  # by stream
+    rows: int
+    file_count: int
+    file_bytes: int
+    digest: str | None
+    parent: str | None
+    savepoint: str | None
+    why: str | None
+
+
+class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipeline and its checkpoints, oldest first."""
+
+    pipeline: str
+    uid: str
+    timeline: int
+    where: str
+    holder: Holder | None
+    checkpoints: list[CheckpointLine]
+
+
+class Ls(msgspec.Struct, frozen=True):
+    """`ls`."""
+
+    pipelines: list[PipelineListing]
+
+
+class FileLine(msgspec.Struct, frozen=True):
+    """A file that a cut needs."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class Show(msgspec.Struct, frozen=True):
+    """`show`: the manifest as it stands in its file (docs/formats.md), and with `--files` each stream's files."""
+
+    manifest: dict[str, Any]
+    files: dict[str, list[FileLine]] | None = None
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was done to a pipeline."""
+
+    at: str
+    who: str
+    what: str
+    why: str
+    facts: dict[str, Any]
+
+
+class Log(msgspec.Struct, frozen=True):
+    """`log`, oldest first."""
+
+    entries: list[LogLine]
+
+
+class GapsFound(msgspec.Struct, frozen=True):
+    """`gaps`, by stream and epoch."""
+
+    gaps: list[GapRecord]
+
+
+class DoubtsFound(msgspec.Struct, frozen=True, kw_only=True):
+    """`doubt`. `settling` says that the pipeline runs and has just decided them."""
+
+    settling: bool
+    holder: Holder | None
+    doubts: list[Doubt]
+
+
+SHAPES = {"ls": Ls, "show": Show, "log": Log, "gaps": GapsFound, "doubt": DoubtsFound}
 
 
 # --- ls --------------------------------------------------------------------------------------------------------------

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli import words
-from holdfast.cli.answers import Answer, approved, verb
+from holdfast.cli.answers import Answer, approved
 from holdfast.cli.options import Json, Repo, Yes
-from holdfast.cli.results import Prune
 from holdfast.cli.tables import Rows, fields
 from holdfast.cli.target import located
 from holdfast.policy import Retention, seconds_of
@@ -22,9 +21,21 @@ from holdfast.requests import request_prune
 _KEPT = Retention()
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the verb."""
-    verb(app, prune)
+class Prune(msgspec.Struct, frozen=True, kw_only=True):
+    """`prune`: the plan, and what was done of it; `pruned` is null in a dry run."""
+
+    timeline: int
+    retention: str
+    drops: list[int]
+    keeps: dict[str, str]  # by id or name: why
+    garbage: int
+    garbage_bytes: int
+    leftovers: list[int]
+    blocked: str | None
+    pruned: Pruned | None = None
+
+
+SHAPES = {"prune": Prune}
 
 
 def prune(

@@ -5,18 +5,25 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 
-import typer
+import msgspec
 from rich.console import Console
 
 import holdfast
-from holdfast.cli.answers import Answer, verb
+from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json
-from holdfast.cli.results import Version
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the verb."""
-    verb(app, version)
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """`version`; null where a package is not installed."""
+
+    holdfast: str
+    python: str
+    pyspark: str | None
+    pyarrow: str | None
+    psycopg: str | None
+
+
+SHAPES = {"version": Version}
 
 
 def version(as_json: Json = False) -> Answer:
