@@ -82,6 +82,7 @@ _NEEDS = {  # package -> the extra that brings it, and who cannot be loaded with
             "sinks.sqlite",
             "spark.logsource",
             "spark.pipeline",
+            "spark.statereader",
             "spark.stream",
         ),
     ),

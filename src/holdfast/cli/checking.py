@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -24,9 +24,6 @@ from holdfast.manifest import Severity
 from holdfast.repository import LocalRepository
 from holdfast.verification import Finding, Grade, Progress, ReadData, Verification, verify_all
 from holdfast.verification import verify as verify_one
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,22 +129,11 @@ def _reader(repository: LocalRepository, wanted: bool) -> Iterator[ReadData | No
     if not wanted:
         yield None
         return
-    with _spark() as spark:
-        from holdfast.spark.statereader import read_data  # noqa: PLC0415 - Spark takes seconds, and may be missing
+    from holdfast import read_data  # noqa: PLC0415 - Spark takes seconds, and may be missing
+    from holdfast.spark.session import borrowed  # noqa: PLC0415
 
+    with borrowed() as spark:
         yield read_data(spark, repository)
-
-
-@contextlib.contextmanager
-def _spark() -> Iterator[SparkSession]:
-    from holdfast.spark.session import embedded  # noqa: PLC0415 - Spark takes seconds, and may be missing
-
-    spark, new = embedded()
-    try:
-        yield spark
-    finally:
-        if new:
-            spark.stop()
 
 
 @contextlib.contextmanager
@@ -188,9 +174,10 @@ def diff(
     first, second = checkpoint_of(repository, a), checkpoint_of(repository, b)
     found = compare(repository, first, second)  # before Spark takes its seconds
     if keys:
-        with _spark() as spark:
-            from holdfast.spark.statereader import diff_keys  # noqa: PLC0415 - Spark takes seconds, and may be missing
+        from holdfast import diff_keys  # noqa: PLC0415 - Spark takes seconds, and may be missing
+        from holdfast.spark.session import borrowed  # noqa: PLC0415
 
+        with borrowed() as spark:
             found = diff_keys(spark, repository, first, second)
     same = _is_same(found)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
@@ -35,3 +37,14 @@ def embedded() -> tuple[SparkSession, bool]:
             if not given.contains(name):
                 builder = builder.config(name, value)
     return builder.getOrCreate(), True
+
+
+@contextlib.contextmanager
+def borrowed() -> Iterator[SparkSession]:
+    """Give the session at hand, or a new one that is stopped afterwards."""
+    spark, new = embedded()
+    try:
+        yield spark
+    finally:
+        if new:
+            spark.stop()
