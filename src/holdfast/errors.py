@@ -15,6 +15,7 @@
     │   │   └── RepositoryMissing    no pipeline's repository in this folder
     │   ├── BlocksMissing            no file of blocks at this path
     │   ├── CheckpointMissing        no checkpoint or savepoint of this id or name
+    │   ├── CursorMissing            no cursor of this name
     │   ├── LogMissing               no event log in this folder
     │   └── StageBlank               the device holds no image yet
     ├── Busy                         somebody else has it: wait, or stop the other
@@ -83,6 +84,7 @@ they cross process boundaries on a cluster.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from typing import ClassVar, dataclass_transform
 
 
@@ -264,7 +266,9 @@ class RepositoryMissing(NotFound):
     """The folder is no pipeline's repository: it has no `holdfast.json`."""
 
     says = "there is no pipeline's repository at {e.where}: it has no {e.key}"
-    next_step = "name the pipeline's own folder, <root>/<pipeline>; a pipeline makes it when it is first started"
+    next_step = (
+        "name the pipeline's own folder, which it makes when it is first started: holdfast ls --repo <root>/<pipeline>"
+    )
 
 
 class BlocksMissing(Absent):
@@ -293,8 +297,8 @@ class CheckpointMissing(Absent):
     def advice(self) -> str:
         """What to do about it."""
         if self.checkpoint == 0:
-            return "run the pipeline with checkpoint_every=..., or take one with its handle's checkpoint()"
-        text = "list what there is with Checkpoints(repository).all()"
+            return "run the pipeline with checkpoint_every: holdfast run app.py:pipeline --checkpoint-every 30s"
+        text = f"list what there is: holdfast ls --repo {shlex.quote(self.where)}"
         named = isinstance(self.checkpoint, str) and self.checkpoint.isdecimal()
         return f"{text}; an id is a number, not text" if named else text
 
@@ -305,6 +309,20 @@ class CheckpointMissing(Absent):
             return "checkpoint that could be restored"
         is_id = isinstance(self.checkpoint, int)
         return f"checkpoint {self.checkpoint}" if is_id else f"savepoint {self.checkpoint!r}"
+
+
+class CursorMissing(Absent):
+    """No cursor of this name was ever saved."""
+
+    cursor: str
+    where: str
+    says = "there is no cursor {e.cursor!r} in {e.where}"
+    next_step = "{e.advice}"
+
+    @property
+    def advice(self) -> str:
+        """What to type next."""
+        return f"list what there is: holdfast cursor ls --repo {shlex.quote(self.where)}"
 
 
 class LogMissing(Absent):
@@ -394,8 +412,8 @@ class RequestUnanswered(Busy):
     @property
     def advice(self) -> str:
         """What to do about it."""
-        text = "see that it takes checkpoints, between which it answers, and ask again with a longer timeout_s"
-        return f"{text}; if it has ended, ask with take_over=True" if self.shared else text
+        text = "see that it takes checkpoints, between which it answers, and ask again: holdfast prune --timeout 30m"
+        return f"{text}; if it has ended: holdfast prune --take-over" if self.shared else text
 
 
 class EpochClosed(Busy):
@@ -441,7 +459,7 @@ class ManifestRefused(Mismatch):
     checkpoint: int
     issues: tuple[str, ...]
     says = "checkpoint {e.checkpoint} cannot be restored: {e.listed}"
-    next_step = "restore an older checkpoint"
+    next_step = "restore an older checkpoint; see which are sound: holdfast verify --all"
 
     @property
     def listed(self) -> str:
@@ -455,7 +473,7 @@ class PlanOutdated(Mismatch):
     planned: int
     highest: int
     says = "the plan was made when {e.planned} was the highest checkpoint id, and now it is {e.highest}"
-    next_step = "make the plan again, and apply that"
+    next_step = "make the plan again, and apply that: holdfast prune"
 
 
 class StateMismatch(Mismatch):
@@ -760,8 +778,8 @@ class CheckpointDamaged(Corrupt):
     def advice(self) -> str:
         """What to do about it."""
         if self.offered is None:
-            return "restore the repository from a copy; there is no checkpoint before it to go back to"
-        return f"ask for checkpoint {self.offered} by its id, the one before it, or restore the files from a copy"
+            return "there is no checkpoint before it: restore the repository from a copy, then holdfast verify --all"
+        return f"restore the files from a copy, or use the one before it: holdfast verify {self.offered}"
 
 
 class LogCorrupt(Corrupt):
@@ -780,7 +798,7 @@ class RecordCorrupt(Corrupt):
     key: str
     why: str
     says = "record {e.key!r} is damaged: {e.why}"
-    next_step = "restore the file from a copy"
+    next_step = "restore the file from a copy; see what else is damaged: holdfast verify --all"
 
 
 # --- mend the storage ------------------------------------------------------------------------------------------------
@@ -838,7 +856,7 @@ class InDoubt(Storage):
         "epoch {e.epoch} of stream {e.stream!r} is decided but in doubt: not yet committed to {e.listed}: {e.why}; "
         "nothing is lost"
     )
-    next_step = "mend the sink, then run the pipeline again: it finishes the epoch first"
+    next_step = "mend the sink, then run the pipeline again: it finishes the epoch first; see: holdfast doubt"
 
     @property
     def listed(self) -> str:

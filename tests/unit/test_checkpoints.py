@@ -245,7 +245,9 @@ def test_a_damaged_newest_is_refused_by_its_id_with_the_one_before_it_offered(ma
         made.take(text)
     flip(made.repository, "timelines/1/checkpoints/3/manifest.json")
     for ask in (lambda: again(made).latest(1), lambda: again(made).read(3)):
-        with pytest.raises(CheckpointDamaged, match=r"checkpoint 3 is damaged.*ask for checkpoint 2") as caught:
+        with pytest.raises(
+            CheckpointDamaged, match=r"checkpoint 3 is damaged.*the one before it: holdfast verify 2"
+        ) as caught:
             ask()
         assert (caught.value.checkpoint, caught.value.offered) == (3, 2)
     newest = again(made).newest(1)

@@ -355,7 +355,7 @@ def test_a_shared_pipeline_is_never_fenced_by_a_prune_unless_one_says_that_it_ha
     for text in "abc":
         made.take(text)
     lease = Lease.take(made.repository, locker=lambda: None, shared=True)
-    with pytest.raises(RequestUnanswered, match="take_over=True"):
+    with pytest.raises(RequestUnanswered, match="--take-over"):
         request_prune(made.repository, TWO, timeout_s=0.05, poll_s=0.01)
     lease.check()
     assert isinstance(request_prune(made.repository, TWO, take_over=True), Pruned)

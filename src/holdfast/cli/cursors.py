@@ -14,8 +14,8 @@ from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, Repo
 from holdfast.cli.tables import Rows, fields
 from holdfast.cli.target import located_cursors
-from holdfast.cursorfile import FOLDER, cursor_names, lock_key, read_cursor
-from holdfast.errors import Corrupt, NotFound, UnsupportedVersion
+from holdfast.cursorfile import cursor_names, lock_key, read_cursor
+from holdfast.errors import Corrupt, CursorMissing, UnsupportedVersion
 from holdfast.repository import LocalRepository
 
 
@@ -89,7 +89,7 @@ def cursor_show(
     repository = located_cursors(repo)
     record = read_cursor(repository, cursor)
     if record is None:
-        raise NotFound(key=f"{FOLDER}/{cursor}", where=repository.where)
+        raise CursorMissing(cursor=cursor, where=repository.where)
     found = _line(repository, cursor, log)
 
     def print_it(console: Console) -> None:

@@ -1,0 +1,384 @@
+"""The command as a person types it: every verb against a live, a finished, a damaged and an empty repository."""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import holdfast as hf
+from fabricated import Fabricated, flip
+from holdfast.cli.app import GROUPS, VERBS, app
+from holdfast.epoch import Attempt, Decision, Verdict
+
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+LOOKING = ["ls", "show", "verify", "diff 1 3", "log", "gaps", "doubt", "prune --dry-run", "cursor ls"]
+
+
+class Ran:
+    """What a command printed, and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+        assert "Traceback" not in out + err
+
+    @property
+    def result(self) -> Any:
+        return json.loads(self.out)["result"]
+
+
+def run(words: str, folder: Path, **environment: str) -> Ran:
+    """Run a command in this process, which is quicker; `run_alone` starts a real one."""
+    env: dict[str, str | None] = {"HOLDFAST_REPO": None, "COLUMNS": None, **environment}
+    with contextlib.chdir(folder):
+        done = CliRunner().invoke(app, words.split(), env=env)
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return Ran(done.exit_code, done.stdout, done.stderr)
+
+
+def run_alone(words: str, folder: Path, **environment: str) -> Ran:
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
+    command = [HOLDFAST, *words.split()]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Fabricated:
+    """A finished pipeline with three checkpoints and a savepoint."""
+    found = Fabricated(hf.LocalRepository(tmp_path / "checkpoints/orders"))
+    for text in "abc":
+        found.take(text, "kept")
+    number = found.checkpoints.claim(1, 1)
+    found.finish(number, {"orders": ["d"]}, savepoint="before", states={"orders/stage": b"x" * 40})
+    hf.Lease.take(found.repository).release()
+    return found
+
+
+@pytest.fixture
+def live(made: Fabricated) -> Iterator[Fabricated]:
+    """The same, held by a process that lives: this one."""
+    with hf.Lease.take(made.repository):
+        yield made
+
+
+# --- finished --------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_repository_is_listed(made: Fabricated, tmp_path: Path) -> None:
+    ran = run("ls", tmp_path)
+    assert ran.code == 0
+    assert "orders  timeline 1  not running" in ran.out
+    assert re.search(r"^ *3 +restorable .* 30 +3 +\d+ B +orders 3$", ran.out, re.MULTILINE)
+    assert re.search(r"^ *4  before +restorable", ran.out, re.MULTILINE)
+    found = run("ls --json --last 1", tmp_path)
+    [pipeline] = found.result["pipelines"]
+    assert [each["savepoint"] for each in pipeline["checkpoints"]] == ["before"]
+    assert pipeline["holder"] is None
+
+
+def test_a_checkpoint_is_shown(made: Fabricated, tmp_path: Path) -> None:
+    ran = run("show", tmp_path)
+    assert ran.code == 0
+    assert "checkpoint 3 of pipeline orders" in ran.out
+    assert made.digest(3) in ran.out
+    assert "epoch  3, append; 30 rows" in ran.out
+    shown = run("show before --files --json", tmp_path).result
+    assert shown["manifest"]["savepoint"] == "before"
+    assert {each["path"] for each in shown["files"]["orders"]} >= {"metadata"}
+
+
+def test_checkpoints_are_verified_and_compared(made: Fabricated, tmp_path: Path) -> None:
+    ran = run("verify --all", tmp_path)
+    assert (ran.code, ran.out.count("sound")) == (0, 4)
+    quick = run("verify 2 --quick --json", tmp_path).result["verifications"]
+    assert [(each["checkpoint"], each["grade"], each["ok"]) for each in quick] == [(2, "structure", True)]
+    ran = run("diff 1 3", tmp_path)
+    assert (ran.code, "10 -> 30 (+20)" in ran.out) == (1, True)
+    assert run("diff 2 2", tmp_path).code == 0
+    assert run("diff 1 before --json", tmp_path).result["same"] is False
+
+
+def test_prune_plans_first_and_acts_only_when_told(made: Fabricated, tmp_path: Path) -> None:
+    ran = run("prune --last 1 --dry-run", tmp_path)
+    assert ran.code == 0
+    assert re.search(r"1 +goes", ran.out)
+    assert "next: the same without --dry-run" in ran.out
+    ran = run("prune --last 1", tmp_path)
+    assert (ran.code, "add --yes" in ran.err) == (2, True)
+    assert len(made.checkpoints.restorable(1)) == 3
+    ran = run("prune --last 1 --yes --json", tmp_path)
+    assert (ran.code, ran.result["pruned"]["dropped"]) == (0, [1, 2])
+    assert [each.checkpoint for each in made.checkpoints.restorable(1)] == [3]
+    assert run("verify --all", tmp_path).code == 0
+    told = run("log", tmp_path)
+    assert (told.code, " prune " in told.out) == (0, True)
+    assert "nothing to prune" in run("prune --last 1", tmp_path).out
+
+
+def test_gaps_and_doubts_are_found(made: Fabricated, tmp_path: Path) -> None:
+    assert (run("gaps", tmp_path).out, run("gaps", tmp_path).code) == ("no gaps\n", 0)
+    hf.Gaps(made.repository).add("orders", 1, 2, kind="quarantined", why="ValueError: bad row", facts={})
+    ran = run("gaps", tmp_path)
+    assert (ran.code, "ValueError: bad row" in ran.out) == (1, True)
+    assert (run("doubt", tmp_path).out, run("doubt", tmp_path).code) == ("nothing is in doubt\n", 0)
+    decide(made, decided_at_ms=int(time.time() * 1000) - 3_600_000)
+    ran = run("doubt", tmp_path)
+    assert ran.code == 1
+    assert re.search(r"orders +4 +files +7 +1h", ran.out)
+    [doubt] = run("doubt --json", tmp_path).result["doubts"]
+    assert doubt["sinks"] == {"files": 7, "table": 7}
+    assert "epoch-in-doubt" in run("verify", tmp_path).out
+
+
+def decide(made: Fabricated, decided_at_ms: int) -> None:
+    """Leave epoch 4 decided, as a driver that was killed there does: Spark has committed batch 2 alone."""
+    attempt = Attempt(stream="orders", timeline=1, epoch=4, attempt=1)
+    share = {"handle": {}, "rows": 7, "stands": 4, "before": 3}
+    facts = {"sinks": {"files": share, "table": share}, "decided_at_ms": decided_at_ms}
+    hf.Decisions(made.repository).close(Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1, facts=facts))
+    made.repository.put("timelines/1/streams/orders/spark/commits/2", b"v1")
+
+
+def test_cursors_are_shown(made: Fabricated, tmp_path: Path) -> None:
+    log = hf.EventLog.create(tmp_path / "orders.log")
+    with log.writer() as writer:
+        writer.append([hf.NewEvent("order:1", b"paid"), hf.NewEvent("order:2", b"open")])
+    region = hf.Region(entity="order")
+    with hf.DurableCursor(made.repository, "billing", log, region) as cursor:
+        cursor.poll()
+        cursor.commit()
+        ran = run("cursor show billing --log orders.log", tmp_path)
+        assert ran.code == 0
+        assert re.search(rf"owner +process {os.getpid()}", ran.out)
+        assert re.search(r"behind +1 sequences", ran.out)
+    [line] = run("cursor ls --json", tmp_path).result["cursors"]
+    assert (line["cursor"], line["position"], line["owner_pid"]) == ("billing", 0, None)
+    flip(made.repository, "cursors/billing.ckpt")
+    assert (run("cursor ls", tmp_path).code, run("cursor show billing", tmp_path).code) == (1, 1)
+    ran = run("cursor show nobody", tmp_path)
+    assert (ran.code, "holdfast cursor ls --repo" in ran.err) == (2, True)
+
+
+# --- live ------------------------------------------------------------------------------------------------------------
+
+
+def test_whatever_only_looks_works_on_a_live_repository_and_changes_nothing(live: Fabricated, tmp_path: Path) -> None:
+    before = content(tmp_path)
+    for words in LOOKING:
+        ran = run_alone(words, tmp_path)
+        assert (words, ran.code, ran.err) == (words, 1 if words.startswith("diff") else 0, "")
+    assert f"process {os.getpid()} on" in run("ls", tmp_path).out
+    assert run("ls --json", tmp_path).result["pipelines"][0]["holder"]["pid"] == os.getpid()
+    assert content(tmp_path) == before
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_doubt_of_a_moment_in_a_running_pipeline_is_no_alarm(live: Fabricated, tmp_path: Path) -> None:
+    decide(live, decided_at_ms=int(time.time() * 1000))
+    ran = run("doubt", tmp_path)
+    assert (ran.code, "is committing them now" in ran.out) == (0, True)
+
+
+def test_a_prune_of_a_live_pipeline_asks_it_and_says_so_where_it_does_not_answer(
+    live: Fabricated, tmp_path: Path
+) -> None:
+    ran = run("prune --last 1 --yes --timeout 300ms", tmp_path)
+    assert ran.code == 2
+    assert "was not answered within 0.3 s" in ran.err
+    assert "holdfast prune --timeout" in ran.err
+    assert len(live.checkpoints.restorable(1)) == 3
+
+
+# --- damaged ---------------------------------------------------------------------------------------------------------
+
+
+def test_damage_is_found_by_every_verb_that_meets_it(made: Fabricated, tmp_path: Path) -> None:
+    flip(made.repository, "timelines/1/checkpoints/3/manifest.json")
+    ran = run("ls", tmp_path)
+    assert (ran.code, bool(re.search(r"3 +damaged", ran.out))) == (1, True)
+    for words in ("show", "show 3", "diff 1 3"):
+        ran = run(words, tmp_path)
+        assert (words, ran.code) == (words, 1)
+        assert "error: checkpoint 3 is damaged" in ran.err
+        assert "next:  restore the files from a copy, or use the one before it: holdfast verify 2" in ran.err
+    ran = run("verify --all", tmp_path)
+    assert (ran.code, ran.out.count("CANNOT BE RESTORED")) == (1, 1)
+    assert "manifest-damaged" in ran.out
+    assert run("verify --all --json", tmp_path).code == 1
+    failure = json.loads(run("show 3 --json", tmp_path).out)
+    assert (failure["exit"], failure["error"]["kind"]) == (1, "CheckpointDamaged")
+
+
+def test_a_damaged_file_is_found_by_its_bytes_and_not_by_its_size(made: Fabricated, tmp_path: Path) -> None:
+    key = next(key for key in keys(made) if made.repository.read(key) == b"c")
+    flip(made.repository, key)
+    assert run("verify --quick", tmp_path).code == 0
+    ran = run("verify", tmp_path)
+    assert (ran.code, "file-digest" in ran.out) == (1, True)
+    made.repository.delete(key)
+    ran = run("verify --quick", tmp_path)
+    assert (ran.code, "file-missing" in ran.out) == (1, True)
+
+
+def keys(made: Fabricated) -> list[str]:
+    return [f"objects/{name[:2]}/{name}" for name in made.objects()]
+
+
+@pytest.mark.parametrize("key", ["holdfast.json", "history.jsonl", "lease/00000001.json"])
+def test_a_damaged_record_is_one_line_and_no_traceback(made: Fabricated, tmp_path: Path, key: str) -> None:
+    hf.History(made.repository).add("prune", "test")
+    flip(made.repository, key)
+    ran = run("log", tmp_path)
+    assert ran.code == 1
+    assert "error: record" in ran.err
+    assert "next:  restore the file from a copy" in ran.err
+
+
+# --- empty, and wrong use --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", LOOKING)
+def test_an_empty_folder_is_no_repository(tmp_path: Path, words: str) -> None:
+    ran = run(words, tmp_path)
+    assert ran.code == 2
+    assert "there is no pipeline's repository" in ran.err
+    assert "holdfast ls --repo" in ran.err
+    failure = json.loads(run(f"{words} --json", tmp_path).out)
+    assert failure["error"]["kind"] == "RepositoryMissing"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_repository_without_a_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:
+    hf.Identity.create(hf.LocalRepository(tmp_path / "checkpoints/orders"), "orders")
+    expected = {"ls": 0, "log": 0, "gaps": 0, "doubt": 0, "cursor ls": 0, "prune --dry-run": 0}
+    expected |= {"show": 2, "verify": 2, "verify --all": 2, "diff 1 2": 2}
+    for words, code in expected.items():
+        ran = run(words, tmp_path)
+        assert (words, ran.code) == (words, code)
+    assert "--checkpoint-every" in run("ls", tmp_path).out
+    assert "--checkpoint-every" in run("show", tmp_path).err
+
+
+def test_the_repository_is_found_by_option_variable_and_nearness(made: Fabricated, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    where = made.repository.where
+    for words in (f"ls -r {where}", f"ls --repo {Path(where).parent}", f"ls -r file://{where}"):
+        assert run(words, elsewhere).code == 0
+    assert run("ls", elsewhere, HOLDFAST_REPO=where).code == 0
+    assert run("ls", Path(where)).code == 0
+    assert run("ls", elsewhere).code == 2
+
+
+def test_several_pipelines_in_one_root_are_listed_and_not_guessed(made: Fabricated, tmp_path: Path) -> None:
+    hf.Identity.create(hf.LocalRepository(tmp_path / "checkpoints/totals"), "totals")
+    assert [each["pipeline"] for each in run("ls --json", tmp_path).result["pipelines"]] == ["orders", "totals"]
+    ran = run("show", tmp_path)
+    assert (ran.code, "name one: --repo checkpoints/orders" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show 99",
+        "show nobody",
+        "show 0",
+        "show ../../etc",
+        "diff 1",
+        "diff 1 99",
+        "verify 1 --all",
+        "verify --quick --read-data",
+        "ls --last 0",
+        "prune --within soon",
+        "prune --last 0",
+        "ls -r s3://bucket/x",
+        "ls -r /dev/null",
+        "nonsense",
+        "cursor",
+        "cursor show ../x",
+    ],
+)
+def test_wrong_use_is_2_with_words(made: Fabricated, tmp_path: Path, words: str) -> None:
+    ran = run(words, tmp_path)
+    assert (words, ran.code) == (words, 2)
+    assert len(ran.err or ran.out) > 20
+
+
+# --- what a person sees ----------------------------------------------------------------------------------------------
+
+
+def test_every_verb_teaches_with_an_example(tmp_path: Path) -> None:
+    verbs = [name for name in VERBS if name not in GROUPS]
+    verbs += [f"{group} {each}" for group, (_, inner) in GROUPS.items() for each in inner]
+    for words in verbs:
+        ran = run(f"{words} --help", tmp_path)
+        assert (words, ran.code) == (words, 0)
+        assert re.search(rf"^ +holdfast {words}\b", ran.out, re.MULTILINE), words
+        assert "--json" in ran.out
+    assert run("", tmp_path).out.split() == run("--help", tmp_path).out.split()
+
+
+def test_nothing_is_cut_off_on_its_way_into_a_pipe(made: Fabricated, tmp_path: Path) -> None:
+    made.take("x" * 10, cuts={"orders": {"offsets": ("y" * 300,)}})
+    assert "y" * 300 in run("show", tmp_path).out
+    assert max(map(len, run("ls", tmp_path, COLUMNS="80").out.splitlines())) <= 80
+
+
+def test_a_reader_that_has_read_enough_is_no_error(made: Fabricated, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [HOLDFAST, "ls", "--json"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == (b"", 0)
+
+
+def test_completion_offers_the_checkpoints_that_there_are(made: Fabricated, tmp_path: Path) -> None:
+    env = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": "holdfast show ", "COMP_CWORD": "2"}
+    assert set(run_alone("", tmp_path, **env).out.split()) == {"1", "2", "3", "before"}
+
+
+def test_looking_starts_fast_and_without_spark(made: Fabricated, tmp_path: Path) -> None:
+    """Not a timed test: what is imported is what costs. The times are in bench/."""
+    program = """
+import sys
+from holdfast.cli import main
+for heavy in ("pyspark", "pyarrow", "pandas", "psycopg"):
+    sys.modules[heavy] = None  # importing it fails
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+slow = {"holdfast.verification", "holdfast.difference", "holdfast.spark"} & set(sys.modules)
+print(len(slow), file=sys.stderr)
+"""
+    for verb in ("ls", "show"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, verb], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stderr == "0\n"
+    for words in LOOKING:
+        blocked = {"PYTHONPATH": str(blocked_packages(tmp_path))}
+        assert run_alone(words, tmp_path, **blocked).code in (0, 1), words
+
+
+def blocked_packages(folder: Path) -> Path:
+    """A folder whose pyspark and pyarrow cannot be imported, as where they are not installed."""
+    place = folder / "blocked"
+    for name in ("pyspark", "pyarrow"):
+        (place / name).mkdir(parents=True, exist_ok=True)
+        (place / name / "__init__.py").write_text("raise ImportError('blocked')\n")
+    return place
