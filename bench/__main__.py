@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 
-ALL = ("barrier", "durable", "checkpoints", "cuts")
+ALL = ("barrier", "durable", "checkpoints", "cuts", "start")
 
 
 def main() -> int:

@@ -330,6 +330,12 @@ def test_every_verb_teaches_with_an_example(tmp_path: Path) -> None:
     assert run("", tmp_path).out.split() == run("--help", tmp_path).out.split()
 
 
+def test_a_slip_of_the_finger_is_told_what_was_meant(tmp_path: Path) -> None:
+    ran = run("verfy", tmp_path)
+    assert (ran.code, "Did you mean 'verify'?" in ran.err) == (2, True)
+    assert run("--version", tmp_path).out == f"holdfast {hf.__version__}\n"
+
+
 def test_nothing_is_cut_off_on_its_way_into_a_pipe(made: Fabricated, tmp_path: Path) -> None:
     made.take("x" * 10, cuts={"orders": {"offsets": ("y" * 300,)}})
     assert "y" * 300 in run("show", tmp_path).out

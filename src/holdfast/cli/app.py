@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from difflib import get_close_matches
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+import holdfast
 from holdfast.cli.answers import Answer, verb
 
 HELP = """Checkpoints that hold, for PySpark streaming pipelines.
@@ -54,6 +56,13 @@ class Verbs(TyperGroup):
         del ctx
         return command_of(cmd_name) if cmd_name in VERBS else None
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb that was typed, or say which one may have been meant."""
+        near = get_close_matches(args[0], VERBS) if args and args[0] not in VERBS else []
+        if near:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
 
 def command_of(name: str) -> Any:
     """Return a verb, or a group of verbs, as typer has it."""
@@ -80,6 +89,20 @@ def _none() -> None:
     """Do nothing before a verb."""
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"holdfast {holdfast.__version__}")
+        raise typer.Exit
+
+
+def _before(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and exit.")
+    ] = False,
+) -> None:
+    """Take what stands before a verb."""
+
+
 _SETTINGS = {"help_option_names": ["--help", "-h"]}
 app = typer.Typer(
     name="holdfast",
@@ -90,4 +113,4 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=_SETTINGS,
 )
-app.callback()(_none)
+app.callback()(_before)

@@ -1,0 +1,37 @@
+"""How long `holdfast ls` and `holdfast show` take from the shell and back, on a repository of ten checkpoints."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.compare import Result, best_of
+
+ROUNDS = 5
+PROMISED_S = 0.4
+
+
+def run() -> list[Result]:
+    sys.path.insert(0, "tests")
+    from fabricated import Fabricated  # noqa: PLC0415 - made-up checkpoints are the tests' own
+    from holdfast import LocalRepository  # noqa: PLC0415
+
+    command = Path(sys.executable).with_name("holdfast")
+    with tempfile.TemporaryDirectory() as folder:
+        made = Fabricated(LocalRepository(Path(folder) / "orders"))
+        for number in range(10):
+            made.take("kept", str(number))
+        found = []
+        for verb in ("ls", "show"):
+            words = [command, verb, "--repo", folder]
+            bare = [sys.executable, "-c", "import typer, rich.console, msgspec"]
+            ours, floor = best_of(ROUNDS, 1, lambda _, w=words: _quiet(w), lambda _, w=bare: _quiet(w))
+            found.append(Result(f"start of `holdfast {verb}`", "what was promised", ours, PROMISED_S, goal=1.0))
+            found.append(Result(f"start of `holdfast {verb}`", "Python and its libraries", ours, floor, goal=4.0))
+        return found
+
+
+def _quiet(words: list[str | Path]) -> None:
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
