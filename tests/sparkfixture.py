@@ -19,7 +19,15 @@ def session() -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "1g")
         # Thousands of tiny jobs, each run a few times: what the second compiler would win is never earned back.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        # Else the JVM keeps 48 MB of compiled code, which the classes that Spark makes fill: then all is interpreted.
+        .config(
+            "spark.driver.extraJavaOptions",
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m",
+        )
+        .config("spark.ui.retainedJobs", "20")  # kept in the heap for a page that nobody opens
+        .config("spark.ui.retainedStages", "20")
+        .config("spark.ui.retainedTasks", "100")
+        .config("spark.sql.ui.retainedExecutions", "20")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
