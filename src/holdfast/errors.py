@@ -330,7 +330,7 @@ class LogMissing(Absent):
 
     path: str
     says = "there is no event log at {e.path}"
-    next_step = "check the path, or make one with EventLog.create"
+    next_step = "check the path, or run the pipeline that writes it, or make one with EventLog.create"
 
 
 class StageBlank(Absent):

@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.checked import checked_name
 from holdfast.epoch import Attempt, Reach, unwatched
-from holdfast.errors import NotSupported
+from holdfast.errors import BadValue, NotSupported
+from holdfast.seal import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,7 +137,8 @@ class Sink(ABC):
     def setting(self) -> Setting:
         """Who writes to this sink; there once `open` was called."""
         if self._setting is None:
-            raise NotSupported(what=f"sink {self.name!r}", why="it belongs to no stream yet", do="give it to a stream")
+            do = "give it to a stream; where it has one, let its open() begin with super().open(setting)"
+            raise NotSupported(what=f"sink {self.name!r}", why="it was not opened for a stream", do=do)
         return self._setting
 
     def open(self, setting: Setting) -> None:
@@ -175,6 +177,30 @@ class Sink(ABC):
     def close(self) -> None:
         """Let go of what `open` took. Called at the end of a run, not after a crash."""
         self._setting = None
+
+
+def checked_staged(sink: Sink, staged: object) -> Staged:
+    """Return what a sink's `prepare` returned if the decision can keep it. Sinks are written by users."""
+    if not isinstance(staged, Staged):
+        why, do = "an hf.Staged is due", "let prepare() return hf.Staged(handle, rows=...)"
+        raise BadValue(what=f"what prepare() of sink {sink.name!r} returned,", value=staged, why=why, do=do)
+    why = "the decision keeps it as JSON, from which it would come back as something else"
+    try:
+        same = plain(staged.handle) == staged.handle
+    except (TypeError, ValueError, RecursionError) as error:
+        same, why = False, f"the decision keeps it as JSON: {error}"
+    if not same:
+        do = "keep to dicts with text for keys, lists, text, numbers, booleans and None"
+        raise BadValue(what=f"handle of sink {sink.name!r}", value=staged.handle, why=why, do=do)
+    return staged
+
+
+def checked_standing(sink: Sink, standing: object) -> Standing:
+    """Return what a sink's `inspect` returned if it is an answer."""
+    if not isinstance(standing, Standing):
+        why, do = "an hf.Standing is due", "let inspect() return one; of a sink that holds nothing, hf.Standing()"
+        raise BadValue(what=f"what inspect() of sink {sink.name!r} returned,", value=standing, why=why, do=do)
+    return standing
 
 
 def refuse_mode(sink: Sink, output_mode: str, changelog: bool, do: str) -> None:

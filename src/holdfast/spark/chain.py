@@ -93,9 +93,13 @@ class Chain:
         self._under_way.append(name)
         try:
             with _reading(self, name):
-                return _streaming(name, self._specs[name].build(self._spark))
+                df = self._specs[name].build(self._spark)
+        except Exception as error:  # the user's function may raise anything
+            error.add_note(f"in the function of stream {name!r}")
+            raise
         finally:
             self._under_way.remove(name)
+        return _streaming(name, df)
 
 
 def _streaming(name: str, df: DataFrame | None) -> DataFrame:

@@ -35,7 +35,7 @@ from holdfast.errors import (
 from holdfast.offsets import differences
 from holdfast.repository import Decisions, GapRecord, Gaps, Lease
 from holdfast.repository.gaps import OFFSETS, QUARANTINED, REPLAY
-from holdfast.sinks.base import Key, Owner, Sink, Staged
+from holdfast.sinks.base import Key, Owner, Sink, Staged, checked_staged
 from holdfast.sinks.rows import digested
 from holdfast.spark import adapter
 from holdfast.spark.brief import brief
@@ -307,7 +307,7 @@ class EpochRunner:
             rows = frozen.enter_context(adapter.frozen(df)) if freeze else df
             for number, sink in enumerate(self.sinks.values(), 1):
                 self._sink = sink.name
-                staged[sink.name] = sink.prepare(rows, key)
+                staged[sink.name] = checked_staged(sink, sink.prepare(rows, key))
                 self._move(Move.PREPARE_LAST if number == len(self.sinks) else Move.PREPARE)
                 self._reach("prepared")
         self._sink = None

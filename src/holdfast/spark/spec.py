@@ -55,6 +55,11 @@ def checked_sinks(stream: str, sinks: object) -> tuple[Sink, ...]:
     if not isinstance(found, Sequence) or not found or not all(isinstance(each, Sink) for each in found):
         why = "a list of at least one sink is due"
         raise BadValue(what=f"sinks of stream {stream!r}", value=sinks, why=why, do="pass sinks=[hf.FileSink(...)]")
+    for each in found:
+        if not hasattr(each, "name"):
+            why = "it has no name, which Sink gives it"
+            do = f"let {type(each).__name__}.__init__ call super().__init__(name)"
+            raise BadValue(what=f"sink of stream {stream!r}", value=type(each), why=why, do=do)
     names = [each.name for each in found]
     for name in names:
         if names.count(name) > 1:

@@ -34,7 +34,7 @@ from holdfast.redaction import redacted
 from holdfast.repository import Decisions, GapRecord, Gaps, Identity, Lease, LocalRepository
 from holdfast.repository.decisions import stream_folder
 from holdfast.seal import Record
-from holdfast.sinks.base import Key, Owner, Setting, Sink
+from holdfast.sinks.base import Key, Owner, Setting, Sink, checked_standing
 from holdfast.spark import adapter
 from holdfast.spark.brief import brief
 from holdfast.spark.epochs import EpochRunner, Failure, Stopping
@@ -274,7 +274,7 @@ class StreamRun:
         holds: dict[str, int] = {}
         for sink in self.spec.sinks:
             try:
-                standing = sink.inspect(self._owner, self._timeline)
+                standing = checked_standing(sink, sink.inspect(self._owner, self._timeline))
             except Exception as error:  # a sink of the user's may raise anything
                 if isinstance(error, HoldfastError) and not isinstance(error, Storage):
                     raise

@@ -19,7 +19,7 @@ from typing import Any
 from holdfast.epoch import Attempt
 from holdfast.errors import HoldfastError, StagedGone
 from holdfast.seal import seal
-from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged
+from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, checked_staged
 from holdfast.testing.crash import Crashed
 
 Rows = list[tuple[Any, ...]]
@@ -55,7 +55,7 @@ class SinkContract:
     def test_a_handle_is_small_json_that_can_be_kept(self, spark: Any, tmp_path: Path) -> None:
         """The decision keeps the handle as it is, and a checkpoint the mark."""
         sink = self._open(spark, tmp_path)
-        staged = sink.prepare(_rows(spark, 1), self._key(1))
+        staged = checked_staged(sink, sink.prepare(_rows(spark, 1), self._key(1)))
         assert len(seal({"handle": staged.handle})) < 100_000
         assert len(seal({"mark": sink.mark()})) < 10_000
 
