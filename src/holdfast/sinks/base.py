@@ -120,7 +120,7 @@ class Setting:
 
 
 class Sink(ABC):
-    """Where a stream's epochs go; see the contract at the top of this file. Write one by subclassing.
+    """Where a stream's epochs go; see the contract above. Write one by subclassing.
 
     `target` names what is written to, where no two sinks of a pipeline may write to the same; `None` is not checked.
     """
