@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tools.reference import cli, errors, protocols, shapes
+from tools.reference import api, cli, errors, protocols, shapes
 
 FOLDER = Path(__file__).parents[2] / "docs/reference"
-MAKERS = (cli, shapes, errors, protocols)
+MAKERS = (cli, shapes, api, errors, protocols)
 
 
 def pages() -> dict[str, str]:

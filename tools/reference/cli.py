@@ -17,8 +17,8 @@ _HEAD = """# The command
 
 {about}
 
-Every verb has `--help`, and `--json`, which prints [one document](json.md) for machines. `holdfast --install-completion`
-teaches your shell to complete verbs, options, and the names of checkpoints.
+Every verb has `--help`, and `--json`, which prints [one document](json.md) for machines.
+`holdfast --install-completion` teaches your shell to complete verbs, options, and the names of checkpoints.
 
 {verbs}
 
@@ -79,8 +79,8 @@ def _section(name: str, command: Any) -> str:
     parts = [f"## holdfast {name}", words, f"```text\n{usage}\n```"]
     if arguments:
         given = zip(places, arguments, strict=True)
-        rows = list(dict.fromkeys((code(place), _cell(each.help)) for (place, _), each in given))
-        parts.append(table(("argument", "meaning"), rows))
+        told = dict.fromkeys((code(place), _cell(each.help)) for (place, _), each in given)
+        parts.append(table(("argument", "meaning"), list(told)))
     rows = [(_names(each, context), _default(each), code(each.envvar or ""), _cell(each.help)) for each in options]
     parts += [table(("option", "default", "variable", "meaning"), rows), examples]
     parts.append(f"Ends with [exit code](#exit-codes) 1 {reason}. `--json` prints [this](json.md#{slug(name)}).")

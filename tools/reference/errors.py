@@ -9,14 +9,17 @@ import re
 from holdfast import errors
 from holdfast.cli.answers import exit_code
 from holdfast.errors import HoldfastError
-from tools.reference.source import class_node, fields, prose, summary
+from tools.reference.source import fields, prose, summary
 
 _HEAD = """# Errors
 
-Every error that Holdfast raises on purpose is a [`HoldfastError`](#holdfasterror), and stands under the family that says
-what the caller does next. Catch a family, or one of its errors; all are in `holdfast.errors`. Each carries its facts as
-attributes; its text ends with the next step, and `error.summary` is the text without it. All of them can be pickled. In
-the texts below, what is in {braces} is filled in."""
+Every error that Holdfast raises on purpose is a [`HoldfastError`](#holdfasterror), in the family that says what the
+caller does next. Catch a family, or one of its errors; all are in `holdfast.errors`. Each carries its facts as
+attributes; its text ends with the next step, and `error.summary` is the text without it. All of them can be pickled.
+In the texts below, what is in {braces} is filled in."""
+
+
+_FILLED = re.compile(r"\{[^}]+\}")
 
 
 def pages() -> dict[str, str]:
@@ -26,8 +29,7 @@ def pages() -> dict[str, str]:
     parts = [_HEAD, f"```text\n{tree}\n```", "## HoldfastError", prose(HoldfastError.__doc__)]
     for family in HoldfastError.__subclasses__():
         step = re.search(rf"# --- (.+?) -+\n\n\nclass {family.__name__}\(", inspect.getsource(errors))
-        assert step, family
-        parts += [f"## {family.__name__}", _about(family), f"What to do: {step[1]}."]
+        parts += [f"## {family.__name__}", _about(family), f"What to do: {step[1] if step else ''}."]
         parts.append(f"[Exit code](cli.md#exit-codes) of the command: {exit_code(family.__new__(family)):d}.")
         for kind in _below(family):
             text = f"- Text: `{_words(kind.says)}`.\n- Next: {_next_step(kind)}.\n- Carries {_facts(kind)}."
@@ -66,24 +68,12 @@ def _next_step(kind: type[HoldfastError]) -> str:
     for each in fields(kind):
         if each.name == chosen[1]:
             return f"`{_words(str(ast.literal_eval(each.default)))}`, or what `{each.name}` says"
-    node = next(each for each in class_node(kind).body if getattr(each, "name", "") == chosen[1])
-    assert isinstance(node, ast.FunctionDef)
-    parts = [part for statement in node.body[1:] for part in ast.walk(statement)]
-    inside = {id(each) for part in parts if isinstance(part, ast.JoinedStr) for each in ast.walk(part)}
-    texts = [_literal(part) for part in parts if isinstance(part, ast.JoinedStr) or id(part) not in inside]
-    return "; or ".join(f"`{text}`" for text in texts if len(text) > 20)
+    written = inspect.getsource(getattr(kind, chosen[1]).fget).split('"""', 2)[2]
+    texts = re.findall(r'"([^"]{20,})"', re.sub(r'"\n\s+"', "", written))
+    return "; or ".join(f"`{re.sub(_FILLED, _inner, text)}`" for text in texts)
 
 
-def _literal(node: ast.AST) -> str:
-    match node:
-        case ast.Constant(str(text)):
-            return text
-        case ast.JoinedStr(values):
-            return "".join(_literal(each) for each in values)
-        case ast.FormattedValue(ast.Attribute(attr=name)):
-            return f"{{{name}}}"
-        case ast.FormattedValue(ast.Call(args=[ast.Attribute(attr=name)])):
-            return f"{{{name}}}"
-        case ast.FormattedValue():
-            return "…"
-    return ""
+def _inner(found: re.Match[str]) -> str:
+    """Return what a text is filled with by its attribute; another text goes before it."""
+    name = re.search(r"self\.(\w+)", found[0])
+    return f"{{{name[1]}}}" if name else "…"

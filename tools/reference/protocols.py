@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from enum import StrEnum
 from types import ModuleType
+from typing import Any
 
 from holdfast import coordinator, epoch, pruning
 from tools.reference.source import comment, fields, table, tree
 
 _HEAD = """# Protocols
 
-Drawn from the tables that the code runs by: a move that is not here cannot be made. Where a driver may die is a *point*:
-the tests kill one at each of them, and look at what is prepared and what is visible afterwards;
+Drawn from the tables that the code runs by: a move that is not here cannot be made. Where a driver may die is a
+*point*: the tests kill one at each of them, and look at what is prepared and what is visible afterwards;
 [so can you](../pipelines.md#test-your-own-crashes). How to read them: [epochs](../pipelines.md#how-an-epoch-goes),
 [checkpoints](../checkpoints.md#how-a-cut-is-made), [prune](../checkpoints.md#retention-and-prune)."""
 
@@ -51,7 +53,7 @@ def _members(kind: type[StrEnum]) -> list[tuple[str, ...]]:
     return [(str(each), meanings[each.name]) for each in kind]
 
 
-def _moves(kind: type[StrEnum], moves: dict[tuple[StrEnum, StrEnum], StrEnum]) -> list[tuple[str, ...]]:
+def _moves(kind: type[StrEnum], moves: Mapping[Any, StrEnum]) -> list[tuple[str, ...]]:
     ways = [(move, f"{state} → {to}") for (state, move), to in moves.items()]
     return [(name, words, ", ".join(way for move, way in ways if move == name)) for name, words in _members(kind)]
 

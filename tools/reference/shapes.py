@@ -14,14 +14,14 @@ import msgspec
 
 from holdfast.cli.app import VERBS
 from holdfast.cli.results import FORMAT, Envelope
-from tools.reference.cli import slug
 from tools.reference.source import code, fields, prose, table
 
 _HEAD = """# What `--json` prints
 
-One document on stdout, whatever happens: the [envelope](#envelope), with the `result` of the verb in it, or the `error`.
-The same as a JSON Schema: [schema.json](schema.json). A field may be added at any time; one is removed, or means
-something else, only with another `format`; this is format {format}. Times end in `_ms`: milliseconds since 1970, UTC.
+One document on stdout, whatever happens: the [envelope](#envelope), with the `result` of the verb in it, or the
+`error`. The same as a JSON Schema: [schema.json](schema.json). A field may be added at any time; one is removed, or
+means something else, only with another `format`; this is format {format}. Times that end in `_ms` are milliseconds
+since 1970, UTC.
 
 ```sh
 holdfast ls --json | jq '.result.pipelines[].checkpoints[-1]'
@@ -71,7 +71,10 @@ def pages() -> dict[str, str]:
     shared = [name for name in parts if name not in verbs and name != "Envelope"]
     text = [_HEAD.format(format=FORMAT), _section("Envelope", "Envelope", parts)]
     text += [_section(f"holdfast {verb}", name, parts) for name, verb in verbs.items()]
-    text += ["## Parts\n\nWhat results are made of.", *(_section(_title(parts[name]), name, parts, 3) for name in shared)]
+    text += [
+        "## Parts\n\nWhat results are made of.",
+        *(_section(_title(parts[name]), name, parts, 3) for name in shared),
+    ]
     return {"json.md": "\n\n".join(text), "schema.json": json.dumps(whole, indent=2, ensure_ascii=False)}
 
 

@@ -7,7 +7,9 @@ import functools
 import inspect
 import io
 import re
+import sys
 import tokenize
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -49,9 +51,7 @@ def class_node(kind: type) -> ast.ClassDef:
 
 def module_of(thing: Any) -> ModuleType:
     """Return the module that a thing was written in."""
-    found = inspect.getmodule(thing)
-    assert found is not None, thing
-    return found
+    return sys.modules[thing.__module__]
 
 
 def fields(kind: type) -> list[Field]:
@@ -77,8 +77,8 @@ def fields(kind: type) -> list[Field]:
 def default_of(value: ast.expr, module: ModuleType) -> str:
     """Return a default as it is written; a constant by its value, and what makes it by what it makes."""
     if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("field"):
-        (inner,) = [each.value for each in value.keywords if each.arg in ("default", "default_factory")] or [None]
-        return "" if inner is None else f"{ast.unparse(inner)}()"
+        made = {each.arg: ast.unparse(each.value) for each in value.keywords}
+        return made.get("default") or (f"{made['default_factory']}()" if "default_factory" in made else "")
     if isinstance(value, ast.Name | ast.Attribute):
         meant = eval(ast.unparse(value), vars(module))  # noqa: S307 - our own source
         if type(meant) in (int, float, str, tuple):
@@ -103,7 +103,7 @@ def summary(doc: str | None) -> str:
     return prose(doc).split("\n", maxsplit=1)[0]
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a Markdown table without the columns that are empty."""
     kept = [at for at in range(len(head)) if any(row[at] for row in rows)]
     lines = [[head[at] for at in kept], ["---"] * len(kept)]
