@@ -7,6 +7,7 @@ import enum
 import functools
 import importlib
 import inspect
+import posixpath
 import re
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,7 @@ import msgspec
 
 import holdfast
 from holdfast import errors, testing
-from tools.reference.source import fields, module_of, prose, summary, table
+from tools.reference.source import class_node, fields, module_of, prose, summary, table
 
 _PAGES = {  # page -> the modules that are told there, in this order; what is on none goes to `_ELSE`
     "pipelines": "spark.pipeline spark.stream spark.checkpoints policy spark",
@@ -91,7 +92,9 @@ def _place(home: str) -> tuple[str, int, str]:
 
 
 def _line(thing: Any) -> int:
-    return inspect.getsourcelines(thing)[1] if hasattr(thing, "__qualname__") else 0
+    if isinstance(thing, type):
+        return class_node(thing).lineno
+    return int(thing.__code__.co_firstlineno) if inspect.isfunction(thing) else 0
 
 
 def _doc(name: str, thing: Any) -> str:
@@ -215,7 +218,7 @@ def _linked(text: str, anchors: dict[str, str], page: str) -> str:
         to = anchors.get(found[1])
         if to is None:
             return found[0]
-        return f"[{found[0]}]({to.removeprefix('api/') if to.startswith(page[:4]) else f'../{to}'})"
+        return f"[{found[0]}]({posixpath.relpath(to, posixpath.dirname(page) or '.')})"
 
     parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
     known = r"(?<!\[)`(\w+(?:\.\w+)?)(?:\(\))?`"
