@@ -136,17 +136,17 @@ def diagram() -> str:
 class Verdict(StrEnum):
     """How an attempt ended. After a commit there is only forward."""
 
-    COMMIT = "commit"
-    ABORT = "abort"
+    COMMIT = "commit"  # every sink will show it
+    ABORT = "abort"  # no sink will
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One try at one epoch of one stream in one timeline: the address of a slot."""
 
-    stream: str
-    timeline: int
-    epoch: int
-    attempt: int
+    stream: str  # its name
+    timeline: int  # counted from 1; a rewind begins a new one
+    epoch: int  # counted from 1
+    attempt: int  # counted from 1
 
     def __post_init__(self) -> None:
         checked_name("stream", self.stream)
@@ -164,10 +164,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(Record, frozen=True, kw_only=True):
     """The durable record that closes an attempt, with the facts that a replay needs."""
 
-    attempt: Attempt
-    verdict: Verdict
-    lease: int
-    facts: dict[str, Any] = msgspec.field(default_factory=dict)
+    attempt: Attempt  # what it closes
+    verdict: Verdict  # how it ended
+    lease: int  # of the driver that decided
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)  # of a commit: offsets, and what each sink was given
 
     def __post_init__(self) -> None:
         if isinstance(self.lease, bool) or not isinstance(self.lease, int) or self.lease < 1:

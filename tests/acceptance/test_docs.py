@@ -1,5 +1,6 @@
 """The docs tell the truth: their code runs, their links lead somewhere, their words are those of the code."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def without_code(text: str) -> str:
     return re.sub(r"^( *)```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """The anchors of a page, by GitHub's rule: lower case, spaces as hyphens, no other signs; a second one gets -1."""
     text = without_code(page.read_text())

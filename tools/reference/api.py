@@ -25,7 +25,7 @@ _PAGES = {  # page -> the modules that are told there, in this order; what is on
     "checkpoints": "repository.checkpoints repository.summary manifest verification difference spark.statereader",
     "logs": "log logwriter segment region cursor worker spark.logsource",
     "state": "stage blocks repository.blockfile state stores barrier sidecar",
-    "repository": "repository epoch recovery",
+    "repository": "repository.opening repository.base repository.local repository.memory repository epoch recovery",
     "testing": "testing",
 }
 _ELSE = "checkpoints"

@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli import app
 from holdfast.cli.answers import DEBUG, Exit
+from tools.reference.shapes import shapes
 from tools.reference.source import code, fields, prose, table
 
 _HEAD = """# The command
@@ -83,14 +84,17 @@ def _section(name: str, command: Any) -> str:
         parts.append(table(("argument", "meaning"), list(told)))
     rows = [(_names(each, context), _default(each), code(each.envvar or ""), _cell(each.help)) for each in options]
     parts += [table(("option", "default", "variable", "meaning"), rows), examples]
-    parts.append(f"Ends with [exit code](#exit-codes) 1 {reason}. `--json` prints [this](json.md#{slug(name)}).")
+    document = f" `--json` prints [this](json.md#{slug(name)})." if name in shapes() else ""
+    parts.append(f"Ends with [exit code](#exit-codes) 1 {reason}.{document}")
     return "\n\n".join(parts)
 
 
 def _parted(text: str) -> tuple[str, str]:
     """Return what a help says, and its examples as a block that can be copied; what is behind them is a comment."""
     words, _, rest = text.partition("[bold]Example")
-    lines = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in rest.partition("[/]")[2].splitlines() if line]
+    shown = rest.partition("[/]")[2].splitlines()
+    words += "\n".join(line for line in shown if not line.startswith("    "))
+    lines = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in shown if line.startswith("    ")]
     width = max((len(line[0]) for line in lines if len(line) > 1), default=0)
     block = "\n".join(f"{line[0]:{width}}  # {line[1]}" if len(line) > 1 else line[0] for line in lines)
     marked = re.sub(r"\[bold\](.*?)\[/\]", r"**\1**", prose(words).strip())

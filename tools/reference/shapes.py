@@ -32,7 +32,7 @@ def shapes() -> dict[str, type]:
     """Return the shape of each verb's result."""
     found: dict[str, type] = {}
     for module in dict.fromkeys(VERBS.values()):
-        found |= importlib.import_module(f"holdfast.cli.{module}").SHAPES
+        found |= getattr(importlib.import_module(f"holdfast.cli.{module}"), "SHAPES", {})
     return found
 
 
@@ -67,10 +67,10 @@ def _reached(kind: Any) -> set[type]:
 def pages() -> dict[str, str]:
     """Return the page and the schema."""
     whole = schema()
-    parts, verbs = whole["$defs"], {kind.__name__: verb for verb, kind in shapes().items()}
-    shared = [name for name in parts if name not in verbs and name != "Envelope"]
+    parts, verbs = whole["$defs"], {verb: kind.__name__ for verb, kind in shapes().items()}
+    shared = [name for name in parts if name not in (*verbs.values(), "Envelope")]
     text = [_HEAD.format(format=FORMAT), _section("Envelope", "Envelope", parts)]
-    text += [_section(f"holdfast {verb}", name, parts) for name, verb in verbs.items()]
+    text += [_section(f"holdfast {verb}", name, parts) for verb, name in verbs.items()]
     text += [
         "## Parts\n\nWhat results are made of.",
         *(_section(_title(parts[name]), name, parts, 3) for name in shared),
@@ -109,4 +109,5 @@ def _words(kind: dict[str, Any], parts: dict[str, Any]) -> str:
     inner = kind.get("items") or kind.get("additionalProperties")
     if kind.get("type") in ("array", "object") and isinstance(inner, dict):
         return f"{kind['type']} of {_words(inner, parts)}"
-    return str(kind.get("type", "any"))
+    one_of = kind.get("enum", [kind["const"]] if "const" in kind else [])
+    return " or ".join(code(json.dumps(each)) for each in one_of) or str(kind.get("type", "any"))
