@@ -98,6 +98,7 @@ def _quarantine_folder(cursor: str) -> str:
 
 
 Handler: TypeAlias = Callable[[Batch, EventLog, AtLeastOnce | None], Action]
+"""Handles a batch of a log; the witness is there where the cursor is durable."""
 
 
 def _nothing(*_: object) -> None:

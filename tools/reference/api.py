@@ -31,9 +31,9 @@ _PAGES = {  # page -> the modules that are told there, in this order; what is on
 _ELSE = "checkpoints"
 _PUBLIC = {name: getattr(holdfast, name) for name in sorted(holdfast._HOME_OF)}
 _PUBLIC |= {name: getattr(testing, name) for name in testing.__all__}
-_SOURCES = {path: path.read_text() for path in sorted(Path(inspect.getfile(holdfast)).parent.rglob("*.py"))}
-_ALIAS = re.compile(r'^(\w+)(?:: TypeAlias)? = ((?:[A-Z]\w*\[|[A-Z]\w* \|).+)\n(?:"""(.+?)""")?', re.MULTILINE)
-_ALIASES = {name: (meant, words) for text in _SOURCES.values() for name, meant, words in _ALIAS.findall(text)}
+_SOURCES = [path.read_text() for path in sorted(Path(inspect.getfile(holdfast)).parent.rglob("*.py"))]
+_ALIAS = re.compile(r'^([A-Z][a-z]\w*)(?:: TypeAlias = | = (?=Callable\[))(.+)\n(?:"""(.+?)""")?', re.MULTILINE)
+_ALIASES = {name: (meant, words) for text in _SOURCES for name, meant, words in _ALIAS.findall(text)}
 _HEAD = """# The library
 
 Every public name is imported from `holdfast`, those for tests from `holdfast.testing`, errors from
@@ -106,8 +106,10 @@ def _doc(name: str, thing: Any) -> str:
 
 def _entry(name: str, thing: Any, module: ModuleType, named: dict[str, Any]) -> list[str]:
     """Return a name with all that belongs to it, and note which others it names."""
-    if name in _ALIASES and not isinstance(thing, type):
-        parts = [f"```py\n{name} = {_ALIASES[name][0]}\n```", prose(_ALIASES[name][1])]
+    meant, words = _ALIASES.get(name, ("", ""))
+    alias = [f"```py\n{name} = {meant}\n```", prose(words)]
+    if meant and not isinstance(thing, type):
+        parts = alias
     elif not isinstance(thing, type):
         parts = [_signature(name, thing), prose(thing.__doc__)]
     elif issubclass(thing, enum.Enum):
@@ -118,6 +120,7 @@ def _entry(name: str, thing: Any, module: ModuleType, named: dict[str, Any]) -> 
         same = f"It has all of {bases} too." if bases else ""
         called = "" if _is_made_elsewhere(thing) else _signature(name, thing)
         parts = [called, prose(thing.__doc__), same, *_members(name, thing)]
+        parts += ["Where a function is due, the name stands for another thing:", *alias] if meant else []
     blocks = "".join(re.findall(r"```py\n.*?```", "\n".join(parts), re.DOTALL))
     for word in re.findall(r"\b[A-Z]\w+", re.sub(r"#.*|'.*?'", "", blocks)):
         found = vars(module).get(word)
