@@ -121,7 +121,7 @@ def test_every_verb_stands_there_with_all_that_it_takes(verb: str, command: Any)
         if each.envvar:
             assert f"`{each.envvar}`" in text
         if each.default not in (None, False):
-            assert f"`{each.default}`" in text
+            assert f"`{getattr(each.default, 'value', each.default)}`" in text
     assert f"```sh\nholdfast {verb}" in text  # an example
     if verb in shapes():
         assert f"json.md#holdfast-{verb.replace(' ', '-')}" in text

@@ -76,7 +76,8 @@ def _section(name: str, command: Any) -> str:
     options = [each for each in command.params if each not in arguments and not each.hidden]
     words, examples = _parted(command.help)
     found = re.search(r"Exits with 1 (where [^.;]+)", words.replace("\n", " "))
-    reason = found[1] if found else "where a record or file that it reads is damaged"
+    looks = any("--repo" in each.opts for each in options)
+    reason = found[1] if found else "where a record or file that it reads is damaged" if looks else ""
     parts = [f"## holdfast {name}", words, f"```text\n{usage}\n```"]
     if arguments:
         given = zip(places, arguments, strict=True)
@@ -85,7 +86,7 @@ def _section(name: str, command: Any) -> str:
     rows = [(_names(each, context), _default(each), code(each.envvar or ""), _cell(each.help)) for each in options]
     parts += [table(("option", "default", "variable", "meaning"), rows), examples]
     document = f" `--json` prints [this](json.md#{slug(name)})." if name in shapes() else ""
-    parts.append(f"Ends with [exit code](#exit-codes) 1 {reason}.{document}")
+    parts.append(f"Ends with [exit code](#exit-codes) {f'1 {reason}' if reason else '0, or 2'}.{document}")
     return "\n\n".join(parts)
 
 
@@ -98,17 +99,18 @@ def _parted(text: str) -> tuple[str, str]:
     width = max((len(line[0]) for line in lines if len(line) > 1), default=0)
     block = "\n".join(f"{line[0]:{width}}  # {line[1]}" if len(line) > 1 else line[0] for line in lines)
     marked = re.sub(r"\[bold\](.*?)\[/\]", r"**\1**", prose(words).strip())
-    return marked, f"```sh\n{block}\n```" if block else ""
+    return re.sub(r"\n{3,}", "\n\n", marked), f"```sh\n{block}\n```" if block else ""
 
 
 def _names(option: Any, context: Any) -> str:
     shown = re.search(r"--[\w-]+ (.+)$", option.get_help_record(context)[0])  # with what the option takes
-    metavar = "" if shown is None else " N" if "int" in shown[1].lower() else f" {shown[1]}"
+    metavar = "" if shown is None or option.secondary_opts else " N" if "int" in shown[1].lower() else f" {shown[1]}"
     return ", ".join(code(f"{each}{metavar}") for each in option.opts + option.secondary_opts)
 
 
 def _default(option: Any) -> str:
-    return "" if option.default is None or option.default is False else code(str(option.default))
+    default = getattr(option.default, "value", option.default)  # of an enum
+    return "" if default is None or default is False else code(str(default))
 
 
 def _cell(text: str | None) -> str:
