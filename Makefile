@@ -1,5 +1,5 @@
 # Every target does its own set-up: on a fresh machine with Python 3.11, `make test` is all there is to type.
-.PHONY: help test soak lint bench lock clean
+.PHONY: help test soak lint docs bench lock clean
 SHELL := /bin/sh
 RUN := JAVA_HOME="$$(cat .venv/java-home)" SPARK_LOCAL_IP=127.0.0.1 .venv/bin/python
 UV := 0.13.7
@@ -8,6 +8,7 @@ help:
 	@echo "make test    set up and run the tests"
 	@echo "make soak    kill drivers at random moments, KILLS=n of them (50); restore all of CUTS=n checkpoints (60)"
 	@echo "make lint    ruff and mypy"
+	@echo "make docs    renew docs/reference from the code"
 	@echo "make bench   benchmarks, each a ratio against a floor measured in the same run"
 	@echo "make lock    renew requirements.lock from pyproject.toml"
 	@echo "make clean   remove what set-up made"
@@ -28,6 +29,9 @@ lint: .venv/ready
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m ruff check .
 	@$(RUN) -m mypy
+
+docs: .venv/ready
+	@$(RUN) -m tools.reference $(ARGS)
 
 bench: .venv/ready
 	@$(RUN) -m bench $(ARGS)

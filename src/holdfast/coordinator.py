@@ -37,19 +37,19 @@ class Phase(StrEnum):
     ALIGNED = "aligned"  # every stream has acknowledged
     HELD = "held"  # every file that the cut needs is kept
     RESTORABLE = "restorable"  # the manifest is written
-    ABORTED = "aborted"
+    ABORTED = "aborted"  # it was given up: its id is burnt, and nothing else has changed
 
 
 class Step(StrEnum):
     """What takes an attempt from one phase to the next."""
 
-    TRIGGER = "trigger"
-    ACKNOWLEDGE = "acknowledge"  # one of several streams
-    ACKNOWLEDGE_LAST = "acknowledge the last"
-    HOLD = "hold"  # the files of one of several streams
-    HOLD_LAST = "hold the last"
-    WRITE = "write the manifest"
-    GIVE_UP = "give up"
+    TRIGGER = "trigger"  # send a stream the barrier
+    ACKNOWLEDGE = "acknowledge"  # one of several streams says where it stood when the barrier passed
+    ACKNOWLEDGE_LAST = "acknowledge the last"  # or the only one
+    HOLD = "hold"  # keep the files of one of several streams, so that Spark may delete them
+    HOLD_LAST = "hold the last"  # or the only one
+    WRITE = "write the manifest"  # by a write that only one can win
+    GIVE_UP = "give up"  # it took too long, or something failed
 
 
 MOVES: dict[tuple[Phase, Step], Phase] = {
@@ -67,14 +67,14 @@ MOVES: dict[tuple[Phase, Step], Phase] = {
 
 POINTS: dict[str, Phase] = {
     # where a driver may die, in the order of the protocol, and the phase that it leaves behind
-    "checkpoint claimed": Phase.ALIGNING,
+    "checkpoint claimed": Phase.ALIGNING,  # its id is taken
     "barrier sent": Phase.ALIGNING,  # to each stream
     "acknowledged": Phase.ALIGNING,  # by each stream
-    "aligned": Phase.ALIGNED,
+    "aligned": Phase.ALIGNED,  # the streams run on
     "files held": Phase.ALIGNING,  # of each stream, aligned or not
-    "all held": Phase.HELD,
-    "manifest written": Phase.RESTORABLE,
-    "checkpoint aborted": Phase.ABORTED,
+    "all held": Phase.HELD,  # just before the manifest
+    "manifest written": Phase.RESTORABLE,  # nobody has been told
+    "checkpoint aborted": Phase.ABORTED,  # nobody has been told
 }
 
 

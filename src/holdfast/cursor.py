@@ -37,9 +37,9 @@ from holdfast.segment import LogEvent
 class Gap:
     """Sequences that were cancelled between what was expected next and what came; half-open ranges."""
 
-    expected: int
-    delivered: int
-    cancelled: tuple[tuple[int, int], ...]
+    expected: int  # the next sequence, had none been cancelled
+    delivered: int  # the one that came
+    cancelled: tuple[tuple[int, int], ...]  # from, and up to but not including
 
 
 class Cursor:

@@ -24,8 +24,8 @@ T = TypeVar("T")
 class Change(Generic[T]):
     """What something was, and what it is."""
 
-    a: T
-    b: T
+    a: T  # in the first
+    b: T  # in the second
 
     @property
     def same(self) -> bool:
@@ -44,48 +44,48 @@ class Change(Generic[T]):
 class OffsetChange:
     """One value of a source's offset that has changed."""
 
-    source: str
-    where: str
-    a: str
-    b: str
+    source: str  # its description, as Spark gives it
+    where: str  # topic and partition, or whatever its offset is made of
+    a: str  # in the first
+    b: str  # in the second
 
 
 @dataclass(frozen=True, slots=True)
 class FileChanges:
-    """How many files of a stream's cut came and went. `new_bytes` is what the first of the two did not hold."""
+    """How many files of a stream's cut came and went."""
 
-    added: int = 0
-    removed: int = 0
-    kept: int = 0
-    new_bytes: int = 0
+    added: int = 0  # files that only the second needs
+    removed: int = 0  # files that only the first needs
+    kept: int = 0  # files that both need
+    new_bytes: int = 0  # size of what the first did not hold
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
     """How many keys of an operator's state came, changed and went."""
 
-    added: int
-    changed: int
-    removed: int
+    added: int  # only in the second
+    changed: int  # in both, with another value
+    removed: int  # only in the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDifference:
-    """What has changed in one stream. `keys` is by operator; `None` where nobody has counted."""
+    """What has changed in one stream."""
 
     epoch: Change[int]
-    rows: Change[int]
+    rows: Change[int]  # given to each sink since the first epoch
     watermark_ms: Change[int]
-    offsets: tuple[OffsetChange, ...]
-    lag: Mapping[str, Change[int | None]]  # by upstream, through an event log
+    offsets: tuple[OffsetChange, ...]  # only those that have changed
+    lag: Mapping[str, Change[int | None]]  # by upstream: how many sequences of its event log were not read yet
     files: FileChanges
     file_bytes: Change[int]
-    confs: Mapping[str, Change[str | None]]
-    state_format: Change[str | None]
+    confs: Mapping[str, Change[str | None]]  # by name: settings of Spark that have changed
+    state_format: Change[str | None]  # of Spark's state store
     output_mode: Change[str]
-    sinks_added: tuple[str, ...]
-    sinks_removed: tuple[str, ...]
-    keys: Mapping[str, KeyCounts] | None = None
+    sinks_added: tuple[str, ...]  # names of sinks
+    sinks_removed: tuple[str, ...]  # names of sinks
+    keys: Mapping[str, KeyCounts] | None = None  # by operator; null where nobody has counted
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Give what has changed, by its name."""
@@ -114,14 +114,14 @@ class StreamDifference:
 class Difference:
     """What has changed from checkpoint `a` to checkpoint `b`."""
 
-    a: int | str
-    b: int | str
+    a: int | str  # the first: its id, or the name of a savepoint
+    b: int | str  # the second
     timestamp_ms: Change[int]
     timeline: Change[int]
-    pipeline_hash: Change[int | None]
-    streams_added: tuple[str, ...]
-    streams_removed: tuple[str, ...]
-    streams: Mapping[str, StreamDifference] = field(default_factory=dict)
+    pipeline_hash: Change[int | None]  # of the program: streams, sinks and their settings
+    streams_added: tuple[str, ...]  # names of streams that only the second has
+    streams_removed: tuple[str, ...]  # names of streams that only the first has
+    streams: Mapping[str, StreamDifference] = field(default_factory=dict)  # by name: those that both have
 
     def with_keys(self, stream: str, keys: Mapping[str, KeyCounts]) -> Difference:
         """Return it with the keys of one stream's operators counted."""

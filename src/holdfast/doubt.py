@@ -19,15 +19,15 @@ from holdfast.seal import plain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """An epoch in doubt. `sinks` gives the rows that each sink was to get; some may hold them already."""
+    """An epoch in doubt."""
 
-    stream: str
-    timeline: int
-    epoch: int
-    attempt: int
-    lease: int
-    sinks: dict[str, int]
-    decided_at_ms: int  # 0: not recorded
+    stream: str  # the stream that it is of
+    timeline: int  # the timeline that it is in
+    epoch: int  # the epoch that was decided
+    attempt: int  # which try at it
+    lease: int  # the lease under which it was decided
+    sinks: dict[str, int]  # by sink: the rows that it was to get, and may hold already
+    decided_at_ms: int  # by the clock of the driver; 0: not recorded
 
     def data(self) -> dict[str, Any]:
         """Return it as JSON has it."""

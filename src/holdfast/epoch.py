@@ -39,18 +39,18 @@ class State(StrEnum):
 class Move(StrEnum):
     """What takes an epoch from one state to the next."""
 
-    OPEN = "open"
-    PREPARE = "prepare"  # one of several sinks
-    PREPARE_LAST = "prepare the last"
-    HARDEN = "harden"
-    DECIDE = "decide"
-    LOSE = "lose"
-    COMMIT = "commit"  # one of several sinks
-    COMMIT_LAST = "commit the last"
-    FINISH = "finish"
+    OPEN = "open"  # take the next number of an attempt
+    PREPARE = "prepare"  # one of several sinks stages its output: nothing is visible
+    PREPARE_LAST = "prepare the last"  # or the only one
+    HARDEN = "harden"  # flush whatever the sinks have staged
+    DECIDE = "decide"  # close the slot with commit, by a write that only one can win
+    LOSE = "lose"  # find that somebody else has closed it
+    COMMIT = "commit"  # one of several sinks shows what it staged
+    COMMIT_LAST = "commit the last"  # or the only one
+    FINISH = "finish"  # let Spark write its own commit
     FIND = "find decided"  # a restarted driver looks at the slots, or loses its abort to a commit
-    ABORT = "abort"
-    DISCARD = "discard"
+    ABORT = "abort"  # close the slot with abort
+    DISCARD = "discard"  # have every sink drop what that attempt staged
 
 
 MOVES: dict[tuple[State, Move], State] = {
@@ -100,18 +100,18 @@ HOLDS: dict[State, tuple[Extent, Extent]] = {
 
 POINTS: dict[str, State] = {
     # where a driver may die, in the order of the protocol, and the state that it leaves behind
-    "opening": State.UNTRIED,
-    "opened": State.OPEN,
+    "opening": State.UNTRIED,  # before anything is written
+    "opened": State.OPEN,  # the attempt has its number
     "staging": State.OPEN,  # inside a sink: its output is written, its handle not yet returned
     "prepared": State.STAGED,  # after each sink
-    "all prepared": State.PREPARED,
-    "durable": State.DURABLE,
-    "decided": State.DECIDED,
+    "all prepared": State.PREPARED,  # nothing is flushed yet
+    "durable": State.DURABLE,  # just before the decision
+    "decided": State.DECIDED,  # just after it: no sink has been told
     "committing": State.DECIDED,  # inside a sink: halfway
     "committed": State.DECIDED,  # after each sink
-    "all committed": State.VISIBLE,
+    "all committed": State.VISIBLE,  # Spark has not been told
     "aborted": State.ABORTED,  # after a failed try: the slot is closed, what was staged is still there
-    "discarded": State.UNTRIED,
+    "discarded": State.UNTRIED,  # what was staged is gone; the next attempt may begin
 }
 
 Reach: TypeAlias = Callable[[str], None]
@@ -136,17 +136,17 @@ def diagram() -> str:
 class Verdict(StrEnum):
     """How an attempt ended. After a commit there is only forward."""
 
-    COMMIT = "commit"
-    ABORT = "abort"
+    COMMIT = "commit"  # every sink will show it
+    ABORT = "abort"  # no sink will
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One try at one epoch of one stream in one timeline: the address of a slot."""
 
-    stream: str
-    timeline: int
-    epoch: int
-    attempt: int
+    stream: str  # its name
+    timeline: int  # counted from 1; a rewind begins a new one
+    epoch: int  # counted from 1
+    attempt: int  # counted from 1
 
     def __post_init__(self) -> None:
         checked_name("stream", self.stream)
@@ -164,10 +164,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(Record, frozen=True, kw_only=True):
     """The durable record that closes an attempt, with the facts that a replay needs."""
 
-    attempt: Attempt
-    verdict: Verdict
-    lease: int
-    facts: dict[str, Any] = msgspec.field(default_factory=dict)
+    attempt: Attempt  # what it closes
+    verdict: Verdict  # how it ended
+    lease: int  # of the driver that decided
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)  # of a commit: offsets, and what each sink was given
 
     def __post_init__(self) -> None:
         if isinstance(self.lease, bool) or not isinstance(self.lease, int) or self.lease < 1:

@@ -284,7 +284,7 @@ class CheckpointMissing(Absent):
 
     checkpoint: int | str
     where: str
-    why: str = ""  # it is not there any more
+    why: str = ""  # why it is not there any more
     says = "there is no {e.kind} in {e.where}{e.reason}"
     next_step = "{e.advice}"
 

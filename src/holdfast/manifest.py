@@ -78,21 +78,21 @@ class StreamCut:
     noted of itself. `files` is the digest of the file list, an object of its own.
     """
 
-    timeline: int
+    timeline: int  # the one that the epoch counts in
     epoch: int
     offsets: tuple[str | None, ...] = ()
-    watermark_ms: int = 0
+    watermark_ms: int = 0  # 0: none
     rows: int = 0
-    output_mode: str = "append"
-    reads: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-    state_format: str | None = None
-    confs: Mapping[str, str] = field(default_factory=dict)
+    output_mode: str = "append"  # append, update or complete
+    reads: tuple[str, ...] = ()  # streams of the same pipeline that it reads from
+    sources: tuple[str, ...] = ()  # descriptions, as Spark gives them
+    state_format: str | None = None  # of Spark's state store; None: it has no state
+    confs: Mapping[str, str] = field(default_factory=dict)  # settings that Spark's offset log pins
     sinks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     files: str | None = None
-    file_count: int = 0
-    file_bytes: int = 0
-    extra: Mapping[str, str] = field(default_factory=dict)
+    file_count: int = 0  # how many it needs
+    file_bytes: int = 0  # their size
+    extra: Mapping[str, str] = field(default_factory=dict)  # fields that we do not know, each as its JSON text
 
     def __post_init__(self) -> None:
         for what in ("offsets", "reads", "sources"):
@@ -148,30 +148,30 @@ class Manifest:
     `extra` holds fields that we do not know, each as its JSON text.
     """
 
-    version: int = VERSION
-    checkpoint_id: int
+    version: int = VERSION  # 2; 1 is read too
+    checkpoint_id: int  # its id
     epoch: int
-    timestamp_ms: int
-    source_offsets: Mapping[str, ConnectorCheckpoint] = field(default_factory=dict)
-    table_offsets: Mapping[str, ConnectorCheckpoint] = field(default_factory=dict)
-    sink_epochs: Mapping[str, int] = field(default_factory=dict)
-    sink_commit_statuses: Mapping[str, SinkStatus] = field(default_factory=dict)
-    operator_states: Mapping[str, OperatorState] = field(default_factory=dict)
+    timestamp_ms: int  # when it was begun
+    source_offsets: Mapping[str, ConnectorCheckpoint] = field(default_factory=dict)  # by source
+    table_offsets: Mapping[str, ConnectorCheckpoint] = field(default_factory=dict)  # by lookup table
+    sink_epochs: Mapping[str, int] = field(default_factory=dict)  # by sink: the last epoch that it was given
+    sink_commit_statuses: Mapping[str, SinkStatus] = field(default_factory=dict)  # by sink
+    operator_states: Mapping[str, OperatorState] = field(default_factory=dict)  # by operator: inline, or in the sidecar
     table_store_checkpoint_path: str | None = None
-    watermark: int | None = None
-    source_watermarks: Mapping[str, int] = field(default_factory=dict)
+    watermark: int | None = None  # of the whole pipeline
+    source_watermarks: Mapping[str, int] = field(default_factory=dict)  # by source
     source_names: tuple[str, ...] = ()
-    sink_names: tuple[str, ...] = ()
-    pipeline_hash: int | None = None
-    vnode_count: int = DEFAULT_VNODE_COUNT
-    state_checksum: str | None = None
-    pipeline: str | None = None
-    uid: str | None = None
-    timeline: int = 0
-    lease: int = 0
+    sink_names: tuple[str, ...] = ()  # sorted
+    pipeline_hash: int | None = None  # of the program, see `pipeline_hash`
+    vnode_count: int = DEFAULT_VNODE_COUNT  # into how many parts state is divided
+    state_checksum: str | None = None  # SHA-256 of the sidecar
+    pipeline: str | None = None  # its name
+    uid: str | None = None  # its repository's
+    timeline: int = 0  # the one that it was taken in
+    lease: int = 0  # of the driver that took it
     savepoint: str | None = None  # its name, where it is one
     parent: str | None = None  # the digest of the manifest before this one: the history is a chain
-    streams: Mapping[str, StreamCut] = field(default_factory=dict)
+    streams: Mapping[str, StreamCut] = field(default_factory=dict)  # by name: where each stood
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

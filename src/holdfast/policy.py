@@ -150,8 +150,8 @@ class CheckpointPolicy:
     every: float | str | timedelta | None = None
     rows: int | None = None
     epochs: int | None = None
-    timeout: float | str | timedelta = 600.0
-    min_pause: float | str | timedelta = 0.0
+    timeout: float | str | timedelta = 600.0  # after which one is given up
+    min_pause: float | str | timedelta = 0.0  # between the end of one and the next
     tolerable_failures: int | None = None
     retention: Retention | None = Retention()
 
@@ -189,7 +189,7 @@ class CheckpointPolicy:
 class RestartPolicy:
     """How often work that failed may be tried again. Make one with `never`, `once` or `bounded`."""
 
-    max_restarts: int
+    max_restarts: int  # how many, within that time
     within: float | None  # None: over the whole life
 
     @classmethod
@@ -217,9 +217,9 @@ class RestartPolicy:
 class Backoff:
     """How long to wait before a restart: longer each time, up to a limit, and never quite the same."""
 
-    first: float = 1.0
-    factor: float = 2.0
-    longest: float = 60.0
+    first: float = 1.0  # seconds before the first restart
+    factor: float = 2.0  # by how much each wait is longer than the one before it
+    longest: float = 60.0  # seconds
     jitter: float = 0.2  # a share of the wait, added or taken off
 
     def __post_init__(self) -> None:

@@ -48,14 +48,14 @@ _PATIENCE_S = 2.0
 class PrunePlan:
     """What a prune would do: a value, to be looked at before it is applied."""
 
-    timeline: int
-    retention: str
+    timeline: int  # the current one: others are left alone
+    retention: str  # what is kept, in words
     highest: int  # the highest id that was ever taken: when another was, this plan is outdated
-    drops: tuple[int, ...]  # oldest first
+    drops: tuple[int, ...]  # ids of the checkpoints that go, oldest first
     keeps: Mapping[int | str, str]  # by id, or name of a savepoint: why it stays
     garbage: tuple[str, ...]  # keys of objects
-    garbage_bytes: int
-    leftovers: tuple[int, ...]  # open attempts
+    garbage_bytes: int  # their size
+    leftovers: tuple[int, ...]  # ids of attempts that were left unfinished
     blocked: str | None  # why no objects are collected
 
     @property
@@ -85,11 +85,11 @@ class PrunePlan:
 class Pruned:
     """What a prune has done."""
 
-    dropped: tuple[int, ...]
-    closed: tuple[int, ...]  # attempts that were left unfinished
-    objects: int
-    bytes: int
-    blocked: str | None = None
+    dropped: tuple[int, ...]  # ids of checkpoints
+    closed: tuple[int, ...]  # ids of attempts that were left unfinished
+    objects: int  # how many were deleted
+    bytes: int  # their size
+    blocked: str | None = None  # why no objects were collected
 
     def words(self) -> str:
         """Say it."""

@@ -22,7 +22,7 @@ from holdfast.errors import SinkAhead, SinkBehind, SinksChanged, SparkLogMismatc
 class RecoveryPlan:
     """What a start does for one stream."""
 
-    stream: str
+    stream: str  # its name
     decided: int  # the last decided epoch; 0 is none
     replays: bool  # Spark will run that epoch again, because it has not committed it
     finish: tuple[str, ...]  # sinks that are given that epoch again

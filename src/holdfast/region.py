@@ -38,8 +38,8 @@ def checked_coordinate(what: str, value: object) -> str:
 class KindFilter:
     """Which kinds of event: any, one category, or one type of a category."""
 
-    category: int | None = None
-    type: int | None = None
+    category: int | None = None  # None: any
+    type: int | None = None  # None: any of the category
 
     def __post_init__(self) -> None:
         if self.category is not None:
@@ -69,8 +69,8 @@ class Region:
     """
 
     entity: str | None = None
-    scope: str | None = None
-    kind: KindFilter | None = None
+    scope: str | None = None  # exactly this one
+    kind: KindFilter | None = None  # category and type
     clock: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:

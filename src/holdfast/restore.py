@@ -45,9 +45,9 @@ class StreamRestore:
 class RestorePlan:
     """What a restore gives back: a value, to be looked at before it is applied."""
 
-    manifest: Manifest
-    place: Place
-    streams: Mapping[str, StreamRestore]
+    manifest: Manifest  # of the checkpoint
+    place: Place  # where its files are
+    streams: Mapping[str, StreamRestore]  # by name: what each starts from
 
     @property
     def checkpoint(self) -> int:

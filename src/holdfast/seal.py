@@ -70,7 +70,7 @@ def plain(value: object) -> dict[str, Any]:
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A small sealed record of the repository. Subclasses add their fields; `version` is the record's format."""
 
-    version: int = 1
+    version: int = 1  # of the record's format
 
     def sealed(self, *, one_line: bool = False) -> bytes:
         """Return the record as sealed JSON, or raise `BadValue`: what could not be read back is never written."""

@@ -28,25 +28,25 @@ _CHUNK = 8192  # rows that are filtered at a time: a reader of few events does n
 class NewEvent:
     """An event to be appended."""
 
-    entity: str
-    payload: Any
-    scope: str = "default"
-    category: int = 0
-    type: int = 0
-    clock: int | None = None
+    entity: str  # what it is about, such as `order:7`
+    payload: Any  # bytes, unless the log has another type
+    scope: str = "default"  # a namespace, such as a tenant
+    category: int = 0  # its kind, by a number of yours
+    type: int = 0  # its kind within the category
+    clock: int | None = None  # its number within its entity, where the log keeps one
 
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
     """An event of a log: its place in the global sequence, its coordinate, its kind, and what it says."""
 
-    sequence: int
-    scope: str
-    entity: str
-    category: int
-    type: int
-    clock: int | None
-    payload: Any
+    sequence: int  # counted from 0 over the whole log
+    scope: str  # a namespace, such as a tenant
+    entity: str  # what it is about, such as `order:7`
+    category: int  # its kind
+    type: int  # its kind within the category
+    clock: int | None  # its number within its entity, where the log keeps one
+    payload: Any  # what it says
 
 
 def schema_of(payload: pa.DataType | None, *, keep_clock: bool) -> pa.Schema:

@@ -81,8 +81,8 @@ class MsgpackCodec(Generic[S]):
 class EdgeCheckpoint(msgspec.Struct, frozen=True):
     """The state of an edge between two systems: what was read, and what of it was committed on the other side."""
 
-    input_offset: int
-    output_commit: int
+    input_offset: int  # how far was read
+    output_commit: int  # how far is committed on the other side
 
 
 # --- observers -------------------------------------------------------------------------------------------------------

@@ -39,9 +39,9 @@ _U32_MAX = (1 << 32) - 1
 class CheckpointId:
     """Which state: ordered by stream, then sequence, then time of creation (nanoseconds)."""
 
-    stream_id: str
-    sequence: int
-    created_at: int = 0
+    stream_id: str  # the name of its stream
+    sequence: int  # of the last event that is in it
+    created_at: int = 0  # nanoseconds since 1970; 0 is not known
 
     def __post_init__(self) -> None:
         if not isinstance(self.stream_id, str):
@@ -58,11 +58,11 @@ class CheckpointState:
     """
 
     id: CheckpointId
-    operator_states: Mapping[str, bytes] = field(default_factory=dict)
-    source_offsets: Mapping[str, int] = field(default_factory=dict)
-    watermark_ns: int = 0
-    event_count: int = 0
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    operator_states: Mapping[str, bytes] = field(default_factory=dict)  # by operator
+    source_offsets: Mapping[str, int] = field(default_factory=dict)  # by source
+    watermark_ns: int = 0  # no older event is expected
+    event_count: int = 0  # how many events are in it
+    metadata: Mapping[str, str] = field(default_factory=dict)  # whatever else belongs to it
 
     def __post_init__(self) -> None:
         checked_type("checkpoint id", self.id, CheckpointId)

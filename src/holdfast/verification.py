@@ -40,9 +40,9 @@ _CHUNK = 64  # small files between two words of progress
 class Grade(IntEnum):
     """How closely to look; a higher grade holds the lower ones."""
 
-    STRUCTURE = 1
-    DIGESTS = 2
-    READ_DATA = 3
+    STRUCTURE = 1  # records, and that every file is there with its size; no file is read
+    DIGESTS = 2  # every byte of every file
+    READ_DATA = 3  # Spark loads the state for real
 
     @property
     def word(self) -> str:
@@ -73,10 +73,10 @@ class FindingCode(StrEnum):
 class Finding:
     """One thing that was found, and where."""
 
-    code: str
-    severity: Severity
-    message: str
-    where: str
+    code: str  # what kind of thing, as in `file-missing`: never renamed
+    severity: Severity  # only an error keeps it from being restored
+    message: str  # for people
+    where: str  # the file or record
 
     def __str__(self) -> str:
         return f"{self.severity}: {self.message} [{self.code}, {self.where}]"
@@ -84,14 +84,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a look at one checkpoint has found. `files` and `bytes` are what was looked at."""
+    """What a look at one checkpoint has found."""
 
-    checkpoint: int | str
+    checkpoint: int | str  # its id, or the name of a savepoint
     grade: Grade
     findings: tuple[Finding, ...]
-    files: int
-    bytes: int
-    seconds: float
+    files: int  # how many it needs
+    bytes: int  # their size
+    seconds: float  # how long the look took
 
     @property
     def ok(self) -> bool:

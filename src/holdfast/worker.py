@@ -52,7 +52,7 @@ class AtLeastOnce:
     `committed` is the position that a restart would come back to.
     """
 
-    cursor: str
+    cursor: str  # its name
     committed: int | None
 
 
@@ -60,8 +60,8 @@ class AtLeastOnce:
 class Batch(Sequence[LogEvent]):
     """Events in order, and the gaps before them that were seen and not yet committed past."""
 
-    events: tuple[LogEvent, ...]
-    gaps: tuple[Gap, ...] = ()
+    events: tuple[LogEvent, ...]  # in the order of their sequences
+    gaps: tuple[Gap, ...] = ()  # seen before them, as far as they are kept
     dropped_gaps: int = 0  # how many more there were than the buffer holds, over the cursor's life
 
     def __len__(self) -> int:
@@ -77,13 +77,13 @@ class Batch(Sequence[LogEvent]):
 class Quarantined(Record, frozen=True, kw_only=True):
     """A batch that was passed over: its first and last sequence, how often it failed, and how."""
 
-    cursor: str
-    first: int
-    last: int
-    events: int
-    failures: int
-    error: str
-    at_ms: int
+    cursor: str  # whose worker it was
+    first: int  # sequence of its first event
+    last: int  # sequence of its last event
+    events: int  # how many there are
+    failures: int  # how often it failed
+    error: str  # the last failure, in words
+    at_ms: int  # when it was passed over
 
 
 def read_quarantine(repository: Repository, cursor: str) -> list[Quarantined]:
@@ -98,6 +98,7 @@ def _quarantine_folder(cursor: str) -> str:
 
 
 Handler: TypeAlias = Callable[[Batch, EventLog, AtLeastOnce | None], Action]
+"""Handles a batch of a log; the witness is there where the cursor is durable."""
 
 
 def _nothing(*_: object) -> None:
@@ -108,10 +109,10 @@ def _nothing(*_: object) -> None:
 class Callbacks:
     """Who is told what. A callback that fails is logged; it changes nothing."""
 
-    on_restart: Callable[[Exception, int], object] = _nothing
-    on_exhausted: Callable[[Exception], object] = _nothing
-    on_persist_failed: Callable[[Exception], object] = _nothing
-    on_quarantine: Callable[[Quarantined], object] = _nothing
+    on_restart: Callable[[Exception, int], object] = _nothing  # the error, and how many restarts so far
+    on_exhausted: Callable[[Exception], object] = _nothing  # the error that ended it
+    on_persist_failed: Callable[[Exception], object] = _nothing  # the error of the storage
+    on_quarantine: Callable[[Quarantined], object] = _nothing  # what was passed over
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +125,19 @@ class CursorWorker:
     a whole: with 1, a single event. `gap_buffer` is how many gaps are kept for the handler.
     """
 
-    region: Region
+    region: Region  # which events of the log
     handler: Handler
     _: KW_ONLY
     log: EventLog
     repository: Repository | None = None
     cursor: str | None = None
     batch: int = 64
-    idle_sleep: float = 0.010
-    restart: RestartPolicy = field(default_factory=RestartPolicy.once)
+    idle_sleep: float = 0.010  # seconds between two looks at a log that has nothing new
+    restart: RestartPolicy = field(default_factory=RestartPolicy.once)  # how often a failed handler is tried again
     gap_buffer: int = 0
     quarantine_after: int | None = None
-    callbacks: Callbacks = field(default_factory=Callbacks)
-    clock: Callable[[], float] = time.monotonic
+    callbacks: Callbacks = field(default_factory=Callbacks)  # who is told of failures
+    clock: Callable[[], float] = time.monotonic  # for tests
 
     def __post_init__(self) -> None:
         checked_type("region", self.region, Region)

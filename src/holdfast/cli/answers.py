@@ -27,10 +27,10 @@ _WIDE = 500  # of what is no terminal: nothing is cut off on its way into a file
 class Exit(IntEnum):
     """Exit codes."""
 
-    GOOD = 0
-    FOUND = 1
-    FAILED = 2
-    INTERRUPTED = 130
+    GOOD = 0  # done, and nothing to look at
+    FOUND = 1  # something was found: damage, gaps, doubt, differences
+    FAILED = 2  # wrong use, or it could not be done
+    INTERRUPTED = 130  # by Ctrl-C
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _answered(command: str, as_json: bool, work: Callable[[], Answer]) -> Exit:
     except KeyboardInterrupt:
         return _failed(command, as_json, Exit.INTERRUPTED, Failure(kind="Interrupted", message="interrupted", next=""))
     except HoldfastError as error:
-        code = Exit.FOUND if isinstance(error, Corrupt) else Exit.FAILED
+        code = exit_code(error)
         next_step = error.next_step.format(e=error)
         return _failed(command, as_json, code, Failure(type(error).__name__, readable(error.summary), next_step))
     except Exception as error:
@@ -94,6 +94,11 @@ def _answered(command: str, as_json: bool, work: Callable[[], Answer]) -> Exit:
         if isinstance(error, OSError):
             advice = "mend the storage (space, rights), then try again"
         return _failed(command, as_json, Exit.FAILED, Failure(type(error).__name__, in_words(error), advice))
+
+
+def exit_code(error: HoldfastError) -> Exit:
+    """Return what an error ends the process with: damage is found, anything else is a failure."""
+    return Exit.FOUND if isinstance(error, Corrupt) else Exit.FAILED
 
 
 def _failed(command: str, as_json: bool, code: Exit, failure: Failure) -> Exit:

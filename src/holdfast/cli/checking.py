@@ -29,26 +29,26 @@ from holdfast.verification import verify as verify_one
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """What was found of one checkpoint."""
 
-    checkpoint: int | str
-    grade: str
-    ok: bool
-    files: int
-    bytes: int
-    seconds: float
-    findings: list[Finding]
+    checkpoint: int | str  # its id, or the name of a savepoint
+    grade: str  # how closely it was looked at: structure, digests, read data
+    ok: bool  # whether it can be restored: there is no error, though there may be warnings
+    files: int  # how many it needs
+    bytes: int  # their size
+    seconds: float  # how long that took
+    findings: list[Finding]  # errors and warnings
 
 
 class Verify(msgspec.Struct, frozen=True):
-    """`verify`."""
+    """What was found of each checkpoint that was looked at."""
 
-    verifications: list[Verified]
+    verifications: list[Verified]  # one, or with `--all` one for each, oldest first
 
 
 class Diff(msgspec.Struct, frozen=True):
-    """`diff`."""
+    """Two checkpoints compared."""
 
-    same: bool
-    difference: Difference
+    same: bool  # whether nothing but the time has changed
+    difference: Difference  # what has changed, from the first to the second
 
 
 SHAPES = {"verify": Verify, "diff": Diff}

@@ -20,28 +20,28 @@ from holdfast.repository import LocalRepository
 
 
 class CursorLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A cursor as it was last saved. `position` is null before the first event; `damaged`: why it cannot be read."""
+    """A cursor as it was last saved."""
 
-    cursor: str
-    position: int | None = None
-    version: int | None = None
-    region: str | None = None
-    log: str | None = None
-    owner_pid: int | None = None  # 0: somebody whose pid cannot be told
+    cursor: str  # its name
+    position: int | None = None  # the sequence of the last event that it is past; null before the first
+    version: int | None = None  # of the format of its file
+    region: str | None = None  # what it was saved for
+    log: str | None = None  # the identity of the log that it reads
+    owner_pid: int | None = None  # who reads by it now; 0: somebody whose pid cannot be told
     behind: int | None = None  # with `--log`: how many sequences the log has after it
-    damaged: str | None = None
+    damaged: str | None = None  # why it cannot be read; then nothing else is known
 
 
 class CursorLs(msgspec.Struct, frozen=True):
-    """`cursor ls`."""
+    """The cursors of a repository."""
 
-    cursors: list[CursorLine]
+    cursors: list[CursorLine]  # by name
 
 
 class CursorShow(msgspec.Struct, frozen=True):
-    """`cursor show`."""
+    """One cursor."""
 
-    cursor: CursorLine
+    cursor: CursorLine  # the one that was asked for
 
 
 SHAPES = {"cursor ls": CursorLs, "cursor show": CursorShow}

@@ -43,89 +43,89 @@ _COLOURS = {Status.RESTORABLE: "green", Status.OPEN: "yellow", Status.ABORTED: "
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """The process that runs a pipeline, as far as the lock of this machine tells."""
 
-    lease: int
-    host: str
-    pid: int
-    taken_at_ms: int
+    lease: int  # the number of its lease
+    host: str  # the name of its machine
+    pid: int  # its process id there
+    taken_at_ms: int  # when it took the lease
 
 
 class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint or savepoint in a list."""
 
-    checkpoint: int
-    timeline: int
-    status: Status
-    timestamp_ms: int
-    epochs: dict[str, int] | None  # by stream
-    rows: int
-    file_count: int
-    file_bytes: int
-    digest: str | None
-    parent: str | None
-    savepoint: str | None
-    why: str | None
+    checkpoint: int  # its id; 0 where a damaged savepoint does not tell
+    timeline: int  # the timeline that it was taken in
+    status: Status  # open: being taken, or left by a driver that died
+    timestamp_ms: int  # when it was taken; 0 where that is not known
+    epochs: dict[str, int] | None  # by stream: the last epoch in it
+    rows: int  # given to each sink up to it, of all streams
+    file_count: int  # files that it needs to be restored
+    file_bytes: int  # their size
+    digest: str | None  # SHA-256 of its manifest
+    parent: str | None  # the digest of the checkpoint before it
+    savepoint: str | None  # its name, of a savepoint alone
+    why: str | None  # why it is aborted or damaged
 
 
 class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
     """A pipeline and its checkpoints, oldest first."""
 
-    pipeline: str
-    uid: str
-    timeline: int
-    where: str
-    holder: Holder | None
-    checkpoints: list[CheckpointLine]
+    pipeline: str  # its name
+    uid: str  # tells two pipelines of one name apart
+    timeline: int  # the current one
+    where: str  # the folder of its repository
+    holder: Holder | None  # null where it does not run on this machine
+    checkpoints: list[CheckpointLine]  # oldest first; attempts that were given up only with `--all`
 
 
 class Ls(msgspec.Struct, frozen=True):
-    """`ls`."""
+    """The pipelines that were found, and their checkpoints."""
 
-    pipelines: list[PipelineListing]
+    pipelines: list[PipelineListing]  # one for each repository that was found, by name
 
 
 class FileLine(msgspec.Struct, frozen=True):
     """A file that a cut needs."""
 
-    path: str
-    size: int
-    sha256: str
+    path: str  # below the stream's Spark checkpoint folder
+    size: int  # in bytes
+    sha256: str  # digest of its bytes
 
 
 class Show(msgspec.Struct, frozen=True):
-    """`show`: the manifest as it stands in its file (docs/formats.md), and with `--files` each stream's files."""
+    """One checkpoint, as its manifest tells it."""
 
-    manifest: dict[str, Any]
-    files: dict[str, list[FileLine]] | None = None
+    manifest: dict[str, Any]  # as it stands in its file, see docs/formats.md
+    files: dict[str, list[FileLine]] | None = None  # with `--files`: every stream's
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """Something that was done to a pipeline."""
 
-    at: str
-    who: str
-    what: str
-    why: str
-    facts: dict[str, Any]
+    at: str  # when, as ISO 8601 in UTC
+    who: str  # user, machine and process
+    what: str  # as in `prune` or `lease`
+    why: str  # in the words of whoever did it
+    facts: dict[str, Any]  # more about it, by name
 
 
 class Log(msgspec.Struct, frozen=True):
-    """`log`, oldest first."""
+    """The history of a pipeline."""
 
-    entries: list[LogLine]
+    entries: list[LogLine]  # oldest first
 
 
 class GapsFound(msgspec.Struct, frozen=True):
-    """`gaps`, by stream and epoch."""
+    """The gap ledger of a pipeline."""
 
-    gaps: list[GapRecord]
+    gaps: list[GapRecord]  # by timeline, stream and epoch
 
 
 class DoubtsFound(msgspec.Struct, frozen=True, kw_only=True):
-    """`doubt`. `settling` says that the pipeline runs and has just decided them."""
+    """The epochs of a pipeline that are in doubt."""
 
-    settling: bool
-    holder: Holder | None
-    doubts: list[Doubt]
+    settling: bool  # the pipeline runs and has decided all of them in the last seconds: no trouble
+    holder: Holder | None  # null where it does not run on this machine
+    doubts: list[Doubt]  # one a stream at most
 
 
 SHAPES = {"ls": Ls, "show": Show, "log": Log, "gaps": GapsFound, "doubt": DoubtsFound}

@@ -44,7 +44,7 @@ CheckpointName = Annotated[
 MaybeCheckpointName = Annotated[
     str | None,
     typer.Argument(
-        metavar="[ID]",
+        metavar="ID",
         help="A checkpoint's id, or a savepoint's name. Without it: the newest checkpoint.",
         autocompletion=checkpoint_names,
     ),

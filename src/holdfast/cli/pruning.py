@@ -22,17 +22,17 @@ _KEPT = Retention()
 
 
 class Prune(msgspec.Struct, frozen=True, kw_only=True):
-    """`prune`: the plan, and what was done of it; `pruned` is null in a dry run."""
+    """The plan of a prune, and what was done of it."""
 
-    timeline: int
-    retention: str
-    drops: list[int]
-    keeps: dict[str, str]  # by id or name: why
-    garbage: int
-    garbage_bytes: int
-    leftovers: list[int]
-    blocked: str | None
-    pruned: Pruned | None = None
+    timeline: int  # the current one: others are left alone
+    retention: str  # what is kept, in words
+    drops: list[int]  # ids of the checkpoints that go, oldest first
+    keeps: dict[str, str]  # by id or name: why it stays
+    garbage: int  # how many objects nobody names any more
+    garbage_bytes: int  # their size
+    leftovers: list[int]  # ids of attempts that were left unfinished and are given up
+    blocked: str | None  # why no object is collected
+    pruned: Pruned | None = None  # what was done; null in a dry run, or where there was nothing to do
 
 
 SHAPES = {"prune": Prune}

@@ -15,17 +15,18 @@ FORMAT = 1
 class Failure(msgspec.Struct, frozen=True):
     """What went wrong: the class of the error, its text, and what to do next."""
 
-    kind: str
-    message: str
-    next: str
+    kind: str  # the class of the error
+    message: str  # what is wrong, without the next step
+    next: str  # what to do about it
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Every answer. `exit` is the exit code; there is a `result` or an `error`, never both."""
+    """Every answer. There is a `result` or an `error`, never both."""
 
-    command: str
-    exit: int
+    command: str  # the verb, as in `ls` or `cursor ls`
+    exit: int  # the exit code
     repository: str | None = None  # where it was found
-    result: Any = None
-    error: Failure | None = None
-    format: int = msgspec.field(default_factory=lambda: FORMAT)  # always there: a default that is made is not omitted
+    result: Any = None  # there where the verb came to an answer; its shape is the verb's
+    error: Failure | None = None  # there where it failed
+    # always there: a default that is made is not omitted
+    format: int = msgspec.field(default_factory=lambda: FORMAT)  # of this document

@@ -14,13 +14,13 @@ from holdfast.cli.options import Json
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """`version`; null where a package is not installed."""
+    """Versions of what is installed here."""
 
-    holdfast: str
-    python: str
-    pyspark: str | None
-    pyarrow: str | None
-    psycopg: str | None
+    holdfast: str  # of this package
+    python: str  # of the interpreter
+    pyspark: str | None  # null where it is not installed; so below
+    pyarrow: str | None  # for event logs
+    psycopg: str | None  # for PostgreSQL
 
 
 SHAPES = {"version": Version}

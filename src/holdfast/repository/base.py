@@ -93,7 +93,7 @@ def checked_repository(value: object) -> Repository:
 
 
 class Repository(Protocol):
-    """A store of immutable values by key; see the rules at the top of this file."""
+    """A store of immutable values by key; see the rules above."""
 
     @property
     def where(self) -> str:

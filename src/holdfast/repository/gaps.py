@@ -23,13 +23,13 @@ REPLAY = "replay"  # a state that was rebuilt otherwise
 class GapRecord(Record, frozen=True, kw_only=True):
     """One gap: which epoch of which stream, of what kind, why, and what is known of it."""
 
-    stream: str
-    timeline: int
-    epoch: int
-    kind: str
-    why: str
-    at_ms: int
-    facts: dict[str, Any] = msgspec.field(default_factory=dict)
+    stream: str  # the stream that it is of
+    timeline: int  # the timeline that it is in
+    epoch: int  # the epoch that it is of
+    kind: str  # quarantined, offsets or replay
+    why: str  # in words
+    at_ms: int  # when it was recorded
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)  # more about it, by name
 
 
 class Gaps:

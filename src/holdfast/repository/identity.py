@@ -15,9 +15,9 @@ KEY = "holdfast.json"
 class Identity(Record, frozen=True, kw_only=True):
     """Who a repository is. The uid tells two pipelines of one name apart, where sinks remember what they were given."""
 
-    pipeline: str
-    uid: str
-    timeline: int = 1
+    pipeline: str  # its name
+    uid: str  # made at random when it was created
+    timeline: int = 1  # the current one
 
     def __post_init__(self) -> None:
         checked_name("pipeline", self.pipeline)

@@ -16,28 +16,28 @@ from holdfast.seal import plain
 class Status(StrEnum):
     """What a checkpoint is."""
 
-    RESTORABLE = "restorable"
+    RESTORABLE = "restorable"  # it has a manifest
     OPEN = "open"  # being taken, or left by a driver that died
-    ABORTED = "aborted"
-    DAMAGED = "damaged"
+    ABORTED = "aborted"  # it was given up; its id is burnt
+    DAMAGED = "damaged"  # its manifest cannot be read
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """A checkpoint in a list."""
 
-    checkpoint: int
-    timeline: int
+    checkpoint: int  # its id; 0 where a damaged savepoint does not tell
+    timeline: int  # the timeline that it was taken in
     status: Status
-    timestamp_ms: int = 0
-    epochs: Mapping[str, int] | None = None  # by stream
-    rows: int = 0
-    file_count: int = 0
-    file_bytes: int = 0
-    digest: str | None = None
-    parent: str | None = None
-    savepoint: str | None = None
-    why: str | None = None  # aborted or damaged
+    timestamp_ms: int = 0  # when it was taken; 0 where that is not known
+    epochs: Mapping[str, int] | None = None  # by stream: the last epoch in it
+    rows: int = 0  # given to each sink up to it, of all streams
+    file_count: int = 0  # files that it needs to be restored
+    file_bytes: int = 0  # their size
+    digest: str | None = None  # SHA-256 of its manifest
+    parent: str | None = None  # the digest of the checkpoint before it
+    savepoint: str | None = None  # its name, of a savepoint alone
+    why: str | None = None  # why it is aborted or damaged
     lists: tuple[str, ...] = ()  # the digests of its file lists
 
     @property

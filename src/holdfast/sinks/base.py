@@ -47,9 +47,9 @@ OUTPUT_MODES = ("append", "update", "complete")
 class Owner:
     """Who writes: a stream of a pipeline. The uid tells two pipelines of one name apart."""
 
-    pipeline: str
-    uid: str
-    stream: str
+    pipeline: str  # its name
+    uid: str  # its repository's
+    stream: str  # its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Key:
     `lease` is `None` only in `abort`, where it means the attempt under whichever lease.
     """
 
-    owner: Owner
-    attempt: Attempt
+    owner: Owner  # whose it is
+    attempt: Attempt  # stream, timeline, epoch and number of the try
     lease: int | None
 
     @property
@@ -89,7 +89,7 @@ class Staged:
     """
 
     handle: dict[str, Any]
-    rows: int
+    rows: int  # how many it holds
     paths: tuple[Path, ...] = ()
     trace: bool = True
 
@@ -111,17 +111,17 @@ class Setting:
     """What a sink is told before the first epoch: who writes to it, what, and how."""
 
     owner: Owner
-    schema: StructType
-    output_mode: str
-    spark: SparkSession
+    schema: StructType  # of every DataFrame that `prepare` is given
+    output_mode: str  # append, update or complete
+    spark: SparkSession  # the session that the stream runs in
     local: bool = True  # the executors are on this machine
     shared: bool = False  # the user says that paths are seen alike by every machine
-    reach: Reach = field(default=unwatched, compare=False)
+    reach: Reach = field(default=unwatched, compare=False)  # call it with `staging` and `committing`, for crash tests
     tell: Callable[[str], None] = field(default=print, compare=False)  # something a person should know, once
 
 
 class Sink(ABC):
-    """Where a stream's epochs go; see the contract at the top of this file. Write one by subclassing.
+    """Where a stream's epochs go; see the contract above. Write one by subclassing.
 
     `target` names what is written to, where no two sinks of a pipeline may write to the same; `None` is not checked.
     """

@@ -50,7 +50,7 @@ class FileSink(Sink):
     """Files in a folder, one owner a folder.
 
     `format` is parquet, json, csv or orc; `layout` is epochs or flat; `partition_by` names columns that become folders;
-    `options` go to Spark's writer; `changelog` keeps every version of a row. The rules are at the top of this file.
+    `options` go to Spark's writer; `changelog` keeps every version of a row. The rules are above.
     """
 
     one_action = True

@@ -93,7 +93,7 @@ class LogSink(Sink):
 
     `entity`, `scope` and `clock` name columns. Without them every event's entity is the stream's name, its scope is
     "default", and the log keeps no clock. `category` and `type` are small whole numbers, or name columns of them.
-    `changelog` keeps every version of a row. The rules are at the top of this file.
+    `changelog` keeps every version of a row. The rules are above.
     """
 
     one_action = True

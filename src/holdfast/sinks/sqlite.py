@@ -72,7 +72,7 @@ class SqliteSink(Sink):
 
     `key` names the columns to upsert by; `create` makes a table that is not there; `epoch_column` names a column that
     is filled with the epoch; `changelog` keeps every version of a row; `share` lets several streams write to the table,
-    if all of them say so. The rules are at the top of this file.
+    if all of them say so. The rules are above.
     """
 
     one_action = True

@@ -64,11 +64,11 @@ class CheckpointStatus:
     """How checkpoints are doing."""
 
     last: int | None = None  # the newest restorable one
-    last_at_ms: int | None = None
+    last_at_ms: int | None = None  # when it was taken
     taken: int = 0  # in this run
-    failed: int = 0
-    under_way: int | None = None
-    last_error: str | None = None
+    failed: int = 0  # in this run
+    under_way: int | None = None  # the id of the one that is being taken
+    last_error: str | None = None  # why the last one that failed was given up
 
 
 @dataclass(slots=True)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 PRUNE_EVERY = 50
 STAGE = "stage"  # the name of a stage's state in an acknowledgement
 OnEpoch = Callable[["DataFrame", Any], "DataFrame"]
+"""Makes of an epoch's rows, and of the `StageView` of its stage, what the sinks get."""
 _log = logging.getLogger(__name__)
 
 

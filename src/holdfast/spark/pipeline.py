@@ -49,10 +49,10 @@ class PipelineStatus:
     """How a pipeline is doing."""
 
     pipeline: str
-    uid: str
-    timeline: int
-    lease: int
-    streams: dict[str, StreamStatus]
+    uid: str  # its repository's
+    timeline: int  # the current one
+    lease: int  # the number of the one that this run holds
+    streams: dict[str, StreamStatus]  # by name
     checkpoints: CheckpointStatus
 
     def data(self) -> dict[str, Any]:

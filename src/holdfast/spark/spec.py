@@ -30,6 +30,7 @@ _REFUSED_OPTIONS = {
     "path": "where rows go is said by sinks",
 }
 Build = Callable[["SparkSession"], "DataFrame"]
+"""Makes a stream: a streaming DataFrame of the session that it is given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,8 @@ class StreamCallbacks:
 
     on_epoch: Callable[[str, int, int], object] = _nothing  # stream, epoch, rows
     on_restart: Callable[[str, Exception, int], object] = _nothing  # stream, error, how many so far
-    on_exhausted: Callable[[str, Exception], object] = _nothing
-    on_quarantine: Callable[[str, GapRecord], object] = _nothing
+    on_exhausted: Callable[[str, Exception], object] = _nothing  # stream, the error that ended it
+    on_quarantine: Callable[[str, GapRecord], object] = _nothing  # stream, the gap that was recorded
     on_checkpoint: Callable[[str, Manifest], object] = _nothing  # pipeline, what was taken
     on_checkpoint_failed: Callable[[str, Exception], object] = _nothing  # pipeline, error
 
@@ -99,11 +99,11 @@ class Run:
 class StreamStatus:
     """How a stream is doing. `rows` counts what each sink was given in this run, not what it holds."""
 
-    stream: str
+    stream: str  # its name
     state: str  # starting, running, restarting, ended, stopped, failed
     epoch: int  # the last one that every sink has
     rows: int  # given to each sink in this run
-    restarts: int
+    restarts: int  # in this run
     in_doubt: int | None = None  # an epoch that is decided and not yet in every sink
     last_error: str | None = None  # what the last restart, or the end, was for
 

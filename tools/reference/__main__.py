@@ -1,0 +1,42 @@
+"""`python -m tools.reference` writes the pages; with `--check` it says which are out of date, and changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tools.reference import api, cli, errors, protocols, shapes
+
+FOLDER = Path(__file__).parents[2] / "docs/reference"
+MAKERS = (cli, shapes, api, errors, protocols)
+
+
+def pages() -> dict[str, str]:
+    """Return every page by its name."""
+    return {name: text.rstrip("\n") + "\n" for maker in MAKERS for name, text in maker.pages().items()}
+
+
+def main() -> int:
+    """Write or check."""
+    stale = []
+    made = pages()
+    there = {str(each.relative_to(FOLDER)) for each in FOLDER.rglob("*") if each.is_file()}
+    for name in sorted(made.keys() | there):
+        path = FOLDER / name
+        if name in made and path.is_file() and path.read_text() == made[name]:
+            continue
+        stale.append(name)
+        if "--check" in sys.argv:
+            continue
+        path.unlink(missing_ok=True)
+        if name in made:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(made[name])
+    if stale and "--check" in sys.argv:
+        sys.stderr.write(f"out of date: {', '.join(stale)}. Next: make docs\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

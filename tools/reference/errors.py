@@ -1,0 +1,79 @@
+"""`errors.md`: the tree, and each error with its text, its facts and the next step."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+
+from holdfast import errors
+from holdfast.cli.answers import exit_code
+from holdfast.errors import HoldfastError
+from tools.reference.source import fields, prose, summary
+
+_HEAD = """# Errors
+
+Every error that Holdfast raises on purpose is a [`HoldfastError`](#holdfasterror), in the family that says what the
+caller does next. Catch a family, or one of its errors; all are in `holdfast.errors`. Each carries its facts as
+attributes; its text ends with the next step, and `error.summary` is the text without it. All of them can be pickled.
+In the texts below, what is in {braces} is filled in."""
+
+
+_FILLED = re.compile(r"\{[^}]+\}")
+
+
+def pages() -> dict[str, str]:
+    """Return the page."""
+    drawn = inspect.getdoc(errors) or ""
+    tree = "\n".join(line[4:] for line in drawn.splitlines() if line.startswith("    "))
+    parts = [_HEAD, f"```text\n{tree}\n```", "## HoldfastError", prose(HoldfastError.__doc__)]
+    for family in HoldfastError.__subclasses__():
+        step = re.search(rf"# --- (.+?) -+\n\n\nclass {family.__name__}\(", inspect.getsource(errors))
+        parts += [f"## {family.__name__}", _about(family), f"What to do: {step[1] if step else ''}."]
+        parts.append(f"[Exit code](cli.md#exit-codes) of the command: {exit_code(family.__new__(family)):d}.")
+        for kind in _below(family):
+            text = f"- Text: `{_words(kind.says)}`.\n- Next: {_next_step(kind)}.\n- Carries {_facts(kind)}."
+            parts += [f"### {kind.__name__}", _about(kind), text]
+    return {"errors.md": "\n\n".join(parts)}
+
+
+def _below(family: type[HoldfastError]) -> list[type[HoldfastError]]:
+    return [each for kind in family.__subclasses__() for each in (kind, *_below(kind))]
+
+
+def _about(kind: type[HoldfastError]) -> str:
+    also = [each for each in kind.__bases__ if each is not HoldfastError and each not in HoldfastError.__subclasses__()]
+    return prose(kind.__doc__) + "".join(f" It is a kind of `{each.__name__}` too." for each in also)
+
+
+def _facts(kind: type[HoldfastError]) -> str:
+    facts = [(f"{each.name}: {each.type}", each.meaning) for each in fields(kind)]
+    for each in reversed(kind.__mro__[: kind.__mro__.index(HoldfastError)]):
+        for name, value in vars(each).items():
+            if isinstance(value, property) and value.fget and name != "advice":
+                words = summary(value.fget.__doc__).rstrip(".")
+                facts.append((f"{name}: {inspect.get_annotations(value.fget)['return']}", words[0].lower() + words[1:]))
+    return "; ".join(f"`{fact}`" + (f", {meaning}" if meaning else "") for fact, meaning in facts)
+
+
+def _words(template: str) -> str:
+    return re.sub(r"\{e\.(\w+)[^}]*\}", r"{\1}", template)
+
+
+def _next_step(kind: type[HoldfastError]) -> str:
+    """Return the next step: as it is written, or what its attribute is by default, or may be."""
+    chosen = re.fullmatch(r"\{e\.(\w+)\}", kind.next_step)
+    if chosen is None:
+        return f"`{_words(kind.next_step)}`"
+    for each in fields(kind):
+        if each.name == chosen[1]:
+            return f"`{_words(str(ast.literal_eval(each.default)))}`, or what `{each.name}` says"
+    written = inspect.getsource(getattr(kind, chosen[1]).fget).split('"""', 2)[2]
+    texts = re.findall(r'"([^"]{20,})"', re.sub(r'"\n\s+"', "", written))
+    return "; or ".join(f"`{re.sub(_FILLED, _inner, text)}`" for text in texts)
+
+
+def _inner(found: re.Match[str]) -> str:
+    """Return what a text is filled with by its attribute; another text goes before it."""
+    name = re.search(r"self\.(\w+)", found[0])
+    return f"{{{name[1]}}}" if name else "…"

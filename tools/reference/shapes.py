@@ -1,0 +1,113 @@
+"""`json.md` and `schema.json`: what `--json` prints, from the types that it is printed from."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import json
+import re
+import typing
+from typing import Any
+
+import msgspec
+
+from holdfast.cli.app import VERBS
+from holdfast.cli.results import FORMAT, Envelope
+from tools.reference.source import code, fields, prose, table
+
+_HEAD = """# What `--json` prints
+
+One document on stdout, whatever happens: the [envelope](#envelope), with the `result` of the verb in it, or the
+`error`. The same as a JSON Schema: [schema.json](schema.json). A field may be added at any time; one is removed, or
+means something else, only with another `format`; this is format {format}. Times that end in `_ms` are milliseconds
+since 1970, UTC.
+
+```sh
+holdfast ls --json | jq '.result.pipelines[].checkpoints[-1]'
+```"""
+
+
+def shapes() -> dict[str, type]:
+    """Return the shape of each verb's result."""
+    found: dict[str, type] = {}
+    for module in dict.fromkeys(VERBS.values()):
+        found |= getattr(importlib.import_module(f"holdfast.cli.{module}"), "SHAPES", {})
+    return found
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of every document, with the comments of the source as descriptions."""
+    verbs = shapes()
+    kinds = [Envelope, *verbs.values()]
+    refs, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    written = {each.__name__: each for kind in kinds for each in _reached(kind)}
+    for part in parts.values():
+        for field in fields(written[part["title"].split("[")[0]]):
+            if "enum" not in part and field.meaning and field.name in part["properties"]:
+                part["properties"][field.name]["description"] = field.meaning
+    results = [
+        {"if": {"properties": {"command": {"const": verb}}}, "then": {"properties": {"result": ref}}}
+        for verb, ref in zip(verbs, refs[1:], strict=True)
+    ]
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": draft, "title": "holdfast --json", **refs[0], "allOf": results, "$defs": parts}
+
+
+def _reached(kind: Any) -> set[type]:
+    """Return the types that a type is made of, itself too."""
+    inner = {each for part in typing.get_args(kind) for each in _reached(part)}
+    plain = typing.get_origin(kind) or kind
+    if isinstance(plain, type) and (dataclasses.is_dataclass(plain) or issubclass(plain, msgspec.Struct | enum.Enum)):
+        hints = {} if issubclass(plain, enum.Enum) else typing.get_type_hints(plain)
+        return inner | {plain} | {each for hint in hints.values() for each in _reached(hint)}
+    return inner
+
+
+def pages() -> dict[str, str]:
+    """Return the page and the schema."""
+    whole = schema()
+    parts, verbs = whole["$defs"], {verb: kind.__name__ for verb, kind in shapes().items()}
+    shared = [name for name in parts if name not in (*verbs.values(), "Envelope")]
+    text = [_HEAD.format(format=FORMAT), _section("Envelope", "Envelope", parts)]
+    text += [_section(f"holdfast {verb}", name, parts) for verb, name in verbs.items()]
+    text += [
+        "## Parts\n\nWhat results are made of.",
+        *(_section(_title(parts[name]), name, parts, 3) for name in shared),
+    ]
+    return {"json.md": "\n\n".join(text), "schema.json": json.dumps(whole, indent=2, ensure_ascii=False)}
+
+
+def _title(part: dict[str, Any]) -> str:
+    return re.sub(r"\[(.*)\]", r" of \1", part["title"]).replace(" | None", " or null")
+
+
+def _section(heading: str, name: str, parts: dict[str, Any], level: int = 2) -> str:
+    part = parts[name]
+    lines = [f"{'#' * level} {heading}", prose(part.get("description"))]
+    if "enum" in part:
+        lines.append("One of " + ", ".join(code(json.dumps(each)) for each in part["enum"]) + ".")
+    else:
+        optional = part["properties"].keys() - set(part.get("required", ()))
+        rows = []
+        for field, kind in part["properties"].items():
+            words = _words(kind, parts)
+            if name == "Envelope" and field in optional - {"format"}:
+                words = words.replace(" or null", "") + "; left out where there is none"
+            rows.append((code(field), words, kind.get("description", "")))
+        lines.append(table(("field", "type", "meaning"), rows))
+    return "\n\n".join(lines)
+
+
+def _words(kind: dict[str, Any], parts: dict[str, Any]) -> str:
+    """Return a type for people."""
+    if "$ref" in kind:
+        title = _title(parts[kind["$ref"].rpartition("/")[2]])
+        return f"[{title}](#{title.lower().replace(' ', '-')})"
+    if "anyOf" in kind:
+        return " or ".join(_words(each, parts) for each in kind["anyOf"])
+    inner = kind.get("items") or kind.get("additionalProperties")
+    if kind.get("type") in ("array", "object") and isinstance(inner, dict):
+        return f"{kind['type']} of {_words(inner, parts)}"
+    one_of = kind.get("enum", [kind["const"]] if "const" in kind else [])
+    return " or ".join(code(json.dumps(each)) for each in one_of) or str(kind.get("type", "any"))
