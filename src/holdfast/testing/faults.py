@@ -139,3 +139,8 @@ class FaultyRepository:
         """Lock, or fail."""
         self._fault("lock", key)
         return self._repository.lock(key, what)
+
+    def locked_by(self, key: str) -> int | None:
+        """Tell who holds a lock, or fail."""
+        self._fault("locked_by", key)
+        return self._repository.locked_by(key)
