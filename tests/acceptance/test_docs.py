@@ -52,17 +52,16 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(
 def run(page: Path) -> None:
     names: dict[str, object] = {"__name__": "__main__"}
     text = page.read_text()
-    for block in _BLOCK.finditer(text):
-        kind, code = block.groups()
-        file = _FILE.match(code)
+    blocks = [(block, block[1], block[2], _FILE.match(block[2])) for block in _BLOCK.finditer(text)]
+    if any("Pipeline(" in code for _, kind, code, file in blocks if kind == "python" and not file):
+        session()  # the one of all tests, so that `run` need not make and stop one
+    for block, kind, code, file in blocks:
         if kind == "console":
             type_in(code)
         elif file:
             assert f"python {file[1]}" in text[block.end() :], f"{file[1]} is never run"
             Path(file[1]).write_text(code)
         else:
-            if "Pipeline(" in code:
-                session()  # the one of all tests, so that `run` need not make and stop one
             line = text.count("\n", 0, block.start(2))
             exec(compile("\n" * line + code, str(page), "exec"), names)  # noqa: S102 - our own docs
 
