@@ -141,11 +141,19 @@ def test_commands_of_one_block_share_a_shell() -> None:
     type_in("$ sleep 60 &\n$ kill $!\n$ A=b; false\n$ echo $?\n1\n$ echo $A\nb\n")
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a page's headings have: small letters, blanks as dashes, no other signs."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_lead_somewhere(page: Path) -> None:
-    text = page.read_text()
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text()):
+        found = page.parent / target if target else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
 
 
 def test_every_public_name_stands_in_the_docs() -> None:
