@@ -172,6 +172,23 @@ def test_every_error_family_stands_in_the_concepts() -> None:
         assert f"`{family.__name__}`" in concepts
 
 
+def test_every_word_of_the_code_stands_in_the_glossary() -> None:
+    from holdfast import Grade, Verdict, coordinator, epoch
+    from holdfast.repository import Status, gaps
+    from holdfast.spark.failures import Kind
+    from holdfast.spark.spec import ACCEPTABLE
+
+    text = (ROOT / "docs/glossary.md").read_text()
+    words = [*Status, *Verdict, *Kind, *epoch.State, *coordinator.Phase, *(grade.word for grade in Grade)]
+    words += [gaps.QUARANTINED, gaps.OFFSETS, gaps.REPLAY, *ACCEPTABLE]
+    assert [word for word in words if not re.search(rf"\b{word}\b", text)] == []
+
+
+def test_the_glossary_has_each_word_once_and_in_order() -> None:
+    words = re.findall(r"^\*\*(.+?)\*\*:", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert words == sorted(set(words), key=str.lower)
+
+
 def test_the_rooms_in_contributing_are_the_rooms_there_are() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     rooms = {path.stem if path.is_file() else path.name for path in (ROOT / "src/holdfast").iterdir()}
