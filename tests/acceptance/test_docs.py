@@ -26,7 +26,7 @@ COLUMNS = 120  # of the terminal that the commands of the pages are typed into
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w-]+\.py)\n")
 _END = "\036"  # a byte that no command prints
-_PATIENCE_S = 240
+_PATIENCE_S = 300
 
 
 def named(page: Path) -> str:
@@ -37,6 +37,7 @@ def test_pages_with_code_are_found() -> None:
     assert sum(len(_BLOCK.findall(page.read_text())) for page in PAGES) >= 8
 
 
+@pytest.mark.timeout(600)  # a page may start Spark twice, on a machine that has other things to do
 @pytest.mark.parametrize("page", [page for page in PAGES if _BLOCK.search(page.read_text())], ids=named)
 def test_the_code_of_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
