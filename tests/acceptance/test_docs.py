@@ -1,7 +1,20 @@
-"""The docs tell the truth: their code runs, their links lead somewhere, their words are those of the code."""
+"""The docs tell the truth: their code runs, their links lead somewhere, their words are those of the code.
+
+Blocks of a page run from top to bottom, in one folder:
+
+- `python`: in one namespace. One whose first line is `# name.py` is written to that file instead, for a command to run.
+- `console`: each line that begins with `$ ` is typed into a shell, and what it prints must be what the page shows. A
+  `…` stands for anything within a line, and on a line of its own for any lines; blanks count as one. The command must
+  succeed, unless the next one is `echo $?`.
+- `sh`, and any other: not run. For what cannot be done here: installing, other machines.
+"""
 
 import functools
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,24 +24,29 @@ from sparkfixture import session
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 BY_HAND = [page for page in PAGES if ROOT / "docs/reference" not in page.parents]
-_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COLUMNS = 120  # of the terminal that the commands of the pages are typed into
+_BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# ([\w-]+\.py)\n")
+_END = "\036"  # a byte that no command prints
+_PATIENCE_S = 300
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def test_pages_with_code_are_found() -> None:
     assert sum(len(_BLOCK.findall(page.read_text())) for page in PAGES) >= 8
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if _BLOCK.search(page.read_text())], ids=lambda page: page.name
-)
+@pytest.mark.timeout(600)  # a page may start Spark twice, on a machine that has other things to do
+@pytest.mark.parametrize("page", [page for page in PAGES if _BLOCK.search(page.read_text())], ids=named)
 def test_the_code_of_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if "Pipeline(" in page.read_text():
-        session()  # the one of all tests, so that `run` need not make and stop one
     run(page)
-    if page.name == "README.md":
+    if page.name == "README.md" and page.parent == ROOT:
         assert capsys.readouterr().out == "stopped\n0 order:1 b'paid'\n1 order:2 b'open'\n"
         run(page)
         assert capsys.readouterr().out == "stopped\n2 order:1 b'paid'\n3 order:2 b'open'\n"
@@ -37,9 +55,93 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(
 def run(page: Path) -> None:
     names: dict[str, object] = {"__name__": "__main__"}
     text = page.read_text()
-    for block in _BLOCK.finditer(text):
-        line = text.count("\n", 0, block.start(1))
-        exec(compile("\n" * line + block[1], str(page), "exec"), names)  # noqa: S102 - our own docs
+    blocks = [(block, block[1], block[2], _FILE.match(block[2])) for block in _BLOCK.finditer(text)]
+    if any("Pipeline(" in code for _, kind, code, file in blocks if kind == "python" and not file):
+        session()  # the one of all tests, so that `run` need not make and stop one
+    for block, kind, code, file in blocks:
+        if kind == "console":
+            type_in(code)
+        elif file:
+            assert f"python {file[1]}" in text[block.end() :], f"{file[1]} is never run"
+            Path(file[1]).write_text(code)
+        else:
+            line = text.count("\n", 0, block.start(2))
+            exec(compile("\n" * line + code, str(page), "exec"), names)  # noqa: S102 - our own docs
+
+
+def type_in(block: str) -> None:
+    """Type the commands of a block into one shell, and compare what each prints with what the block shows."""
+    first, *shown = re.split(r"^\$ ", block, flags=re.MULTILINE)
+    assert not first, "a console block begins with a command"
+    commands = [part.partition("\n")[::2] for part in shown]
+    script = "".join(f"{command}\n_code=$?; printf '{_END}%s{_END}' $_code; (exit $_code)\n" for command, _ in commands)
+    next_ones = [command for command, _ in commands[1:]] + [""]
+    for (command, expected), after, (printed, code) in zip(commands, next_ones, answers(script), strict=True):
+        assert code == "0" or after == "echo $?", f"$ {command}\n{printed}\nended with {code}"
+        assert pattern(expected).fullmatch(squeezed(printed)), f"$ {command}\n{printed}\nis not\n{expected}"
+
+
+def answers(script: str) -> list[tuple[str, str]]:
+    """Run a script in a shell of its own; return what came before each exit code, and the code."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "COLUMNS": str(COLUMNS), "PYTHONUNBUFFERED": "1"}
+    shell = subprocess.Popen(
+        ["bash", "-c", script],  # noqa: S607 - whichever bash the reader has
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        printed, _ = shell.communicate(timeout=_PATIENCE_S)
+    except BaseException:
+        os.killpg(shell.pid, signal.SIGKILL)  # with whatever the page has started
+        shell.communicate()
+        raise
+    parts = printed.split(_END)
+    return list(zip(parts[0:-1:2], parts[1::2], strict=True))
+
+
+def squeezed(text: str) -> str:
+    return "".join(f"{' '.join(line.split())}\n" for line in text.strip().splitlines())
+
+
+def pattern(expected: str) -> re.Pattern[str]:
+    parts = []
+    for line in squeezed(expected).splitlines():
+        parts.append("(?:.*\\n)*?" if line == "…" else re.escape(line).replace("…", ".*?") + "\\n")
+    return re.compile("".join(parts))
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "same"),
+    [
+        ("a  b\n", "a b\n", True),
+        ("a … c\n", "a b b c\n", True),
+        ("a … c\n", "a b\nb c\n", False),
+        ("a\n…\nc\n", "a\nb\nb\nc\n", True),
+        ("a\n…\nc\n", "a\nc\n", True),
+        ("a\n", "a\nb\n", False),
+        ("a+\n", "aa\n", False),
+        ("", "a\n", False),
+    ],
+)
+def test_what_a_page_shows_is_compared_but_for_what_it_leaves_out(expected: str, printed: str, same: bool) -> None:
+    assert bool(pattern(expected).fullmatch(squeezed(printed))) is same
+
+
+@pytest.mark.parametrize(
+    ("block", "why"),
+    [("$ false\n", "ended with 1"), ("$ echo b\na\n", "is not"), ("$ false\n$ echo $?\n0\n", "is not")],
+)
+def test_a_command_that_does_something_else_than_its_page_says_is_told(block: str, why: str) -> None:
+    with pytest.raises(AssertionError, match=why):
+        type_in(block)
+
+
+def test_commands_of_one_block_share_a_shell() -> None:
+    type_in("$ sleep 60 &\n$ kill $!\n$ A=b; false\n$ echo $?\n1\n$ echo $A\nb\n")
 
 
 def without_code(text: str) -> str:
@@ -124,6 +226,23 @@ def test_every_error_family_stands_in_the_concepts() -> None:
     concepts = (ROOT / "docs/concepts.md").read_text()
     for family in HoldfastError.__subclasses__():
         assert f"`{family.__name__}`" in concepts
+
+
+def test_every_word_of_the_code_stands_in_the_glossary() -> None:
+    from holdfast import Grade, Verdict, coordinator, epoch
+    from holdfast.repository import Status, gaps
+    from holdfast.spark.failures import Kind
+    from holdfast.spark.spec import ACCEPTABLE
+
+    text = (ROOT / "docs/glossary.md").read_text()
+    words = [*Status, *Verdict, *Kind, *epoch.State, *coordinator.Phase, *(grade.word for grade in Grade)]
+    words += [gaps.QUARANTINED, gaps.OFFSETS, gaps.REPLAY, *ACCEPTABLE]
+    assert [word for word in words if not re.search(rf"\b{word}\b", text)] == []
+
+
+def test_the_glossary_has_each_word_once_and_in_order() -> None:
+    words = re.findall(r"^\*\*(.+?)\*\*:", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert words == sorted(set(words), key=str.lower)
 
 
 def test_the_rooms_in_contributing_are_the_rooms_there_are() -> None:
