@@ -610,7 +610,10 @@ class SparkLogMismatch(Mismatch):
     path: str
     why: str
     says = "the Spark checkpoint {e.path} of stream {e.stream!r} does not fit its decisions: {e.why}"
-    next_step = "put the folder back from the same moment as the decisions; nothing was changed"
+    next_step = (
+        "put the folder back from the same moment as the decisions: a copy, or a checkpoint at the last decided epoch "
+        "(holdfast ls shows the epochs, restore_stream writes the folder); nothing was changed"
+    )
 
 
 class SinkBehind(Mismatch):

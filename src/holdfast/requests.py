@@ -197,7 +197,7 @@ def _is_shared(repository: Repository) -> bool:
 
 def _taken(repository: Repository) -> Lease | None:
     try:
-        return Lease.take(repository)
+        return Lease.take(repository, why="prune")
     except Locked:
         return None
 

@@ -77,7 +77,7 @@ def test_a_finished_repository_is_listed(made: Fabricated, tmp_path: Path) -> No
     ran = run("ls", tmp_path)
     assert ran.code == 0
     assert "orders  timeline 1  not running" in ran.out
-    assert re.search(r"^ *3 +restorable .* 30 +3 +\d+ B +orders 3$", ran.out, re.MULTILINE)
+    assert re.search(r"^ *3 +restorable .* 3 +\d+ B +orders 3$", ran.out, re.MULTILINE)
     assert re.search(r"^ *4  before +restorable", ran.out, re.MULTILINE)
     found = run("ls --json --last 1", tmp_path)
     [pipeline] = found.result["pipelines"]
@@ -104,6 +104,7 @@ def test_checkpoints_are_verified_and_compared(made: Fabricated, tmp_path: Path)
     ran = run("diff 1 3", tmp_path)
     assert (ran.code, "10 -> 30 (+20)" in ran.out) == (1, True)
     assert run("diff 2 2", tmp_path).code == 0
+    assert (run("diff 1", tmp_path).out, run("diff", tmp_path).out.split()[1:4]) == (ran.out, ["2", "->", "3,"])
     assert run("diff 1 before --json", tmp_path).result["same"] is False
 
 
@@ -183,6 +184,13 @@ def test_whatever_only_looks_works_on_a_live_repository_and_changes_nothing(live
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_of_a_shared_pipeline_nobody_pretends_to_know_whether_it_runs(made: Fabricated, tmp_path: Path) -> None:
+    hf.Lease.take(made.repository, locker=lambda: None, shared=True, why="run")
+    assert "cannot be told from here" in run("ls", tmp_path).out
+    assert run("ls --json", tmp_path).result["pipelines"][0]["holder"]["certain"] is False
+    assert re.search(r" run +took lease 2", run("log", tmp_path).out)
 
 
 def test_a_doubt_of_a_moment_in_a_running_pipeline_is_no_alarm(live: Fabricated, tmp_path: Path) -> None:
@@ -296,7 +304,6 @@ def test_several_pipelines_in_one_root_are_listed_and_not_guessed(made: Fabricat
         "show nobody",
         "show 0",
         "show ../../etc",
-        "diff 1",
         "diff 1 99",
         "verify 1 --all",
         "verify --quick --read-data",

@@ -14,14 +14,14 @@ from rich.text import Text
 
 from holdfast.cli import words
 from holdfast.cli.answers import Answer, console
-from holdfast.cli.options import CheckpointName, Json, MaybeCheckpointName, Repo, checkpoint_of
+from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
 from holdfast.cli.tables import Rows
 from holdfast.cli.target import located
 from holdfast.difference import Difference
 from holdfast.difference import diff as compare
 from holdfast.errors import BadValue
 from holdfast.manifest import Severity
-from holdfast.repository import LocalRepository
+from holdfast.repository import Checkpoints, Identity, LocalRepository
 from holdfast.verification import Finding, Grade, Progress, ReadData, Verification, verify_all
 from holdfast.verification import verify as verify_one
 
@@ -58,7 +58,7 @@ SHAPES = {"verify": Verify, "diff": Diff}
 
 
 def verify(
-    checkpoint: MaybeCheckpointName = None,
+    checkpoint: CheckpointName = None,
     repo: Repo = None,
     every: Annotated[
         bool, typer.Option("--all", help="All checkpoints and savepoints; each file is read once.")
@@ -155,23 +155,25 @@ def _bar(what: str, as_json: bool) -> Iterator[Progress | None]:
 
 
 def diff(
-    a: CheckpointName,
-    b: CheckpointName,
+    a: CheckpointName = None,
+    b: CheckpointName = None,
     repo: Repo = None,
     keys: Annotated[bool, typer.Option("--keys", help="Count the keys of the state that changed. Needs Java.")] = False,
     as_json: Json = False,
 ) -> Answer:
     """Compare two checkpoints: offsets, rows, watermark, lag, sizes, settings.
 
-    Exits with 1 where they differ, as diff does.
+    With one ID it is compared with the newest, with none the newest with the one before it. Exits with 1 where they
+    differ, as diff does.
 
     [bold]Examples[/]
 
+        holdfast diff
         holdfast diff 11 12
         holdfast diff before-upgrade 12 --keys
     """
     repository = located(repo)
-    first, second = checkpoint_of(repository, a), checkpoint_of(repository, b)
+    first, second = _two(repository, a, b)
     found = compare(repository, first, second)  # before Spark takes its seconds
     if keys:
         from holdfast import diff_keys  # noqa: PLC0415 - Spark takes seconds, and may be missing
@@ -185,6 +187,22 @@ def diff(
         console.print(found.words(), markup=False, soft_wrap=True)
 
     return Answer(Diff(same, found), print_it, found=not same, repository=repository.where)
+
+
+def _two(repository: LocalRepository, a: str | None, b: str | None) -> tuple[int | str, int | str]:
+    """Return what is to be compared: the two that are named, one and the newest, or the last two."""
+    if a is not None and b is not None:
+        return checkpoint_of(repository, a), checkpoint_of(repository, b)
+    checkpoints = Checkpoints(repository)
+    timeline = Identity.load(repository).timeline
+    newest = checkpoints.latest(timeline).checkpoint_id
+    if a is not None:
+        return checkpoint_of(repository, a), newest
+    before = checkpoints.before(timeline, newest)
+    if before is None:
+        why = "there is only one checkpoint"
+        raise BadValue(what="diff", value=newest, why=why, do="name two: holdfast ls shows what there is")
+    return before, newest
 
 
 def _is_same(found: Difference) -> bool:

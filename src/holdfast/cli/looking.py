@@ -13,7 +13,7 @@ from rich.text import Text
 
 from holdfast.cli import words
 from holdfast.cli.answers import Answer
-from holdfast.cli.options import Json, MaybeCheckpointName, Repo, checkpoint_of
+from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
 from holdfast.cli.tables import Rows, fields
 from holdfast.cli.target import located, pipelines, roots, shown
 from holdfast.doubt import Doubt, in_doubt
@@ -30,6 +30,7 @@ from holdfast.repository import (
     Status,
     Summary,
     held_lease,
+    newest_lease,
     streams_of,
 )
 from holdfast.repository.identity import KEY
@@ -41,12 +42,13 @@ _COLOURS = {Status.RESTORABLE: "green", Status.OPEN: "yellow", Status.ABORTED: "
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """The process that runs a pipeline, as far as the lock of this machine tells."""
+    """The process that has the lease of a pipeline."""
 
     lease: int  # the number of its lease
     host: str  # the name of its machine
     pid: int  # its process id there
     taken_at_ms: int  # when it took the lease
+    certain: bool  # whether it lives: a lock says so; of a shared pipeline, which has none, it cannot be told from here
 
 
 class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,11 +190,14 @@ def _line(each: Summary) -> CheckpointLine:
 
 
 def holder_of(repository: LocalRepository) -> Holder | None:
-    """Return the process that runs the pipeline of a repository, as far as the lock of this machine tells."""
-    lease = held_lease(repository)
-    if lease is None:
+    """Return the process that has the lease of a repository; `None` where it has ended, as far as a lock tells."""
+    held = held_lease(repository)
+    lease = held or newest_lease(repository)
+    if lease is None or not (held or lease.shared):
         return None
-    return Holder(lease=lease.number, host=lease.host, pid=lease.pid, taken_at_ms=lease.taken_at_ms)
+    return Holder(
+        lease=lease.number, host=lease.host, pid=lease.pid, taken_at_ms=lease.taken_at_ms, certain=held is not None
+    )
 
 
 def _show_listing(console: Console, listing: PipelineListing) -> None:
@@ -203,8 +208,8 @@ def _show_listing(console: Console, listing: PipelineListing) -> None:
         console.print("no checkpoint yet: run it with `holdfast run --checkpoint-every 30s`")
         return
     rows = Rows(
-        *("id", "name", "status", "taken (UTC)", "age", "rows", "files", "size", "epochs"),
-        right=("id", "rows", "files", "size"),
+        *("id", "name", "status", "taken (UTC)", "age", "files", "size", "epochs"),
+        right=("id", "files", "size"),
         wide_only=("taken (UTC)", "files"),
     )
     for each in listing.checkpoints:
@@ -216,7 +221,6 @@ def _show_listing(console: Console, listing: PipelineListing) -> None:
             Text(each.status, _COLOURS[each.status]),
             words.moment(each.timestamp_ms) if each.timestamp_ms else "",
             words.age(each.timestamp_ms) if each.timestamp_ms else "",
-            words.number(each.rows) if restorable else "",
             words.number(each.file_count) if restorable else "",
             words.size(each.file_bytes) if restorable else "",
             each.why or epochs,
@@ -227,6 +231,9 @@ def _show_listing(console: Console, listing: PipelineListing) -> None:
 def _running(holder: Holder | None) -> str:
     if holder is None:
         return "not running"
+    if not holder.certain:
+        whose = f"process {holder.pid} on {holder.host}, lease {holder.lease}"
+        return f"shared: whether {whose}, still runs cannot be told from here"
     return f"running for {words.age(holder.taken_at_ms)}: process {holder.pid} on {holder.host}, lease {holder.lease}"
 
 
@@ -234,7 +241,7 @@ def _running(holder: Holder | None) -> str:
 
 
 def show(
-    checkpoint: MaybeCheckpointName = None,
+    checkpoint: CheckpointName = None,
     repo: Repo = None,
     files: Annotated[bool, typer.Option("--files", help="Every file that each stream's cut needs, too.")] = False,
     as_json: Json = False,
@@ -351,8 +358,8 @@ def log(
         LogLine(
             at=words.iso(each.taken_at_ms),
             who=each.holder,
-            what="lease",
-            why=f"took lease {each.number}: a start, or work on the repository",
+            what=each.why or "lease",
+            why=f"took lease {each.number}",
             facts={"number": each.number, "shared": each.shared},
         )
         for each in leases(repository)
@@ -421,7 +428,7 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
     found = [each for stream in streams_of(repository, timeline) if (each := in_doubt(repository, stream, timeline))]
     holder = holder_of(repository)
     young = all(time.time() - each.decided_at_ms / 1000 < SETTLES_S for each in found)
-    settling = bool(found) and holder is not None and young
+    settling = bool(found) and holder is not None and holder.certain and young
 
     def print_it(console: Console) -> None:
         if not found:
@@ -441,6 +448,6 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
 def _advice(holder: Holder | None, *, settling: bool) -> str:
     if settling:
         return "the pipeline runs, and is committing them now"
-    if holder is not None:
+    if holder is not None and holder.certain:
         return f"the pipeline runs as process {holder.pid}: look at what its sinks say, and at its log"
     return "next: start the pipeline again, it finishes them first; `holdfast run app.py:pipeline`"

@@ -38,14 +38,10 @@ Repo = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
 CheckpointName = Annotated[
-    str,
-    typer.Argument(metavar="ID", help="A checkpoint's id, or a savepoint's name.", autocompletion=checkpoint_names),
-]
-MaybeCheckpointName = Annotated[
     str | None,
     typer.Argument(
         metavar="ID",
-        help="A checkpoint's id, or a savepoint's name. Without it: the newest checkpoint.",
+        help="A checkpoint's id, or a savepoint's name. Else the newest checkpoint.",
         autocompletion=checkpoint_names,
     ),
 ]

@@ -22,6 +22,7 @@ from holdfast.seal import Record
 
 FOLDER = "lease"
 LOCK = f"{FOLDER}/os.lock"
+RUN = "run"  # why a pipeline takes it
 KEPT = 16  # older lease records tell nobody anything
 _NAME = re.compile(r"(\d{8,})\.json")
 
@@ -34,6 +35,7 @@ class LeaseRecord(Record, frozen=True, kw_only=True):
     pid: int
     token: str
     taken_at_ms: int
+    why: str = ""  # what it was taken for
     shared: bool = False  # no lock of the operating system keeps others out: only its number does
 
     @property
@@ -63,9 +65,10 @@ class Lease:
         *,
         locker: Callable[[], Lock | None] | None = None,
         shared: bool = False,
+        why: str = "",
         clock: Callable[[], float] = time.time,
     ) -> Lease:
-        """Become the writer.
+        """Become the writer; `why` is for whoever reads the history.
 
         1. Take the lock of the operating system; `Locked` says which process has it. `locker` takes it another way, as
            a JVM does, or returns `None` where there is none; `shared` writes down that there is none.
@@ -82,6 +85,7 @@ class Lease:
                 pid=os.getpid(),
                 token=uuid.uuid4().hex,
                 taken_at_ms=int(clock() * 1000),
+                why=why,
                 shared=shared,
             )
             put = repository.put_if_absent(_key(record.number), record.sealed())  # 2

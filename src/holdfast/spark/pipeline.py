@@ -25,7 +25,7 @@ from holdfast.policy import Backoff, CheckpointPolicy, RestartPolicy, seconds_of
 from holdfast.recovery import RecoveryPlan
 from holdfast.repository import Identity, Lease, LocalRepository
 from holdfast.repository.files import failing_as, local_path, make_folder
-from holdfast.repository.lease import LOCK
+from holdfast.repository.lease import LOCK, RUN
 from holdfast.sinks.base import Sink
 from holdfast.spark import adapter
 from holdfast.spark.chain import Chain, read_here
@@ -188,7 +188,7 @@ class Pipeline:
             adapter.require_classic(session)
             self._require_reachable(session)
             retain = max(adapter.require_retention(session), adapter.RETAINED)
-            lease = Lease.take(self.repository, locker=lambda: self._lock(session), shared=self.shared)
+            lease = Lease.take(self.repository, locker=lambda: self._lock(session), shared=self.shared, why=RUN)
             undo.callback(lease.release)
             chain = Chain(self.name, self._streams, self.repository.root, session)
             inbox: Inbox = queue.SimpleQueue()
@@ -500,10 +500,18 @@ def exactly_once(
     root: str | os.PathLike[str],
     output_mode: str = "append",
     trigger: str | Mapping[str, Any] | None = None,
+    shared: bool = False,
+    backoff: Backoff | None = None,
+    callbacks: StreamCallbacks | None = None,
+    observers: Sequence[FlushObserver] = (),
     **options: Any,
 ) -> Pipeline:
-    """Make a pipeline of one stream from a streaming DataFrame: `.start()` it in place of `df.writeStream…start()`."""
-    pipeline = Pipeline(name, root)
+    """Make a pipeline of one stream from a streaming DataFrame: `.start()` it in place of `df.writeStream…start()`.
+
+    `shared`, `backoff`, `callbacks` and `observers` are those of `Pipeline`; `options` go to its one stream, as
+    `Pipeline.stream` takes them.
+    """
+    pipeline = Pipeline(name, root, shared=shared, backoff=backoff, callbacks=callbacks, observers=observers)
     pipeline.stream(lambda _: df, name=name, sinks=sinks, output_mode=output_mode, trigger=trigger, **options)
     pipeline._spark = df.sparkSession
     return pipeline
