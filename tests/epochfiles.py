@@ -1,4 +1,4 @@
-"""A FileSink's folder made by hand, of lines of JSON: epochs are staged and committed as a pipeline does, without Spark."""
+"""A FileSink's folder of lines of JSON: epochs are staged by hand and committed as a pipeline does, without Spark."""
 
 from __future__ import annotations
 

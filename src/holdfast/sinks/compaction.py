@@ -42,7 +42,7 @@ from holdfast.seal import plain
 from holdfast.sinks.compacterrors import of_system
 from holdfast.sinks.compactplan import CompactPlan, cuts_of, require_whole, run_of, sizes_by_leaf
 from holdfast.sinks.epochfolders import LEDGER, EpochFolder, KeyRecord, epochs_in, folder_name, folder_of
-from holdfast.sinks.gate import NEW, PASSED, Gate, beside
+from holdfast.sinks.gate import LOCK, NEW, PASSED, Gate, beside
 from holdfast.sinks.merging import Merge, schema_of
 from holdfast.sinks.owners import OWNER_FILE
 from holdfast.sinks.staging import names_in
@@ -62,7 +62,6 @@ POINTS = {
 }
 BUSY_S = 30.0
 GRACE_S = 10.0
-_LOCK = "lock"
 _SCRATCH = "scratch"
 _PATIENCE_S = 2.0
 Progress = Callable[[str], object]
@@ -132,7 +131,7 @@ def apply_compact(
         held.enter_context(_alone(repository, root, take_over))
         work = _Work(repository, plan, root, beside(root), spark, options or {}, progress, reach)
         with work.locked(grace_s):  # 1
-            done = work.done(busy_s)
+            done = work.done(busy_s) if plan.runs else _result(root, (), ())
             work.clear(grace_s)  # 7
         reach("compacted")
         return done
@@ -182,7 +181,7 @@ class _Work:
         if not self.root.is_dir():
             raise SinkMissing(path=str(self.root), why="there is no such folder")
         make_folder(self.work)
-        lock = OsLock.acquire(self.work / _LOCK, f"the compaction of {self.root}")
+        lock = OsLock.acquire(self.work / LOCK, f"the compaction of {self.root}")
         with lock:
             self.clear(grace_s)
             try:
@@ -193,15 +192,15 @@ class _Work:
                 raise
             finally:
                 with contextlib.suppress(OSError):
-                    if names_in(self.work) == [_LOCK]:
-                        (self.work / _LOCK).unlink()  # whoever waits for it finds that it is another by then
+                    if names_in(self.work) == [LOCK]:
+                        (self.work / LOCK).unlink()  # whoever waits for it finds that it is another by then
                         self.work.rmdir()
 
     def clear(self, grace_s: float) -> None:
         """Remove everything but the lock; what may be an old tree, only after a while."""
         for name in names_in(self.work):
             path = self.work / name
-            if name != _LOCK:
+            if name != LOCK:
                 with contextlib.suppress(FileNotFoundError):
                     if name == NEW or name.startswith(PASSED):
                         self._wait_for_listers(path, grace_s)
@@ -222,7 +221,7 @@ class _Work:
         self.reach("compaction planned")
         like(self.root, self.new)
         merges = [merge for group in groups for merge in self._same_columns(group)]
-        if not merges:
+        if not merges:  # nothing was planned, or Spark found no two epochs of the same columns
             return _result(self.root, (), ())
         results: list[KeyRecord] = []
         for number, merge in enumerate(merges, 1):

@@ -15,10 +15,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from holdfast.checked import checked_positive
 from holdfast.errors import BadValue, NotSupported, SinkForeign, SinkMissing
@@ -37,10 +39,13 @@ from holdfast.sinks.epochfolders import (
     layout_and_format,
     leaves,
 )
+from holdfast.sinks.gate import LOCK, beside
 from holdfast.sinks.owners import OwnerRecord, owner_of
+from holdfast.sinks.staging import names_in
 
 TARGET_BYTES = 128 << 20
 KEEP_LAST = 2
+_ENTRY = re.compile(r"\d+(\.compact)?")
 _BY_SPARK = ("parquet", "orc")
 _TEXT_COMPRESSIONS = ("", "gz")
 
@@ -77,18 +82,19 @@ class CompactPlan:
     runs: tuple[Run, ...]
     folders: int  # of epochs, all that there are
     files: int  # with rows, in all of them
+    leftovers: tuple[str, ...] = ()  # beside the folder: of a compaction that died, or that is at work
     notes: tuple[str, ...] = ()  # what stays as it is, and why
     blocked: str | None = None  # why nothing is merged
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to do."""
-        return not self.runs
+        return not (self.runs or self.leftovers)
 
     @property
     def by_spark(self) -> bool:
         """Whether Spark is needed to apply it."""
-        return self.format in _BY_SPARK and not self.empty
+        return self.format in _BY_SPARK and bool(self.runs)
 
     @property
     def files_after(self) -> int:
@@ -100,9 +106,11 @@ class CompactPlan:
         lines = [f"{self.path}: {self.files} files of stream {self.stream!r} in {self.folders} folders of epochs"]
         lines += [f"  {run.words()}" for run in self.runs]
         lines += [f"  {note}" for note in self.notes]
+        if self.leftovers:
+            lines.append(f"  left by a compaction that died, or of one at work: {', '.join(self.leftovers)}")
         if self.blocked:
             lines.append(f"nothing is merged: {self.blocked}")
-        elif self.empty:
+        elif not self.runs:
             lines.append("nothing to merge")
         else:
             lines.append(f"files afterwards: about {self.files_after}")
@@ -135,6 +143,7 @@ def plan_compact(
     owner = _owner(folder, identity)  # 1
     layout, form = layout_and_format(owner.shape) or ("", "")
     _refuse_layout(folder, layout, form)
+    _refuse_streamed(repository, folder)
     found = folders_in(folder, owner)  # 2
     cuts, ceilings, blocked = cuts_of(Checkpoints(repository).all(), owner.stream)  # 3
     notes: list[str] = []
@@ -153,6 +162,7 @@ def plan_compact(
         runs=runs,
         folders=len(found),
         files=sum(len([name for name in each.record.files if is_data(name)]) for each in found),
+        leftovers=tuple(name for name in names_in(beside(folder)) if name != LOCK),
         notes=tuple(dict.fromkeys(notes)),
         blocked=blocked,
     )
@@ -284,6 +294,25 @@ def _refuse_layout(folder: Path, layout: str, form: str) -> None:
         )
     if layout != "epochs" or not form:
         raise NotSupported(what=f"compacting {folder}", why=f"its layout {layout!r} is not known here")
+
+
+def _refuse_streamed(repository: Repository, folder: Path) -> None:
+    """Refuse a folder that a stream of this pipeline reads file by file: it would take merged files for new ones."""
+    address = f"file://{quote(os.path.realpath(folder))}/"
+    for timeline in repository.list("timelines"):
+        for stream in repository.list(f"timelines/{timeline}streams"):
+            sources = f"timelines/{timeline}streams/{stream}spark/sources"
+            for source in repository.list(sources):
+                entries = [name for name in repository.list(f"{sources}/{source}") if _ENTRY.fullmatch(name)]
+                if not entries:
+                    continue
+                newest = max(entries, key=lambda name: int(name.partition(".")[0]))
+                if address.encode() in repository.read(f"{sources}/{source}{newest}"):
+                    raise NotSupported(
+                        what=f"compacting {folder}",
+                        why=f"stream {stream[:-1]!r} reads it as a source of files, and would read rows again",
+                        do="join the two streams with pipeline.read(), or leave the folder as it is",
+                    )
 
 
 def folders_in(folder: Path, owner: OwnerRecord) -> list[EpochFolder]:

@@ -33,6 +33,7 @@ PATIENCE_S = 10.0
 GATE = "gate.lock"
 SUFFIX = ".compact"
 NEW = "new"  # the tree that is to be swapped in
+LOCK = "lock"  # held by the one compaction that is at work
 PASSED = "passed-"  # one that a commit has moved away
 _PAUSE_S = 0.002
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
