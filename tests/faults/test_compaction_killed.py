@@ -190,10 +190,10 @@ def read_on(path: Path, done: Event, reads: "multiprocessing.Queue[tuple[int, in
             again += 1
             continue
         good += 1
-        epochs = rows[-1] // 10
+        epochs = rows[-1] // 10 if rows else 0
         if rows != due(*range(1, epochs + 1)):
             wrong = f"{len(rows)} rows where {epochs} epochs are: {sorted(set(due(*range(1, epochs + 1))) ^ set(rows))}"
-        if epochs < last:
+        if epochs < max(last, 10):
             wrong = f"{epochs} epochs after {last}"
         last = epochs
     reads.put((good, again, wrong))

@@ -347,18 +347,19 @@ def test_a_key_that_was_merged_is_done_already(files: EpochFiles) -> None:
 def test_whoever_was_listing_finds_all_rows_or_a_file_gone(files: EpochFiles) -> None:
     """The old names are all there for a while, and each leads to the whole of its run, or to nothing."""
     files.commit(*range(1, 8))
-    seen: list[list[int]] = []
     listing = os.scandir(files.path)
-    first = next(listing).name
+    names = [next(listing).name]
 
-    def look(point: str) -> None:
-        if point == "trees swapped":
-            names = [first, *(each.name for each in listing)]
-            assert len([name for name in names if name.startswith("hf_epoch")]) == 7
-            seen.append(sorted(row for name in names for row in rows_in(files.path / name)))
+    def list_on() -> None:
+        time.sleep(0.2)
+        names.extend(each.name for each in listing)
 
-    compact(files, reach=look, grace_s=0.2)
-    assert seen == [due(*range(1, 8))]
+    late = threading.Thread(target=list_on)
+    compact(files, reach=lambda point: late.start() if point == "trees swapped" else None, grace_s=1.0)
+    late.join()
+    assert len([name for name in names if name.startswith("hf_epoch")]) == 7
+    assert files.folders() == [5, 6, 7]
+    assert sorted(row for name in names for row in rows_in(files.path / name)) == due(*range(1, 8))
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -370,8 +370,10 @@ def _require_whole(folder: Path, records: Mapping[str, KeyRecord], runs: Iterabl
 
 
 def require_whole(folder: Path, name: str, record: KeyRecord) -> None:
-    """Refuse an epoch of which a file is missing, or has not its size."""
+    """Refuse an epoch of which a file with rows is missing, or has not its size."""
     for file, size in record.files.items():
+        if not is_data(file):
+            continue
         path = folder / name / file
         try:
             found = path.stat().st_size
