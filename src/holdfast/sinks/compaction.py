@@ -36,7 +36,7 @@ from holdfast.checked import checked_seconds, checked_type
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import CompactionOutdated, HoldfastError, Locked, NotSupported, SinkMissing
 from holdfast.repository import Checkpoints, History, Identity, Lease, Repository, newest_lease
-from holdfast.repository.files import make_folder, sync_all
+from holdfast.repository.files import make_folder, sync_all, sync_folder
 from holdfast.repository.oslock import OsLock
 from holdfast.seal import plain
 from holdfast.sinks.compacterrors import of_system
@@ -132,7 +132,7 @@ def apply_compact(
         work = _Work(repository, plan, root, beside(root), spark, options or {}, progress, reach)
         with work.locked(grace_s):  # 1
             done = work.done(busy_s) if plan.runs else _result(root, (), ())
-            work.clear(grace_s)  # 7
+            work.clear(work.grace(grace_s))  # 7
         reach("compacted")
         return done
 
@@ -188,13 +188,17 @@ class _Work:
                 yield
             except Exception:
                 with contextlib.suppress(OSError):
-                    self.clear(grace_s if self.swapped else 0.0)
+                    self.clear(self.grace(grace_s))
                 raise
             finally:
                 with contextlib.suppress(OSError):
                     if names_in(self.work) == [LOCK]:
                         (self.work / LOCK).unlink()  # whoever waits for it finds that it is another by then
                         self.work.rmdir()
+
+    def grace(self, grace_s: float) -> float:
+        """Return how long what lies beside must stay: what was never swapped, nobody has listed."""
+        return grace_s if self.swapped else 0.0
 
     def clear(self, grace_s: float) -> None:
         """Remove everything but the lock; what may be an old tree, only after a while."""
@@ -244,8 +248,10 @@ class _Work:
             except FileNotFoundError as error:
                 raise self._outdated("it changed, or a commit went ahead after waiting for too long") from error
             sync_all(changed)
-            self.swapped = True  # or as good as: from here on somebody may be listing what lies beside
             swap(self.root, self.new)
+            self.swapped = True
+            sync_folder(self.root.parent)
+            sync_folder(self.work)
         self.reach("trees swapped")
         self._record(result, merges)  # 6
         return result

@@ -130,15 +130,27 @@ class Gate:
     def _pass_over(self) -> None:
         """Take the swap out of a paused compaction's hands, then the lock.
 
-        1. Move the new tree away. Where it was swapped in already, this is the old one, and harmless to move.
-        2. Put a new lock in the place of the held one.
+        1. One at a time, and not if another has done it by now: its lock is in use.  2. Move the new tree away. Where
+        it was swapped in already, this is the old one, and harmless to move.  3. Put a new lock in the place of the
+        held one.
         """
-        work = beside(self.folder)
-        with contextlib.suppress(FileNotFoundError):
-            (work / NEW).rename(work / f"{PASSED}{uuid.uuid4().hex}")  # 1
-        fresh = self.file.with_name(f"{TEMP_PREFIX}{uuid.uuid4().hex}")
-        os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-        fresh.replace(self.file)  # 2
+        ledger = os.open(self.file.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(ledger, fcntl.LOCK_EX | fcntl.LOCK_NB)  # 1
+            descriptor = self._tried(fcntl.LOCK_SH, os.O_CREAT)
+            if descriptor is not None:
+                _released(descriptor)
+                return
+            work = beside(self.folder)
+            with contextlib.suppress(FileNotFoundError):
+                (work / NEW).rename(work / f"{PASSED}{uuid.uuid4().hex}")  # 2
+            fresh = self.file.with_name(f"{TEMP_PREFIX}{uuid.uuid4().hex}")
+            os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+            fresh.replace(self.file)  # 3
+        except BlockingIOError:
+            return
+        finally:
+            os.close(ledger)
 
 
 def _released(descriptor: int | None) -> None:

@@ -21,7 +21,7 @@ from holdfast.sinks.compacterrors import failed, of_spark
 from holdfast.sinks.compactplan import is_small
 from holdfast.sinks.epochfolders import KEY_FILE, EpochFolder, KeyRecord, compression_of, ending, is_data, leaves
 from holdfast.sinks.staging import below
-from holdfast.sinks.trees import like, link
+from holdfast.sinks.trees import like, link, own_like
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +56,9 @@ class Merge:
                     self._link(source, made)
             if not alone and small:
                 self._write(small, made)
+                for path in made.iterdir():
+                    if path.is_file() and path.stat().st_nlink == 1:  # written, not linked
+                        own_like(small[-1], path)
         self._prove()
         sizes = {str(path.relative_to(self.target)): path.stat().st_size for path in self._made()}
         record = KeyRecord(
@@ -74,6 +77,7 @@ class Merge:
             options=last.record.options,
         )
         replace_durably(self.target / KEY_FILE, record.sealed(), KEY_FILE)
+        own_like(self.root / last.name / KEY_FILE, self.target / KEY_FILE)
         return record
 
     @property

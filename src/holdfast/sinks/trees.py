@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from holdfast.errors import CompactionOutdated, NotSupported
-from holdfast.repository.files import NO_EXCHANGE, TEMP_PREFIX, exchange, sync_folder
+from holdfast.repository.files import NO_EXCHANGE, TEMP_PREFIX, exchange
 from holdfast.sinks.epochfolders import EPOCH_FOLDER
 from holdfast.sinks.staging import below, names_in
 
@@ -52,15 +52,20 @@ def link(source: Path, target: Path) -> None:
 def like(source: Path, target: Path) -> None:
     """Make a folder with the rights, times and owner of another."""
     target.mkdir()
+    own_like(source, target)
+    shutil.copystat(source, target)
+
+
+def own_like(source: Path, target: Path) -> None:
+    """Give a file or folder the owner and the rights of another."""
     theirs, ours = source.stat(), target.stat()
     if (theirs.st_uid, theirs.st_gid) != (ours.st_uid, ours.st_gid):
         try:
             os.chown(target, theirs.st_uid, theirs.st_gid)
         except PermissionError as error:
-            raise _unable(
-                source, "it is another user's or group's; run this as the one who runs the pipeline"
-            ) from error
-    shutil.copystat(source, target)
+            why = f"{source} is another user's or group's; run this as the one who runs the pipeline"
+            raise _unable(source.parent, why) from error
+    shutil.copymode(source, target)
 
 
 def link_tree(source: Path, target: Path) -> Iterator[Path]:
@@ -141,11 +146,9 @@ def all_in(tree: Path, names: Collection[str]) -> list[Path]:
 
 
 def swap(old: Path, new: Path) -> None:
-    """Let two trees change places, durably."""
+    """Let two trees change places. Not durable until the folders that they are in are synced."""
     try:
         exchange(old, new)
     except FileNotFoundError as error:
         why = "it took too long while commits waited, and one of them went ahead"
         raise CompactionOutdated(path=str(old), why=why) from error
-    sync_folder(old.parent)
-    sync_folder(new.parent)
