@@ -46,8 +46,11 @@ _HOMES = {
     "segment": ["LogEvent", "NewEvent"],
     "sidecar": ["pack_states"],
     "sinks.base": ["Key", "Owner", "Setting", "Sink", "Staged", "Standing"],
+    "sinks.compaction": ["Compacted", "apply_compact"],
+    "sinks.compactplan": ["CompactPlan", "plan_compact"],
     "sinks.files": ["FileSink"],
     "sinks.log": ["LogSink"],
+    "sinks.places": ["FilePlace", "file_sinks"],
     "sinks.postgres": ["PostgresSink"],
     "sinks.sqlite": ["SqliteSink"],
     "spark.logsource": ["load_log", "read_log"],
@@ -159,8 +162,14 @@ if TYPE_CHECKING:
     from holdfast.sinks.base import Sink as Sink
     from holdfast.sinks.base import Staged as Staged
     from holdfast.sinks.base import Standing as Standing
+    from holdfast.sinks.compaction import Compacted as Compacted
+    from holdfast.sinks.compaction import apply_compact as apply_compact
+    from holdfast.sinks.compactplan import CompactPlan as CompactPlan
+    from holdfast.sinks.compactplan import plan_compact as plan_compact
     from holdfast.sinks.files import FileSink as FileSink
     from holdfast.sinks.log import LogSink as LogSink
+    from holdfast.sinks.places import FilePlace as FilePlace
+    from holdfast.sinks.places import file_sinks as file_sinks
     from holdfast.sinks.postgres import PostgresSink as PostgresSink
     from holdfast.sinks.sqlite import SqliteSink as SqliteSink
     from holdfast.spark.checkpoints import CheckpointStatus as CheckpointStatus

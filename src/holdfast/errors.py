@@ -17,10 +17,12 @@
     │   ├── CheckpointMissing        no checkpoint or savepoint of this id or name
     │   ├── CursorMissing            no cursor of this name
     │   ├── LogMissing               no event log in this folder
+    │   ├── SinkMissing              no FileSink's folder at this path
     │   └── StageBlank               the device holds no image yet
     ├── Busy                         somebody else has it: wait, or stop the other
     │   ├── Locked                   another live process holds the lock
     │   ├── AppendOpen               an append to this log is under way already
+    │   ├── CommitOpen               a commit into this folder does not end
     │   ├── LeaseTaken               another writer took the lease at the same moment
     │   ├── RequestUnanswered        the holder of the lease did not do in time what it was asked for
     │   ├── EpochClosed              the epoch was decided long ago: this writer was paused, and must stop
@@ -30,6 +32,7 @@
     │   ├── UnsupportedVersion       written by a newer Holdfast
     │   ├── ManifestRefused          a manifest whose validation found errors
     │   ├── PlanOutdated             a plan was made before something else was done
+    │   ├── CompactionOutdated       a sink's folder is not any more what its compaction was planned for
     │   ├── StateMismatch            the checkpoint state is another stream's
     │   ├── CursorRegionMismatch     the cursor was saved for another region
     │   ├── CursorLogMismatch        the cursor was saved for another log
@@ -333,6 +336,15 @@ class LogMissing(Absent):
     next_step = "check the path, or run the pipeline that writes it, or make one with EventLog.create"
 
 
+class SinkMissing(Absent):
+    """No FileSink's folder at this path."""
+
+    path: str
+    why: str
+    says = "there is no FileSink's folder at {e.path}: {e.why}"
+    next_step = "name the folder that the pipeline's FileSink was given"
+
+
 class StageBlank(Absent):
     """The device holds no image yet: every header is blank."""
 
@@ -378,6 +390,15 @@ class AppendOpen(Busy):
     path: str
     says = "an append to event log {e.path} is open already"
     next_step = "commit or abort that one first"
+
+
+class CommitOpen(Busy):
+    """A commit into a sink's folder does not end: its driver was paused. Nothing was changed."""
+
+    path: str
+    seconds: float
+    says = "a commit into {e.path} did not end within {e.seconds} s"
+    next_step = "look for a driver that is paused, and wake or end it; then compact again"
 
 
 class LeaseTaken(Busy):
@@ -474,6 +495,15 @@ class PlanOutdated(Mismatch):
     highest: int
     says = "the plan was made when {e.planned} was the highest checkpoint id, and now it is {e.highest}"
     next_step = "make the plan again, and apply that: holdfast prune"
+
+
+class CompactionOutdated(Mismatch):
+    """A sink's folder is not any more what its compaction was planned for. Nothing was changed."""
+
+    path: str
+    why: str
+    says = "the compaction of {e.path} was given up: {e.why}"
+    next_step = "make the plan again, and apply that"
 
 
 class StateMismatch(Mismatch):

@@ -15,9 +15,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from epochfiles import EpochFiles, due
+from holdfast import apply_compact, plan_compact
 from holdfast.epoch import POINTS
 from holdfast.repository import files
-from holdfast.testing import CrashAt
+from holdfast.sinks import compaction
+from holdfast.sinks.staging import below
+from holdfast.testing import CrashAt, Crashed
 from rig import FilesTarget, LogTarget, Rig, Target
 from sparkfixture import session
 
@@ -120,3 +124,24 @@ def test_the_power_goes_at_every_point(case: str, tmp_path: Path, monkeypatch: p
             sums[n % 3] += n
         expected += rows if chosen.mode == "append" else [sums[k] for k in {n % 3 for n in rows}]
         assert rig.visible() == [sorted(expected)], point
+
+
+@pytest.mark.parametrize("point", compaction.POINTS)
+def test_the_power_goes_in_a_compaction(point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = EpochFiles(tmp_path)
+    made.commit(1, 2, 3, 4, leaves=("a=1", "a=2"))
+    before = made.rows()
+    disk = Disk([tmp_path], monkeypatch)
+    monkeypatch.setattr(files, "_syncfs", None)  # each file by itself, so that a forgotten one shows
+    files.sync_all(below(tmp_path))
+    with pytest.raises(Crashed):
+        plan = plan_compact(made.repository, made.path)
+        apply_compact(made.repository, plan, grace_s=0.0, reach=CrashAt(point))
+    disk.lose_power()
+    assert made.rows() == before
+    assert made.folders() == ([2, 3, 4] if point in ("trees swapped", "compacted") else [1, 2, 3, 4])
+    again = EpochFiles(tmp_path)
+    again.commit(5)
+    apply_compact(again.repository, plan_compact(again.repository, again.path), grace_s=0.0)
+    assert again.folders() == [3, 4, 5]
+    assert again.rows() == sorted(before + due(5))

@@ -16,9 +16,9 @@ from holdfast.epoch import Attempt
 from holdfast.errors import SinkFailed
 from holdfast.seal import digest_of
 from holdfast.sinks.base import Key, Owner, Setting, Sink
+from holdfast.sinks.epochfolders import KEY_FILE, KeyRecord
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.log import SEGMENTS_FILE, LogSink, SegmentsRecord, _listed
-from holdfast.sinks.stagedfiles import KEY_FILE, KeyRecord
 from support import segment_files
 
 OWNER = Owner("races", "uid", "s")

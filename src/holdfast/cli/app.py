@@ -37,6 +37,7 @@ VERBS = {
     "gaps": "looking",
     "doubt": "looking",
     "prune": "pruning",
+    "compact": "compacting",
     "cursor": "cursors",
     "version": "versions",
 }

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime
 
+from holdfast.errors import BadValue
+
 _UNITS = ("B", "kB", "MB", "GB", "TB")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _SPANS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -17,6 +21,18 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     raise AssertionError
+
+
+def bytes_of(what: str, text: str) -> int:
+    """Return a size that somebody typed: `64MB`, `1GB`, `512 MiB`, or a number of bytes."""
+    found = _SIZE.fullmatch(text.strip())
+    count = 0
+    if found:
+        power = " kmgt".index(found[2].lower() or " ")
+        count = int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+    if count < 1:
+        raise BadValue(what=what, value=text, why="a size such as 64MB or 1GB is due")
+    return count
 
 
 def number(count: int) -> str:

@@ -30,6 +30,10 @@ TEMP_MAX_AGE_S = 24 * 3600.0
 _SYNC_EACH = 12
 _READ_AT_ONCE = 1 << 18
 _syncfs: Any = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)  # Python has no call of its own for it
+_renameat2: Any = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV, errno.EBUSY)  # not here: no use to try again
 _NO_LINK = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
@@ -58,6 +62,19 @@ def local_path(what: str, address: str | os.PathLike[str]) -> Path:
 def hadoop_address(path: Path) -> str:
     """Return a local path as Hadoop takes it: with its scheme, and not percent-encoded, which Hadoop would not undo."""
     return f"file:{path}"
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two files or folders change places in one step, so that nobody ever finds either missing.
+
+    Raises an `OSError` with a number of `NO_EXCHANGE` where the system or the file system cannot. Not durable until the
+    folders that they are in are synced.
+    """
+    if _renameat2 is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if _renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(one))
 
 
 def sync_folder(folder: Path) -> None:

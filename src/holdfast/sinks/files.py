@@ -13,6 +13,8 @@ Rules:
   it moves with them: an existing target counts only if its key is the one of the handle. In the layout `flat` it is
   linked to `_holdfast/` last: that is the ledger.
 - An epoch without rows leaves no trace.
+- A compaction may merge old epochs into the folder of a later one, and swap the whole folder for another: commits hold
+  the gate open meanwhile. A key that a merged folder holds is done already.
 - Append only: other output modes would leave several versions of a row side by side.
 """
 
@@ -29,20 +31,32 @@ from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkForeign, Sta
 from holdfast.repository.files import local_path, make_folder, sync_folder
 from holdfast.seal import digest_of
 from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, Standing, refuse_mode
+from holdfast.sinks.epochfolders import (
+    EPOCH_COLUMN,
+    EPOCH_FOLDER,
+    FORMATS,
+    KEY_FILE,
+    LAYOUTS,
+    LEDGER,
+    LEDGER_FILE,
+    KeyRecord,
+    epochs_in,
+    folder_name,
+    merged_over,
+    place,
+    places_in,
+    shape_of,
+)
+from holdfast.sinks.gate import Gate
 from holdfast.sinks.owners import claim, owner_of
+from holdfast.sinks.places import FILES
 from holdfast.sinks.rows import default_name
-from holdfast.sinks.stagedfiles import KEY_FILE, KeyRecord, proven, require_seen_by_all, stage
+from holdfast.sinks.stagedfiles import proven, require_seen_by_all, stage
 from holdfast.sinks.staging import SUFFIX, Staging, names_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FORMATS = ("parquet", "json", "csv", "orc")
-LAYOUTS = ("epochs", "flat")
-EPOCH_COLUMN = "hf_epoch"
-LEDGER = "_holdfast"
-_EPOCH_FOLDER = re.compile(rf"{EPOCH_COLUMN}=t(\d+)-(\d+)")
-_LEDGER_FILE = re.compile(r"t(\d+)-(\d+)\.key")
 _FLAT_TYPES_ONLY = ("struct", "array", "map", "binary", "interval", "variant")
 
 
@@ -77,8 +91,9 @@ class FileSink(Sink):
         self.partition_by = [partition_by] if isinstance(partition_by, str) else list(partition_by)
         self.options = dict(options or {})
         self.changelog = changelog
-        self.target = f"files {os.path.realpath(self.path)}"
+        self.target = f"{FILES}{os.path.realpath(self.path)}"
         self._staging = Staging(self.path.with_name(self.path.name + SUFFIX))
+        self._gate = Gate(self.path)
 
     def __repr__(self) -> str:
         return f"FileSink({str(self.path)!r}, format={self.format!r}, layout={self.layout!r})"
@@ -121,7 +136,7 @@ class FileSink(Sink):
     def _refuse_loose_files(self) -> None:
         """Refuse a folder in which files lie already: beside `hf_epoch=` folders, Spark could not read either."""
         for each in os.scandir(self.path):
-            if not each.name.startswith(("_", ".")) and not _EPOCH_FOLDER.fullmatch(each.name):
+            if not each.name.startswith(("_", ".")) and not EPOCH_FOLDER.fullmatch(each.name):
                 raise NotSupported(
                     what=f"the layout 'epochs' in {self.path}",
                     why=f"there is {each.name!r} already, and readers could not tell the two layouts apart",
@@ -131,8 +146,9 @@ class FileSink(Sink):
     def _claim(self, owner: Owner) -> None:
         ledger = self.path / LEDGER
         make_folder(ledger)
-        shape = f"layout {self.layout}, format {self.format}, partitioned by {self.partition_by}"
-        found = claim(ledger, owner, shape)
+        shape = shape_of(self.layout, self.format, self.partition_by)
+        with self._passing():
+            found = claim(ledger, owner, shape)
         if found.uid == owner.uid and found.shape != shape:
             raise StreamChanged(what=f"sink {self.name!r}", before=found.shape, now=shape)
 
@@ -154,7 +170,7 @@ class FileSink(Sink):
     def commit(self, key: Key, handle: dict[str, Any]) -> None:
         """Rename the attempt's folder into place, or link its files, as the layout says."""
         if handle["rows"]:
-            with self._failing(f"commit epoch {key.epoch}"):
+            with self._failing(f"commit epoch {key.epoch}"), self._passing():
                 if self.layout == "epochs":
                     self._rename(key, handle)
                 else:
@@ -162,14 +178,15 @@ class FileSink(Sink):
         self._staging.sweep(key)
 
     def _rename(self, key: Key, handle: dict[str, Any]) -> None:
-        source, target = self._staging.folder(key), self.path / f"{EPOCH_COLUMN}={_place(key)}"
-        if not self._stands(target / KEY_FILE, handle):
+        source, target = self._staging.folder(key), self.path / folder_name(*key.place)
+        if not self._stands(target / KEY_FILE, key, handle):
             try:
                 proven(self.name, source, key, handle)
                 self.setting.reach("committing")
                 source.rename(target)
             except (StagedGone, OSError) as error:
-                if not self._stands(target / KEY_FILE, handle):  # else another driver was faster with the same one
+                # else another driver was faster with the same one, and it may be merged by now
+                if not self._stands(target / KEY_FILE, key, handle) and not self._is_merged(key):
                     if isinstance(error, OSError) and not source.exists():
                         raise StagedGone(sink=self.name, epoch=key.epoch) from error
                     raise
@@ -177,13 +194,13 @@ class FileSink(Sink):
         sync_folder(self._staging.root)
 
     def _link(self, key: Key, handle: dict[str, Any]) -> None:
-        entry = self.path / LEDGER / f"{_place(key)}.key"
+        entry = self.path / LEDGER / f"{place(*key.place)}.key"
         source = self._staging.folder(key)
-        if not self._stands(entry, handle) and self._last(key.timeline) < key.epoch:
+        if not self._stands(entry, key, handle) and self._last(key.timeline) < key.epoch:
             try:
                 record = proven(self.name, source, key, handle)
             except StagedGone:
-                if self._stands(entry, handle) or self._last(key.timeline) >= key.epoch:
+                if self._stands(entry, key, handle) or self._last(key.timeline) >= key.epoch:
                     return  # another driver was faster
                 raise
             folders = {self.path}
@@ -216,10 +233,17 @@ class FileSink(Sink):
         """Remove ledger entries before the last two: the highest one says it all."""
         for timeline, epoch in self._ledger():
             if (timeline, epoch) < (key.timeline, key.epoch - 1):
-                (self.path / LEDGER / f"t{timeline}-{epoch:010}.key").unlink(missing_ok=True)
+                (self.path / LEDGER / f"{place(timeline, epoch)}.key").unlink(missing_ok=True)
 
-    def _stands(self, path: Path, handle: dict[str, Any]) -> bool:
-        """Whether the key file at `path` is the handle's. One of somebody else's is never taken for ours."""
+    def _is_merged(self, key: Key) -> bool:
+        found = merged_over(self.path, *key.place) if self.layout == "epochs" else None
+        return found is not None and (found.uid, found.stream) == (key.owner.uid, key.owner.stream)
+
+    def _stands(self, path: Path, key: Key, handle: dict[str, Any]) -> bool:
+        """Whether the key file at `path` is the handle's. One of somebody else's is never taken for ours.
+
+        A merged one is, if it has this epoch of this owner in it: one handle was ever decided for that.
+        """
         data = _bytes(path)
         if data is None and path.parent.name.startswith(EPOCH_COLUMN) and names_in(path.parent):
             data = _bytes(path)  # another driver may have put it there this moment
@@ -229,6 +253,8 @@ class FileSink(Sink):
             return False
         if digest_of(data) != handle["digest"]:
             found = KeyRecord.unsealed(data, str(path))
+            if found.holds(*key.place) and (found.uid, found.stream) == (key.owner.uid, key.owner.stream):
+                return True
             owner = f"pipeline {found.pipeline!r} (uid {found.uid}), lease {found.lease}"
             raise SinkForeign(sink=self.name, place=str(path), owner=owner)
         return True
@@ -250,16 +276,15 @@ class FileSink(Sink):
             return Standing(self._last(timeline))
 
     def _last(self, timeline: int) -> int:
-        places = self._ledger() if self.layout == "flat" else self._epochs()
+        places = self._ledger() if self.layout == "flat" else epochs_in(self.path)
         return max((epoch for found, epoch in places if found == timeline), default=0)
 
     def _ledger(self) -> list[tuple[int, int]]:
-        return _places(self.path / LEDGER, _LEDGER_FILE)
+        return places_in(self.path / LEDGER, LEDGER_FILE)
 
-    def _epochs(self) -> list[tuple[int, int]]:
-        """Return the epochs that are there: folders with a key; any other of such a name is not ours."""
-        found = _places(self.path, _EPOCH_FOLDER)
-        return [(t, e) for t, e in found if (self.path / f"{EPOCH_COLUMN}=t{t}-{e:010}" / KEY_FILE).exists()]
+    def _passing(self) -> contextlib.AbstractContextManager[None]:
+        """Keep a compaction from swapping the folder. Between machines, where locks hold nobody, it needs the lease."""
+        return contextlib.nullcontext() if self.setting.shared else self._gate.passing()
 
     def _failing(self, action: str) -> _Failing:
         return _Failing(self.name, action)
@@ -298,17 +323,9 @@ def _bytes(path: Path) -> bytes | None:
         return None
 
 
-def _place(key: Key) -> str:
-    return f"t{key.timeline}-{key.epoch:010}"
-
-
 def _flat_name(name: str, key: Key) -> Path:
     """Return a file's name in the flat layout. A checksum file keeps the name that Hadoop looks for."""
     path = Path(name)
     if path.name.startswith("."):
-        return path.with_name(f".{_place(key)}-{path.name[1:]}")
-    return path.with_name(f"{_place(key)}-{path.name}")
-
-
-def _places(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, int]]:
-    return [(int(match[1]), int(match[2])) for name in names_in(folder) if (match := pattern.fullmatch(name))]
+        return path.with_name(f".{place(*key.place)}-{path.name[1:]}")
+    return path.with_name(f"{place(*key.place)}-{path.name}")

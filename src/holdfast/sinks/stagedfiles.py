@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import NotSupported, RecordCorrupt, SinkFailed, StagedGone
 from holdfast.repository.files import hadoop_address, replace_durably
-from holdfast.seal import Record, digest_of
+from holdfast.seal import digest_of
 from holdfast.sinks.base import Key, Setting, Staged
+from holdfast.sinks.epochfolders import KEY_FILE, KeyRecord, told_options
 from holdfast.sinks.rows import counted
 from holdfast.sinks.staging import Staging, below
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-KEY_FILE = "_holdfast.key"
-
-
-class KeyRecord(Record, frozen=True, kw_only=True):
-    """What one attempt staged."""
-
-    pipeline: str
-    uid: str
-    stream: str
-    timeline: int
-    epoch: int
-    attempt: int
-    lease: int
-    rows: int
-    files: dict[str, int]  # path inside the folder -> size
 
 
 def require_seen_by_all(sink: str, setting: Setting) -> None:
@@ -69,7 +56,8 @@ def stage(
         return Staged({"rows": 0}, 0, trace=False)
     found = list(below(folder))
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in found if path.is_file()}
-    record = _record(key, count, sizes).sealed()
+    told = told_options(options or {})
+    record = _record(key, count, sizes, _shape(df, format, options or {}, partition_by), told).sealed()
     replace_durably(folder / KEY_FILE, record, KEY_FILE)
     handle = {"rows": count, "files": len(sizes), "digest": digest_of(record)}
     return Staged(handle, count, (*found, staging.root))
@@ -98,7 +86,15 @@ def proven(sink: str, folder: Path, key: Key, handle: Mapping[str, Any]) -> KeyR
     return record
 
 
-def _record(key: Key, rows: int, files: dict[str, int]) -> KeyRecord:
+def _shape(df: DataFrame, format: str, options: Mapping[str, str], partition_by: Sequence[str]) -> str:
+    """Return what is equal for files that were written alike, and may be merged."""
+    apart = {name.lower() for name in partition_by}
+    columns = [(field.name, field.dataType.json()) for field in df.schema.fields if field.name.lower() not in apart]
+    told = sorted((name.lower(), str(value)) for name, value in options.items())
+    return hashlib.sha256(json.dumps([format, columns, list(partition_by), told]).encode()).hexdigest()[:16]
+
+
+def _record(key: Key, rows: int, files: dict[str, int], shape: str, options: dict[str, str]) -> KeyRecord:
     return KeyRecord(
         pipeline=key.owner.pipeline,
         uid=key.owner.uid,
@@ -109,4 +105,6 @@ def _record(key: Key, rows: int, files: dict[str, int]) -> KeyRecord:
         lease=key.lease or 0,
         rows=rows,
         files=files,
+        shape=shape,
+        options=options,
     )

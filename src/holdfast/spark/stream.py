@@ -35,6 +35,7 @@ from holdfast.repository import Decisions, GapRecord, Gaps, Identity, Lease, Loc
 from holdfast.repository.decisions import stream_folder
 from holdfast.seal import Record
 from holdfast.sinks.base import Key, Owner, Setting, Sink, checked_standing
+from holdfast.sinks.places import record_places
 from holdfast.spark import adapter
 from holdfast.spark.brief import brief
 from holdfast.spark.epochs import EpochRunner, Failure, Stopping
@@ -188,6 +189,7 @@ class StreamRun:
         self._settings = self._pinned_settings()
         for sink in self.spec.sinks:  # 2
             sink.open(self._setting(self._df))
+        record_places(self._run.repository, self.name, self._timeline, self.spec.sinks)
         if self._runner is None:
             self._runner = self._new_runner(stateful)
         while True:

@@ -10,8 +10,9 @@ import threading
 
 from holdfast import coordinator, epoch, pruning
 from holdfast.errors import BadValue
+from holdfast.sinks import compaction
 
-POINTS = (*epoch.POINTS, *coordinator.POINTS, *pruning.POINTS)
+POINTS = (*epoch.POINTS, *coordinator.POINTS, *pruning.POINTS, *compaction.POINTS)
 
 
 class Crashed(BaseException):

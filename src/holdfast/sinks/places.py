@@ -1,0 +1,73 @@
+"""Where a pipeline's sinks write to: written down at each start, so that it is known without the program.
+
+    timelines/<t>/streams/<stream>/sinks.json    the targets of the stream's sinks, by their names
+
+Not promised: that a pipeline has this record which was last started by a version that wrote none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.errors import NotFound
+from holdfast.repository import Repository
+from holdfast.repository.decisions import stream_folder
+from holdfast.seal import Record
+from holdfast.sinks.base import Sink
+
+FILES = "files "  # what the target of a FileSink begins with
+
+
+class SinksRecord(Record, frozen=True, kw_only=True):
+    """The sinks of a stream at its last start; those whose target may be told."""
+
+    stream: str
+    targets: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """The folder of a FileSink."""
+
+    stream: str
+    sink: str
+    path: Path
+
+
+def record_places(repository: Repository, stream: str, timeline: int, sinks: Iterable[Sink]) -> None:
+    """Write down where a stream's sinks write to, if that is not what the record says."""
+    targets = {sink.name: sink.target for sink in sinks if sink.target is not None}
+    data = SinksRecord(stream=stream, targets=targets).sealed()
+    key = _key(stream, timeline)
+    try:
+        if repository.read(key) == data:
+            return
+    except NotFound:
+        pass
+    repository.put(key, data)
+
+
+def file_sinks(repository: Repository) -> list[FilePlace]:
+    """Return the folders of a pipeline's FileSinks, as each stream last had them, sorted by stream and sink."""
+    newest: dict[str, SinksRecord] = {}
+    timelines = sorted(int(name[:-1]) for name in repository.list("timelines") if name[:-1].isdecimal())
+    for timeline in timelines:
+        for name in repository.list(f"timelines/{timeline}/streams"):
+            key = _key(name.removesuffix("/"), timeline)
+            try:
+                found = SinksRecord.unsealed(repository.read(key), key)
+            except NotFound:
+                continue
+            newest[found.stream] = found
+    return [
+        FilePlace(stream, sink, Path(target.removeprefix(FILES)))
+        for stream, record in sorted(newest.items())
+        for sink, target in sorted(record.targets.items())
+        if target.startswith(FILES)
+    ]
+
+
+def _key(stream: str, timeline: int) -> str:
+    return f"{stream_folder(stream, timeline)}/sinks.json"

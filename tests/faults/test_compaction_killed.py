@@ -1,0 +1,227 @@
+"""Compactions that die before any call, are killed or paused, and readers and a writer that never notice."""
+
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from glob import glob as listed  # it passes over folders that are gone, unlike Path.glob
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from deaths import crash_everywhere
+from epochfiles import EpochFiles, due
+from holdfast import LocalRepository, apply_compact, plan_compact
+from holdfast.errors import CommitOpen, CompactionOutdated
+from holdfast.sinks.base import Setting
+from holdfast.sinks.compaction import POINTS
+from holdfast.sinks.gate import Gate, beside
+
+FORK = multiprocessing.get_context("fork")
+
+
+def compact(files: EpochFiles, **options: float | Callable[[str], None]) -> None:
+    apply_compact(files.repository, plan_compact(files.repository, files.path), **({"grace_s": 0.0} | options))
+
+
+def compact_in(repository: LocalRepository, path: Path) -> None:
+    apply_compact(repository, plan_compact(repository, path), grace_s=0.0)
+
+
+def test_dying_before_each_call(tmp_path: Path) -> None:
+    """Whatever it leaves, all rows are there once, a driver starts and commits, and the next one clears up."""
+    (tmp_path / "model").mkdir()
+    model = EpochFiles(tmp_path / "model")
+    model.commit(1, 2, 3, 4, leaves=("a=1",))
+    (tmp_path / "places").mkdir()
+    places = crash_everywhere(
+        tmp_path / "places",
+        lambda place: shutil.copytree(tmp_path / "model", place, dirs_exist_ok=True),
+        lambda place: compact_in(LocalRepository(place / "root"), place / "out"),
+    )
+    swapped = []
+    for place in places:
+        files = EpochFiles(place)
+        assert files.rows() == due(1, 2, 3, 4)
+        swapped.append(files.folders() == [2, 3, 4])
+        assert swapped[-1] or files.folders() == [1, 2, 3, 4]
+        if len(swapped) % 4:
+            continue  # what was left differs little from call to call, and each takes a while
+        files.commit(5, leaves=("a=1",))
+        compact(files)
+        assert files.folders() == [3, 4, 5]
+        assert files.rows() == due(1, 2, 3, 4, 5)
+        assert not beside(files.path).exists()
+    assert swapped == sorted(swapped)
+    assert {True, False} == set(swapped)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_each_point(tmp_path: Path, point: str) -> None:
+    files = EpochFiles(tmp_path)
+    files.commit(1, 2, 3, 4)
+
+    def die(at: str) -> None:
+        if at == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = FORK.Process(target=compact, args=(files,), kwargs={"reach": die})
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert files.rows() == due(1, 2, 3, 4)
+    files.commit(5)  # at once: the system has freed the lock
+    assert files.rows() == due(1, 2, 3, 4, 5)
+    compact(files)
+    assert files.folders() == [3, 4, 5]
+    assert files.rows() == due(1, 2, 3, 4, 5)
+    assert not beside(files.path).exists()
+
+
+def paused(target: Callable[[Callable[[str], None]], None], point: str) -> multiprocessing.Process:
+    """Return a process that has stopped itself at a point."""
+
+    def stop(at: str) -> None:
+        if at == point:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    child = FORK.Process(target=target, args=(stop,))
+    child.start()
+    assert child.pid
+    assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
+    return child
+
+
+def woken(child: multiprocessing.Process) -> int:
+    assert child.pid
+    os.kill(child.pid, signal.SIGCONT)
+    return os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+
+
+def test_a_paused_compaction_is_passed_over_and_changes_nothing_when_it_wakes(tmp_path: Path) -> None:
+    files = EpochFiles(tmp_path)
+    files.commit(1, 2, 3, 4)
+
+    def work(reach: Callable[[str], None]) -> None:
+        with pytest.raises(CompactionOutdated):
+            compact(files, reach=reach)
+
+    child = paused(work, "gate closed")
+    files.sink._gate = Gate(files.path, patience_s=0.2)
+    files.commit(5)
+    begun = time.monotonic()
+    files.commit(6, 7, 8)
+    assert time.monotonic() - begun < 0.2, "only the first one waits"
+    assert woken(child) == 0
+    assert files.rows() == due(*range(1, 9))
+    assert files.folders() == list(range(1, 9))
+    compact(files)
+    assert files.folders() == [6, 7, 8]
+    assert files.rows() == due(*range(1, 9))
+
+
+def test_a_driver_paused_in_its_commit_holds_the_swap_off(tmp_path: Path) -> None:
+    files = EpochFiles(tmp_path)
+    files.commit(1, 2, 3, 4)
+
+    def work(reach: Callable[[str], None]) -> None:
+        setting = files.sink.setting
+        files.sink.open(Setting(setting.owner, setting.schema, "append", None, reach=reach))
+        files.commit(5)
+
+    child = paused(work, "committing")
+    with pytest.raises(CommitOpen):
+        compact(files, busy_s=0.2)
+    assert files.rows() == due(1, 2, 3, 4)
+    assert woken(child) == 0
+    compact(files)
+    assert files.folders() == [3, 4, 5]
+    assert files.rows() == due(1, 2, 3, 4, 5)
+
+
+def test_a_zombie_that_wakes_after_its_epoch_was_merged(tmp_path: Path) -> None:
+    """It decided and was paused before its commit; the next driver did that, went on, and all was merged."""
+    files = EpochFiles(tmp_path)
+    files.commit(1, 2)
+    handle = files.stage(3)
+
+    def work(reach: Callable[[str], None]) -> None:
+        reach("about to commit")
+        files.sink.commit(files.key(3), handle)
+
+    child = paused(work, "about to commit")
+    files.sink.commit(files.key(3), handle)
+    files.commit(4, 5, 6)
+    compact(files)
+    assert files.folders() == [4, 5, 6]
+    assert woken(child) == 0
+    assert files.rows() == due(*range(1, 7))
+    assert files.folders() == [4, 5, 6]
+
+
+def write_on(files: EpochFiles, first: int, done: Event) -> None:
+    for epoch in itertools.count(first):
+        if done.is_set():
+            return
+        files.commit(epoch)
+        time.sleep(0.002)
+
+
+def look(path: Path) -> list[int] | None:
+    """Read as most do: list all, then open all. A file that is gone means: list again."""
+    try:
+        found = [Path(name).read_text() for name in listed(f"{path}/**/*.json", recursive=True)]  # noqa: PTH207 - see there
+    except FileNotFoundError:
+        return None
+    return sorted(json.loads(line)["n"] for text in found for line in text.splitlines())
+
+
+def read_on(path: Path, done: Event, reads: "multiprocessing.Queue[tuple[int, int, str]]") -> None:
+    good = again = last = 0
+    wrong = ""
+    while not done.is_set() and not wrong:
+        rows = look(path)
+        if rows is None:
+            again += 1
+            continue
+        good += 1
+        epochs = rows[-1] // 10 if rows else 0
+        if rows != due(*range(1, epochs + 1)):
+            wrong = f"{len(rows)} rows where {epochs} epochs are: {sorted(set(due(*range(1, epochs + 1))) ^ set(rows))}"
+        if epochs < max(last, 10):
+            wrong = f"{epochs} epochs after {last}"
+        last = epochs
+    reads.put((good, again, wrong))
+
+
+def test_a_writer_and_readers_never_notice(tmp_path: Path) -> None:
+    """One process commits on and on, two read, and this one compacts as often as it can."""
+    files = EpochFiles(tmp_path)
+    files.commit(*range(1, 11))
+    done: Event = FORK.Event()
+    reads: multiprocessing.Queue[tuple[int, int, str]] = FORK.Queue()
+    others = [FORK.Process(target=write_on, args=(files, 11, done))]
+    others += [FORK.Process(target=read_on, args=(files.path, done, reads)) for _ in range(2)]
+    for each in others:
+        each.start()
+    until, swaps = time.monotonic() + 6, 0
+    while time.monotonic() < until:
+        plan = plan_compact(files.repository, files.path)
+        if plan.runs:
+            apply_compact(files.repository, plan, grace_s=0.05)
+            swaps += 1
+    done.set()
+    found = [reads.get(timeout=30) for _ in others[1:]]
+    for each in others:
+        each.join(30)
+        assert each.exitcode == 0
+    assert [wrong for _, _, wrong in found] == ["", ""]
+    assert swaps > 10
+    assert all(good > 20 for good, _, _ in found), found
+    rows = files.rows()
+    assert rows == due(*range(1, rows[-1] // 10 + 1))
