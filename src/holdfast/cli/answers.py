@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -54,7 +56,12 @@ def verb(app: typer.Typer, function: Callable[..., Answer], *, within: str = "")
     def called(**arguments: Any) -> None:
         finish(command, arguments["as_json"], functools.partial(function, **arguments))
 
-    app.command(command.removeprefix(f"{within} "))(called)
+    app.command(command.removeprefix(f"{within} "), help=reflowed(inspect.getdoc(function) or ""))(called)
+
+
+def reflowed(text: str) -> str:
+    """Return a docstring whose paragraphs are lines, to be broken by whoever knows the terminal; examples stay."""
+    return re.sub(r"(?<=\S)\n(?=\S)", " ", text)
 
 
 def finish(command: str, as_json: bool, work: Callable[[], Answer]) -> NoReturn:

@@ -78,7 +78,7 @@ SHAPES = {"compact": Compact}
 def compact(
     path: Annotated[
         str | None,
-        typer.Argument(metavar="[FOLDER]", help="The folder of a FileSink. Else all that the pipeline writes to."),
+        typer.Argument(metavar="FOLDER", help="The folder of a FileSink. Else all that the pipeline writes to."),
     ] = None,
     repo: Repo = None,
     target: Annotated[str, typer.Option(metavar="SIZE", help="How large a file may become: 64MB, 1GB.")] = words.size(
