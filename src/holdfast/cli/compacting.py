@@ -72,6 +72,7 @@ class Compact(msgspec.Struct, frozen=True):
     sinks: list[CompactSink]  # one for each folder
 
 
+_TARGET = f"{TARGET_BYTES >> 20}MiB"
 SHAPES = {"compact": Compact}
 
 
@@ -81,9 +82,7 @@ def compact(
         typer.Argument(metavar="FOLDER", help="The folder of a FileSink. Else all that the pipeline writes to."),
     ] = None,
     repo: Repo = None,
-    target: Annotated[str, typer.Option(metavar="SIZE", help="How large a file may become: 64MB, 1GB.")] = words.size(
-        TARGET_BYTES
-    ).replace(" ", ""),
+    target: Annotated[str, typer.Option(metavar="SIZE", help="How large a file may become: 64MB, 1GB.")] = _TARGET,
     keep_last: Annotated[int, typer.Option(min=KEEP_LAST, help="Leave so many epochs as they are.")] = KEEP_LAST,
     grace: Annotated[
         str, typer.Option(metavar="SPAN", help="How long the old files stay for those who are listing them.")
