@@ -35,6 +35,14 @@ class Outputs:
         except FileNotFoundError:
             return 0
 
+    def stamp(self) -> tuple[int, int] | None:
+        """Return what changes when the database does. Cheaper still."""
+        try:
+            stat = self.sqlite.stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_mtime_ns, stat.st_size
+
     def sqlite_shown(self) -> int | None:
         """Count the rows of the table; `None` while its writer keeps readers out. Cheap."""
         if not self.sqlite.exists():

@@ -28,8 +28,7 @@ from holdfast.errors import BadValue
 
 JOBS = {"holdfast": "Holdfast", "plain": "plain Spark"}
 KILLS, FAST_KILLS = 4, 2
-_FILES_PER_LIFE = MOST_SIGHTINGS + 1  # more than a life can use up before its kill: the next one needs work too
-_EVENTS_PER_FILE = 250
+_EVENTS_PER_FILE = 300
 _LOOK_S = 0.01
 _DRAW_S = 0.1
 _MOST_KILLS = 50
@@ -87,10 +86,12 @@ def demo(folder: Path | None, *, fast: bool, seed: int | None, kills: int | None
     """
     began = time.monotonic()
     seed = random.randrange(10_000) if seed is None else seed
-    strikes = draw(seed, _checked_kills(kills, fast=fast))
+    most = 1 if fast else MOST_SIGHTINGS
+    strikes = draw(seed, _checked_kills(kills, fast=fast), most)
     needs.require()
     place = Place((folder or DEFAULT).absolute())
-    orders = generate(seed, _FILES_PER_LIFE * (len(strikes) + 1), _EVENTS_PER_FILE)
+    files = (most + 1) * (len(strikes) + 1)  # more than a life uses up before its kill: the next one needs work too
+    orders = generate(seed, files, _EVENTS_PER_FILE)
     place.clear(seed=seed, kills=len(strikes))
     orders.write(place.input, place.products)
     trials = [Trial(job, place, strikes) for job in JOBS]

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# A Java that lives for ten seconds never earns back what its second compiler costs, nor checking Spark's own classes,
+# nor collecting garbage each time that room for classes runs short.
+_JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms512m -Xmn256m -XX:MetaspaceSize=256m "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+
+
 def _session() -> SparkSession:
     """Start Spark on this machine, for a job that lives for seconds: starting fast counts more than running fast."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a while, and the watch must begin before
@@ -32,8 +40,7 @@ def _session() -> SparkSession:
         "spark.driver.memory": "640m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # A Java that lives for ten seconds never earns back what its second compiler costs.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": _JAVA,
     }
     builder = SparkSession.builder.master("local[2]").appName("holdfast demo")
     for name, value in settings.items():
