@@ -971,8 +971,8 @@ class DemoFailed(Halted):
     code: int
     log: str
     tail: str
-    says = "the demo's {e.job} worker ended by itself with code {e.code}; its last words:\n{e.tail}\n"
-    next_step = "read {e.log}"
+    says = "{e.tail}\n\nThe demo's {e.job} worker ended by itself with code {e.code}; these were its last words"
+    next_step = "read all of them in {e.log}"
 
 
 class StreamFailed(Halted):

@@ -124,6 +124,7 @@ def test_a_worker_that_fails_by_itself_ends_the_demo_with_its_last_words(tmp_pat
     out, err = process.communicate()
     assert process.returncode == 2, out + err
     assert "products.json" in err
+    assert "ended by itself with code 1" in err
     assert "Next: read " in err
     assert ".log" in err
     assert _workers(tmp_path) == []

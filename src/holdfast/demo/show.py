@@ -169,8 +169,9 @@ class _Screen:
     def tell(self, kill: Kill) -> None:
         """Say that a worker was killed, and what was to be seen then."""
         sqlite = "?" if kill.sqlite is None else f"{kill.sqlite:,}"
+        when = f"{kill.delay_ms:>2} ms after {kill.place} grew;"
         self._console.print(
-            f"[red]kill {kill.number}[/]  {JOBS[kill.job]:<11}  {kill.delay_ms:>2} ms after {kill.place:<7} grew; "
+            f"[red]kill {kill.number}[/]  {JOBS[kill.job]:<11}  {when:<25} "
             f"now Parquet {kill.parquet:,}, SQLite {sqlite}",
             highlight=False,
         )
@@ -229,19 +230,25 @@ def _conclude(console: Console, outcome: Outcome, planned: int, folder: str) -> 
         console.print("Plain Spark ran the killed batches again, and wrote again what they had written.")
     repository = f"{folder}/checkpoints/orders"
     console.print(f"\n[bold]Look[/]  ({outcome.seconds:.0f} s, seed {outcome.seed})", highlight=False)
-    for path, what in (
-        (f"{folder}/holdfast", "orders/ and shop.db, by Holdfast"),
-        (f"{folder}/plain", "the same, by plain Spark"),
-        (f"{folder}/logs", "what each worker said, recoveries too"),
+    for inner, what in (
+        ("holdfast", "orders/ and shop.db, by Holdfast"),
+        ("plain   ", "the same, by plain Spark"),
+        ("logs    ", "what each worker said, recoveries too"),
     ):
-        console.print(f"  {escape(path):<28}  {what}", highlight=False, soft_wrap=True)
+        console.print(f"  {escape(folder)}/{inner}  {what}", highlight=False, soft_wrap=True)
     console.print("\n[bold]Try[/]", highlight=False)
-    for verb, what in (("ls", "its checkpoints"), ("show", "the newest"), ("verify", "is it sound, byte for byte?")):
-        console.print(f"  holdfast {verb} -r {escape(repository)}  [dim]# {what}[/]", highlight=False, soft_wrap=True)
-    ids = _ids(Path(folder) / "checkpoints" / "orders")
+    commands = {
+        f"ls -r {repository}": "its checkpoints",
+        f"show -r {repository}": "the newest",
+        f"verify -r {repository}": "is it sound?",
+    }
+    ids = _ids(outcome.folder / "checkpoints" / "orders")
     if len(ids) > 1:
-        command = f"holdfast diff -r {escape(repository)} {ids[0]} {ids[-1]}"
-        console.print(f"  {command}  [dim]# what went on between[/]", highlight=False, soft_wrap=True)
+        commands[f"diff -r {repository} {ids[0]} {ids[-1]}"] = "what went on between"
+    width = max(map(len, commands))
+    for command, what in commands.items():
+        line = f"  holdfast {escape(command.ljust(width))}  [dim]# {what}[/]"
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _table(outcome: Outcome) -> Table:
