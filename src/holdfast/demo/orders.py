@@ -24,7 +24,7 @@ _SLOT = timedelta(hours=2)  # the span of event time that a file would hold if n
 _LATE_FILES = 3  # the most files that an event comes late by
 _AGAIN_FILES = 2  # and that its second copy comes after it
 _LATE, _TWICE = 0.12, 0.08  # shares of all events
-_BEGIN = datetime(2025, 3, 1, 6, tzinfo=UTC)
+_BEGIN = datetime(2025, 3, 1, 18, tzinfo=UTC)  # midnight falls into the first files: totals of more days than one
 
 PRODUCTS = {  # product: category, price in cents
     "espresso": ("coffee", 260),
