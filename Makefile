@@ -1,11 +1,12 @@
 # Every target does its own set-up: on a fresh machine with Python 3.11, `make test` is all there is to type.
-.PHONY: help test soak lint docs bench lock clean
+.PHONY: help test demo soak lint docs bench lock clean
 SHELL := /bin/sh
 RUN := JAVA_HOME="$$(cat .venv/java-home)" SPARK_LOCAL_IP=127.0.0.1 .venv/bin/python
 UV := 0.13.7
 
 help:
 	@echo "make test    set up and run the tests"
+	@echo "make demo    kill a pipeline and its plain Spark twin, and compare their outputs; ARGS=--fast in under a minute"
 	@echo "make soak    kill drivers at random moments, KILLS=n of them (50); restore all of CUTS=n checkpoints (60)"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    renew docs/reference from the code"
@@ -18,6 +19,9 @@ help:
 
 test: .venv/ready
 	@$(RUN) -m pytest $(ARGS)
+
+demo: .venv/ready
+	@$(RUN) -m holdfast.demo $(ARGS)
 
 KILLS ?= 50
 CUTS ?= 60

@@ -78,6 +78,7 @@
         ├── CheckpointsFailed        more checkpoints in a row failed than are tolerable
         ├── RequestFailed            the holder of the lease could not do what it was asked for
         ├── QueryFailed              Spark ended a stream's query with an error
+        ├── DemoFailed               a worker of the demo ended by itself, with an error
         └── StreamFailed             a stream failed and its restart budget is used up, or a restart could not help
 
 Each error carries its facts as attributes; its text ends with the next step. All of them can be pickled, because
@@ -1012,6 +1013,17 @@ class QueryFailed(Halted):
     why: str
     says = "the Spark query of stream {e.stream!r} failed: {e.why}"
     next_step = "mend the cause, then run the pipeline again: it goes on after the last committed epoch"
+
+
+class DemoFailed(Halted):
+    """A worker of the demo ended with an error, and not because the demo killed it. `tail` is the end of its log."""
+
+    job: str
+    code: int
+    log: str
+    tail: str
+    says = "{e.tail}\n\nThe demo's {e.job} worker ended by itself with code {e.code}; these were its last words"
+    next_step = "read all of them in {e.log}"
 
 
 class StreamFailed(Halted):

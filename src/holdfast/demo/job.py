@@ -1,0 +1,68 @@
+"""The demo's pipeline, as you would write it: two streams, three sinks.
+
+Kill it at any moment and run it again: that is all that its user has to know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+import holdfast as hf
+from holdfast.demo.orders import WATERMARK, Row
+from holdfast.demo.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def orders_of(spark: SparkSession, place: Place) -> DataFrame:
+    """Read the events, let each count once however often it comes, and add what is known of the product."""
+    events = (
+        spark.readStream.schema("event string, time timestamp, product string, quantity long")
+        .option("maxFilesPerTrigger", 1)  # so that there are many epochs to be killed in
+        .json(str(place.input))
+    )
+    products = spark.read.schema("product string, category string, price long").json(str(place.products))
+    return (
+        events.withWatermark("time", f"{WATERMARK.total_seconds():.0f} seconds")
+        .dropDuplicatesWithinWatermark(["event"])
+        .join(f.broadcast(products), "product")
+        .withColumn("day", f.date_format("time", "yyyy-MM-dd"))
+        .withColumn("cents", f.col("quantity") * f.col("price"))
+        .select(*Row._fields)
+    )
+
+
+def totals_of(orders: DataFrame) -> DataFrame:
+    """Count and add up the orders of each day and category."""
+    return orders.groupBy("day", "category").agg(f.count("*").alias("orders"), f.sum("cents").alias("cents"))
+
+
+def pipeline(place: Place) -> hf.Pipeline:
+    """Return the pipeline: orders go to Parquet and to SQLite at once, and on to the totals."""
+    pipeline = hf.Pipeline("orders", root=place.checkpoints)
+    out = place.outputs("holdfast")
+
+    @pipeline.stream(sinks=[hf.FileSink(out.parquet), hf.SqliteSink(out.sqlite, table="orders")])
+    def orders(spark: SparkSession) -> DataFrame:
+        return orders_of(spark, place)
+
+    @pipeline.stream(
+        output_mode="update",
+        sinks=[hf.SqliteSink(out.sqlite, table="totals", key=["day", "category"])],
+    )
+    def totals(_: SparkSession) -> DataFrame:
+        return totals_of(pipeline.read("orders"))
+
+    return pipeline
+
+
+def run(spark: SparkSession, place: Place) -> None:
+    """Run until all orders have gone through, with a checkpoint every few epochs and one at the end."""
+    policy = hf.CheckpointPolicy(epochs=4)
+    with pipeline(place).start(spark, checkpoint_every=policy) as running:
+        for plan in running.recovery.values():
+            print(plan.words(), flush=True)
+        print(f"all is through; the last checkpoint is {running.drain(timeout='10m').checkpoint_id}", flush=True)

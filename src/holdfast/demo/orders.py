@@ -1,0 +1,132 @@
+"""The orders that the demo streams, and what must come of them, computed in plain Python.
+
+Rules:
+- The same seed gives the same orders. Nothing else is drawn from it.
+- An order is told by one event. Some events come late, in a later file than their time belongs to; some come twice.
+- All of that stays within `WATERMARK`: the watermark never passes an event that is still to come, so what is expected
+  does not depend on where epochs begin and end, nor on who was killed when.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+WATERMARK = timedelta(hours=16)
+_SLOT = timedelta(hours=2)  # the span of event time that a file would hold if nothing came late
+_LATE_FILES = 3  # the most files that an event comes late by
+_AGAIN_FILES = 2  # and that its second copy comes after it
+_LATE, _TWICE = 0.12, 0.08  # shares of all events
+_BEGIN = datetime(2025, 3, 1, 18, tzinfo=UTC)  # midnight falls into the first files: totals of more days than one
+
+PRODUCTS = {  # product: category, price in cents
+    "espresso": ("coffee", 260),
+    "filter": ("coffee", 340),
+    "assam": ("tea", 310),
+    "sencha": ("tea", 420),
+    "bagel": ("food", 480),
+    "quiche": ("food", 690),
+    "apple pie": ("food", 530),
+}
+
+
+class Event(NamedTuple):
+    """One order, as it is told."""
+
+    event: str
+    time: datetime
+    product: str
+    quantity: int
+
+    def line(self) -> str:
+        """Return it as a line of JSON."""
+        return json.dumps(self._asdict() | {"time": f"{self.time:%Y-%m-%dT%H:%M:%SZ}"}) + "\n"
+
+
+class Row(NamedTuple):
+    """One order as the sinks are to have it. The columns of the first stream are these, in this order."""
+
+    event: str
+    day: str
+    product: str
+    category: str
+    quantity: int
+    cents: int
+
+
+class Total(NamedTuple):
+    """What the second stream is to have of one day and category."""
+
+    orders: int
+    cents: int
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The input, file by file in the order of arrival; how many of its events are late, and how many come twice."""
+
+    files: tuple[tuple[Event, ...], ...]
+    late: int
+    twice: int
+
+    @property
+    def events(self) -> Iterator[Event]:
+        """Every event in the order of arrival, copies too."""
+        return (event for file in self.files for event in file)
+
+    def rows(self) -> Counter[Row]:
+        """Return what both sinks of the first stream must hold: each event once."""
+        return Counter(_row(event) for event in set(self.events))
+
+    def totals(self) -> dict[tuple[str, str], Total]:
+        """Return what the second stream must hold, by day and category."""
+        found: dict[tuple[str, str], Total] = {}
+        for row in self.rows():
+            orders, cents = found.get((row.day, row.category), (0, 0))
+            found[row.day, row.category] = Total(orders + 1, cents + row.cents)
+        return found
+
+    def write(self, folder: Path, products: Path) -> None:
+        """Write the files that Spark reads. It takes them by their age, so each is a second older than the next."""
+        folder.mkdir(parents=True)
+        for number, events in enumerate(self.files):
+            path = folder / f"{number:03}.json"
+            path.write_text("".join(event.line() for event in events))
+            age = len(self.files) - number
+            os.utime(path, (path.stat().st_mtime - age,) * 2)
+        known = [{"product": name, "category": of, "price": price} for name, (of, price) in PRODUCTS.items()]
+        products.write_text("".join(json.dumps(each) + "\n" for each in known))
+
+
+def generate(seed: int, files: int, per_file: int) -> Orders:
+    """Draw the orders of so many files."""
+    chance = random.Random(f"orders {seed}")
+    arriving: list[list[Event]] = [[] for _ in range(files)]
+    late = twice = 0
+    for number in range(files * per_file):
+        slot = number // per_file
+        time = _BEGIN + slot * _SLOT + timedelta(seconds=chance.randrange(int(_SLOT.total_seconds())))
+        event = Event(f"order-{number:06}", time, chance.choice(list(PRODUCTS)), chance.randint(1, 5))
+        file = slot
+        if chance.random() < _LATE:
+            file = min(slot + chance.randint(1, _LATE_FILES), files - 1)
+            late += file > slot
+        arriving[file].append(event)
+        if chance.random() < _TWICE:
+            arriving[min(file + chance.randint(0, _AGAIN_FILES), files - 1)].append(event)
+            twice += 1
+    for events in arriving:
+        chance.shuffle(events)
+    return Orders(tuple(map(tuple, arriving)), late, twice)
+
+
+def _row(event: Event) -> Row:
+    category, price = PRODUCTS[event.product]
+    return Row(event.event, f"{event.time:%Y-%m-%d}", event.product, category, event.quantity, event.quantity * price)

@@ -1,0 +1,61 @@
+"""The plain Spark twin of the pipeline: the same two queries with `foreachBatch`, as it is commonly written.
+
+Spark's checkpoint makes each batch run at least once. What a batch had written before it was killed, it writes again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from holdfast.demo.job import orders_of, totals_of
+from holdfast.demo.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COLUMNS = "event string, day string, product string, category string, quantity long, cents long"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS orders (event TEXT, day TEXT, product TEXT, category TEXT, quantity INTEGER, cents INTEGER);
+CREATE TABLE IF NOT EXISTS totals
+    (day TEXT, category TEXT, orders INTEGER, cents INTEGER, PRIMARY KEY (day, category));
+"""
+
+
+def run(spark: SparkSession, place: Place) -> None:
+    """Run until all orders have gone through."""
+    out = place.outputs("plain")
+    out.parquet.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(out.sqlite)) as shop:
+        shop.executescript(_TABLES)
+
+    def insert(statement: str, df: DataFrame) -> None:
+        with closing(sqlite3.connect(out.sqlite)) as shop, shop:
+            shop.executemany(statement, [tuple(row) for row in df.collect()])
+
+    def write_orders(df: DataFrame, _: int) -> None:
+        df.persist()
+        df.write.mode("append").parquet(str(out.parquet))
+        insert("INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?)", df)
+        df.unpersist()
+
+    def write_totals(df: DataFrame, _: int) -> None:
+        insert("INSERT OR REPLACE INTO totals VALUES (?, ?, ?, ?)", df)
+
+    orders = (
+        orders_of(spark, place)
+        .writeStream.foreachBatch(write_orders)
+        .option("checkpointLocation", str(place.plain_checkpoints / "orders"))
+        .start()
+    )
+    totals = (
+        totals_of(spark.readStream.schema(_COLUMNS).parquet(str(out.parquet)))
+        .writeStream.foreachBatch(write_totals)
+        .outputMode("update")
+        .option("checkpointLocation", str(place.plain_checkpoints / "totals"))
+        .start()
+    )
+    for query in (orders, totals):
+        query.processAllAvailable()
+        query.stop()

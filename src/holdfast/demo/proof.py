@@ -1,0 +1,99 @@
+"""What a job's outputs hold, compared with what is due. Nothing is believed but what lies in the outputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from holdfast.demo.orders import Row, Total
+from holdfast.demo.outputs import Outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one output: how many there are, are due and missing, come too often, and are nobody's."""
+
+    found: int
+    due: int
+    lost: int
+    doubled: int
+    wrong: int
+
+    @classmethod
+    def compare(cls, found: Counter[Row], due: Counter[Row]) -> Rows:
+        """Compare row by row, with all columns."""
+        surplus = found - due
+        wrong = sum(count for row, count in surplus.items() if row not in due)
+        lost, doubled = (due - found).total(), surplus.total() - wrong
+        return cls(found.total(), due.total(), lost, doubled, wrong)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every row is there once, and no other."""
+        return not (self.lost or self.doubled or self.wrong)
+
+    def words(self) -> str:
+        """Say it."""
+        wrong = f", {self.wrong:,} wrong" if self.wrong else ""
+        return f"{self.found:,} rows of {self.due:,}: {self.lost:,} lost, {self.doubled:,} doubled{wrong}"
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The totals: how many are due, are missing or not as they should be, and by how much all together are too high."""
+
+    due: int
+    wrong: int
+    cents: int
+
+    @classmethod
+    def compare(cls, found: Mapping[tuple[str, str], Total], due: Mapping[tuple[str, str], Total]) -> Totals:
+        """Compare group by group."""
+        wrong = sum(found.get(key) != due.get(key) for key in found.keys() | due.keys())
+        cents = sum(each.cents for each in found.values()) - sum(each.cents for each in due.values())
+        return cls(len(due), wrong, cents)
+
+    @property
+    def ok(self) -> bool:
+        """Whether each is as it should be."""
+        return not self.wrong
+
+    def words(self) -> str:
+        """Say it."""
+        return f"{self.wrong} of {self.due} wrong, {self.cents / 100:+,.2f} in all"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the three outputs of a job hold."""
+
+    parquet: Rows
+    sqlite: Rows
+    totals: Totals
+
+    @classmethod
+    def of(cls, outputs: Outputs, rows: Counter[Row], totals: Mapping[tuple[str, str], Total]) -> Proof:
+        """Read the outputs and compare them with what is due."""
+        return cls(
+            Rows.compare(outputs.parquet_rows(), rows),
+            Rows.compare(outputs.sqlite_rows(), rows),
+            Totals.compare(outputs.totals(), totals),
+        )
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is lost, doubled or wrong anywhere."""
+        return self.parquet.ok and self.sqlite.ok and self.totals.ok
+
+    def words(self) -> str:
+        """Say it in three lines."""
+        return "\n".join(
+            f"{name}: {each.words()}"
+            for name, each in (("Parquet", self.parquet), ("SQLite", self.sqlite), ("totals", self.totals))
+        )
+
+    def data(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {"ok": self.ok} | asdict(self)

@@ -1,0 +1,209 @@
+"""One job on trial: its worker is started, killed at the moments that were drawn, and started again until it is done.
+
+Rules:
+- A moment is chosen by what can be seen from outside, by the same rule for every job: when so many new outputs have
+  appeared in a place, and a few milliseconds more have passed. That is where a kill hurts a job that can be hurt.
+- A kill is SIGKILL to all processes of the worker's session: Python, Java, and Spark's Python workers. No others.
+- The next life begins only when all of them are gone: what lives on could write for seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.demo.place import Place
+from holdfast.errors import DemoFailed
+
+PLACES = ("Parquet", "SQLite")
+MOST_SIGHTINGS = 2  # more make a life longer, and its kill no better
+_LONGEST_DELAY_S = 0.06
+_TAIL_LINES = 12
+_GONE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """When to kill: so long after the so-many-th new output of this life was seen in a place."""
+
+    place: str
+    sightings: int
+    delay: float
+
+
+def draw(seed: int, kills: int, most: int = MOST_SIGHTINGS) -> tuple[Strike, ...]:
+    """Draw the moments of so many kills, each at one of the first `most` sightings.
+
+    The places take turns, so that none is left out by chance.
+    """
+    chance = random.Random(f"strikes {seed}")
+    return tuple(
+        Strike(PLACES[number % len(PLACES)], chance.randint(1, most), chance.uniform(0.0, _LONGEST_DELAY_S))
+        for number in range(kills)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A kill that was done, and the rows that were to be seen then."""
+
+    job: str
+    number: int
+    pid: int
+    processes: int
+    place: str
+    delay_ms: int
+    parquet: int
+    sqlite: int | None
+
+    def data(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
+
+
+class Trial:
+    """A job, its worker, and the kills that are still to come."""
+
+    def __init__(self, job: str, place: Place, strikes: tuple[Strike, ...]) -> None:
+        self.job = job
+        self.outputs = place.outputs(job)
+        self.kills: list[Kill] = []
+        self.state = "starting"
+        self.life = 0
+        self._place = place
+        self._strikes = strikes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._seen = 0
+        self._stamp: object = None
+        self._sightings = 0
+        self._due: float | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether its worker has come to its end by itself."""
+        return self.state == "done"
+
+    @property
+    def log(self) -> Path:
+        """What its worker says now."""
+        return self._place.log(self.job, self.life)
+
+    def start(self) -> None:
+        """Begin a life."""
+        self.life += 1
+        self.state = "starting" if self.life == 1 else "recovering"
+        self._stamp = None
+        self._seen, self._sightings, self._due = self._shown() or 0, 0, None
+        command = [sys.executable, "-m", "holdfast.demo.worker", self.job, str(self._place.folder)]
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # its end is the worker's end: see there
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={"SPARK_LOCAL_IP": "127.0.0.1"} | os.environ,
+            )
+
+    def step(self) -> Kill | None:
+        """Look once: note what has appeared; kill when it is time, and return that; raise if the worker has failed."""
+        assert self._process is not None, "start it first"  # noqa: S101
+        code = self._process.poll()
+        if code is not None:
+            self.end()
+            if code:
+                raise DemoFailed(job=self.job, code=code, log=str(self.log), tail=_tail(self.log))
+            self.state = "done"
+            return None
+        self._look()
+        if self._due is None or time.monotonic() < self._due:
+            return None
+        return self._kill(self._process.pid)
+
+    def _look(self) -> None:
+        shown = self._shown()
+        if shown is None or shown <= self._seen:
+            return
+        self._seen = shown
+        self._sightings += 1
+        self.state = "running"
+        if (strike := self._strike()) and self._sightings == strike.sightings:
+            self._due = time.monotonic() + strike.delay
+
+    def _strike(self) -> Strike | None:
+        return self._strikes[len(self.kills)] if len(self.kills) < len(self._strikes) else None
+
+    def _shown(self) -> int | None:
+        strike = self._strike()
+        if strike is not None and strike.place == "Parquet":
+            return self.outputs.parquet_shown()
+        if self.outputs.stamp() == self._stamp:
+            return self._seen  # opening the database a hundred times a second would slow the jobs down
+        stamp = self.outputs.stamp()
+        shown = self.outputs.sqlite_shown()
+        self._stamp = None if shown is None else stamp
+        return shown
+
+    def _kill(self, pid: int) -> Kill:
+        strike = self._strike()
+        assert strike is not None, "a time was set for it"  # noqa: S101
+        processes = self.end()
+        kill = Kill(
+            self.job,
+            len(self.kills) + 1,
+            pid,
+            processes,
+            strike.place,
+            round(strike.delay * 1000),
+            self.outputs.parquet_count(),
+            self.outputs.sqlite_shown(),
+        )
+        self.kills.append(kill)
+        return kill
+
+    def end(self) -> int:
+        """Kill what there is of the worker, wait until it is gone, and return how many processes were killed."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        killed: set[int] = set()
+        deadline = time.monotonic() + _GONE_S
+        # Not reaped yet, a dead worker still holds its number, so nobody else can have it.
+        while (alive := set(_alive(process.pid))) and time.monotonic() < deadline:
+            for pid in alive:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
+                except ProcessLookupError:
+                    pass
+            time.sleep(0.005)
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        return len(killed)
+
+
+def _alive(session: int) -> Iterator[int]:
+    """Find the live processes of a session."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state, _, _, of, *_ = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            continue  # it ended while we looked
+        if int(of) == session and state not in "ZX":
+            yield int(entry.name)
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return "\n".join(lines[-_TAIL_LINES:]) or "(it said nothing)"

@@ -1,0 +1,194 @@
+"""The demo's orders and its proof: what is due is the same however it is cut, and every kind of harm is found."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.demo import needs
+from holdfast.demo.orders import WATERMARK, Orders, Row, generate
+from holdfast.demo.outputs import Outputs
+from holdfast.demo.place import MARK, Place
+from holdfast.demo.proof import Proof
+from holdfast.demo.show import demo
+from holdfast.demo.trial import MOST_SIGHTINGS, PLACES, draw
+from holdfast.errors import BadValue, MissingExtra, NotSupported
+
+SEEDS = range(5)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_orders_come_from_their_seed_alone(seed: int) -> None:
+    assert generate(seed, 6, 50) == generate(seed, 6, 50)
+    assert generate(seed, 6, 50) != generate(seed + 1, 6, 50)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_some_orders_come_late_and_some_twice_and_each_counts_once(seed: int) -> None:
+    orders = generate(seed, 12, 100)
+    assert orders.late > 50
+    assert orders.twice > 50
+    assert len(list(orders.events)) == 12 * 100 + orders.twice
+    assert set(orders.rows().values()) == {1}
+    assert orders.rows().total() == 12 * 100
+    assert sum(total.orders for total in orders.totals().values()) == 12 * 100
+    assert sum(total.cents for total in orders.totals().values()) == sum(row.cents for row in orders.rows())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_watermark_never_passes_an_event_that_is_still_to_come(seed: int) -> None:
+    """Then no event is dropped, and no copy is taken for a new one, wherever an epoch ends."""
+    newest = None
+    for events in generate(seed, 20, 100).files:
+        newest = max([event.time for event in events] + ([newest] if newest else []))
+        assert all(newest - event.time < WATERMARK for event in events)
+
+
+def test_the_moments_come_from_the_seed_and_leave_no_place_out() -> None:
+    strikes = draw(7, 4)
+    assert strikes == draw(7, 4)
+    assert {each.place for each in strikes} == set(PLACES)
+    assert all(1 <= each.sightings <= MOST_SIGHTINGS for each in strikes)
+
+
+# --- the proof -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def orders() -> Orders:
+    return generate(1, 4, 50)
+
+
+def write(outputs: Outputs, parquet: list[Row], sqlite: list[Row], orders: Orders) -> None:
+    (outputs.parquet / "hf_epoch=t1-0000000001").mkdir(parents=True)
+    (outputs.parquet / "_temporary").mkdir()
+    table = pa.Table.from_pylist([row._asdict() for row in parquet])
+    pq.write_table(table.slice(0, 20), outputs.parquet / "hf_epoch=t1-0000000001" / "a.parquet")
+    pq.write_table(table.slice(20), outputs.parquet / "b.parquet")
+    pq.write_table(table, outputs.parquet / "_temporary" / "c.parquet")  # work under way is not seen
+    with closing(sqlite3.connect(outputs.sqlite)) as shop, shop:
+        shop.execute("CREATE TABLE orders (event, day, product, category, quantity, cents)")
+        shop.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?)", sqlite)
+        shop.execute("CREATE TABLE totals (day, category, orders, cents)")
+        rows = [(*key, *total) for key, total in orders.totals().items()]
+        shop.executemany("INSERT INTO totals VALUES (?, ?, ?, ?)", rows)
+
+
+def proven(outputs: Outputs, orders: Orders) -> Proof:
+    return Proof.of(outputs, orders.rows(), orders.totals())
+
+
+def test_outputs_that_hold_what_is_due_are_proven(tmp_path: Path, orders: Orders) -> None:
+    outputs, rows = Outputs(tmp_path), list(orders.rows())
+    write(outputs, rows, rows, orders)
+    proof = proven(outputs, orders)
+    assert proof.ok
+    assert proof.data()["ok"] is True
+    assert "0 lost, 0 doubled" in proof.words()
+    assert outputs.parquet_count() == outputs.sqlite_shown() == len(rows)
+
+
+@pytest.mark.parametrize("place", ["parquet", "sqlite"])
+@pytest.mark.parametrize(
+    ("harm", "counts"),
+    [
+        (lambda rows: rows[1:], (1, 0, 0)),
+        (lambda rows: [*rows, rows[0]], (0, 1, 0)),
+        (lambda rows: [*rows, rows[0], rows[0], rows[1]], (0, 3, 0)),
+        (lambda rows: [rows[0]._replace(cents=1), *rows[1:]], (1, 0, 1)),
+        (lambda rows: [rows[1], *rows[1:]], (1, 1, 0)),  # as many as are due, and not the same
+    ],
+    ids=["lost", "doubled", "doubled thrice", "changed", "one for another"],
+)
+def test_a_row_that_is_lost_doubled_or_changed_is_found(
+    tmp_path: Path,
+    orders: Orders,
+    place: str,
+    harm: Callable[[list[Row]], list[Row]],
+    counts: tuple[int, int, int],
+) -> None:
+    rows = list(orders.rows())
+    harmed = {"parquet": rows, "sqlite": rows} | {place: harm(rows)}
+    write(Outputs(tmp_path), harmed["parquet"], harmed["sqlite"], orders)
+    proof = proven(Outputs(tmp_path), orders)
+    found = {"parquet": proof.parquet, "sqlite": proof.sqlite}
+    assert not proof.ok
+    assert (found[place].lost, found[place].doubled, found[place].wrong) == counts
+    assert all(each.ok for name, each in found.items() if name != place)
+    assert proof.totals.ok
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE totals SET cents = cents + 1 WHERE category = 'tea'",
+        "UPDATE totals SET orders = orders - 1 WHERE category = 'tea'",
+        "DELETE FROM totals WHERE category = 'tea'",
+        "INSERT INTO totals VALUES ('1999-01-01', 'tea', 1, 1)",
+    ],
+)
+def test_a_wrong_total_is_found(tmp_path: Path, orders: Orders, statement: str) -> None:
+    outputs, rows = Outputs(tmp_path), list(orders.rows())
+    write(outputs, rows, rows, orders)
+    with closing(sqlite3.connect(outputs.sqlite)) as shop, shop:
+        shop.execute(statement)
+    proof = proven(outputs, orders)
+    assert proof.totals.wrong >= 1
+    assert not proof.ok
+
+
+# --- the folder, and what is needed ----------------------------------------------------------------------------------
+
+
+def test_a_folder_with_something_else_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(NotSupported, match="not a demo's"):
+        Place(tmp_path).clear()
+    assert [each.name for each in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_former_demo_is_replaced(tmp_path: Path) -> None:
+    place = Place(tmp_path / "demo")
+    place.clear(seed=1)
+    (place.folder / "input").mkdir()
+    place.clear(seed=2)
+    assert sorted(each.name for each in place.folder.iterdir()) == [MARK, "logs"]
+
+
+def test_without_java_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(NotSupported, match=r"Java 17.*no Java that can be run.*JAVA_HOME"):
+        needs.require()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotSupported, match="the PATH leads to none"):
+        needs.require()
+
+
+def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(NotSupported, match="is version 11"):
+        needs.require()
+
+
+def test_without_pyspark_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingExtra, match=r"holdfast\[spark\]"):
+        needs.require()
+
+
+@pytest.mark.parametrize("kills", [0, -1, 1000])
+def test_a_number_of_kills_that_makes_no_sense_is_refused(tmp_path: Path, kills: int) -> None:
+    from rich.console import Console
+
+    with pytest.raises(BadValue, match="kills"):
+        demo(tmp_path / "demo", fast=True, seed=1, kills=kills, console=Console(quiet=True))
+    assert not (tmp_path / "demo").exists()
