@@ -21,7 +21,7 @@ test: .venv/ready
 	@$(RUN) -m pytest $(ARGS)
 
 demo: .venv/ready
-	@$(RUN) -m holdfast.demo $(ARGS)
+	@$(RUN) -m holdfast demo $(ARGS)
 
 KILLS ?= 50
 CUTS ?= 60

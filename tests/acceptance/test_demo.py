@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(600)  # Spark starts eight times
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "holdfast.demo", "shop", *arguments]
+    command = [sys.executable, "-m", "holdfast", "demo", "shop", *arguments]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -34,7 +34,7 @@ def outcome_fixture(folder: Path) -> dict[str, Any]:
     process = start(folder, "--fast", "--seed", "11", "--json")
     out, err = process.communicate()
     assert process.returncode == 0, out + err
-    return dict(json.loads(out))
+    return dict(json.loads(out)["result"])
 
 
 def events_of(folder: Path) -> set[str]:

@@ -39,6 +39,7 @@ VERBS = {
     "prune": "pruning",
     "compact": "compacting",
     "cursor": "cursors",
+    "demo": "demo",
     "version": "versions",
 }
 GROUPS = {"cursor": ("Look at durable cursors: where the readers of event logs stand.", ("ls", "show"))}

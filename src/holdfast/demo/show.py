@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -247,7 +248,7 @@ def _conclude(console: Console, outcome: Outcome, planned: int, folder: str) -> 
         commands[f"diff -r {repository} {ids[0]} {ids[-1]}"] = "what went on between"
     width = max(map(len, commands))
     for command, what in commands.items():
-        line = f"  holdfast {escape(command.ljust(width))}  [dim]# {what}[/]"
+        line = f"  {escape(_typed())} {escape(command.ljust(width))}  [dim]# {what}[/]"
         console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -285,6 +286,11 @@ def _ids(repository: Path) -> list[int]:
 
     summaries = Checkpoints(open_repository(str(repository))).all()
     return [each.checkpoint for each in summaries if each.status is Status.RESTORABLE]
+
+
+def _typed() -> str:
+    """Return what to type for `holdfast` here: its path, where it is not on the shell's."""
+    return "holdfast" if shutil.which("holdfast") else _relative(Path(sys.executable).with_name("holdfast"))
 
 
 def _relative(folder: Path) -> str:
