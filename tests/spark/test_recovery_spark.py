@@ -23,7 +23,7 @@ from holdfast.errors import (
     SparkLogMismatch,
     StreamFailed,
 )
-from holdfast.repository import Gaps, LocalRepository
+from holdfast.repository import Gaps, Identity, LocalRepository
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline
@@ -317,3 +317,21 @@ def test_a_renamed_stream_does_not_write_everything_again(spark: SparkSession, t
     shared.stream(rig.build, name="beside", sinks=SqliteSink(tmp_path / "out.db", "rows", share=True))
     shared.run(spark, available_now=True)
     assert len(rig.visible()[0]) == 2 * len(before[0])
+
+
+def test_a_kill_in_the_very_first_write_of_spark_does_not_shut_a_stateful_stream_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark leaves a temporary file there, and takes its folder for another query's ever after."""
+    rig = Rig(
+        spark,
+        tmp_path,
+        [SqliteTarget(tmp_path / "out.db", key=["text"])],
+        lambda df: df.groupBy("text").agg(f.sum("n").alias("n")),
+        output_mode="update",
+    )
+    Identity.create(LocalRepository(rig.repository), rig.repository.name)
+    (rig.checkpoint / "offsets").mkdir(parents=True)
+    (rig.checkpoint / "offsets/.0.6fa4e6d3-7a0e-4f5c-9d55-0f2a3c6b1a11.tmp").write_bytes(b"v1\n{")
+    rig.add(1, 10)
+    assert rig.run().streams["rows"].epoch == 1

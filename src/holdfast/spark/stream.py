@@ -226,7 +226,7 @@ class StreamRun:
         if first.output_mode != mode:
             what = f"the output mode of stream {self.name!r}"
             raise StreamChanged(what=what, before=repr(first.output_mode), now=repr(mode))
-        settings = {**first.settings, adapter.RETAIN: str(self._run.retain)}
+        settings = {**first.settings, **adapter.ANY_FOLDER, adapter.RETAIN: str(self._run.retain)}
         if not self._run.shared:
             settings |= adapter.FAST_FILES  # under our lock nobody else writes there
         return settings
