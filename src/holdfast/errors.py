@@ -9,6 +9,7 @@
     │   ├── StageTooLarge            the state does not fit its device: nothing was written
     │   ├── StageUnserializable      the codec could not turn the state into bytes: nothing was written
     │   ├── NotSupported             asked for something that would not hold, or is not there
+    │   ├── ProgramFailed            a program that was to be loaded, or a function of it, raised
     │   └── MissingExtra             an optional dependency is not installed
     ├── Absent (LookupError)         create it, or correct the path
     │   ├── NotFound                 no such key in the repository
@@ -16,6 +17,7 @@
     │   ├── BlocksMissing            no file of blocks at this path
     │   ├── CheckpointMissing        no checkpoint or savepoint of this id or name
     │   ├── LogMissing               no event log in this folder
+    │   ├── JavaMissing              no Java that Spark could run on
     │   └── StageBlank               the device holds no image yet
     ├── Busy                         somebody else has it: wait, or stop the other
     │   ├── Locked                   another live process holds the lock
@@ -235,6 +237,17 @@ class NotSupported(BadInput):
     next_step = "{e.do}"
 
 
+class ProgramFailed(BadInput):
+    """A user's program could not be loaded, or a function of it raised. `trace` holds their own frames, no others."""
+
+    program: str
+    why: str
+    trace: str
+    do: str = "mend the program, then run it again"
+    says = "{e.program} could not be run: {e.why}"
+    next_step = "{e.do}"
+
+
 class MissingExtra(BadInput, ImportError):
     """An optional dependency is not installed."""
 
@@ -313,6 +326,17 @@ class LogMissing(Absent):
     path: str
     says = "there is no event log at {e.path}"
     next_step = "check the path, or make one with EventLog.create"
+
+
+class JavaMissing(Absent):
+    """Spark runs on Java, and there is none where it looks, or one that is too old."""
+
+    why: str
+    says = "Spark needs Java 17 or newer: {e.why}"
+    next_step = (
+        "install one (`apt install openjdk-17-jre-headless`, `brew install openjdk@17`), "
+        "or say where it is: export JAVA_HOME=/path/to/java"
+    )
 
 
 class StageBlank(Absent):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import checking, cursors, looking, pruning, versions
+from holdfast.cli import checking, cursors, looking, pruning, running, versions
 
 HELP = """Checkpoints that hold, for PySpark streaming pipelines.
 
-Look at a pipeline's checkpoints, verify and compare them, and keep its repository tidy. Whatever only looks needs no \
-Spark and no Java, and may be used while the pipeline runs.
+Run a pipeline, look at its checkpoints, verify and compare them, and keep its repository tidy. Whatever only looks \
+needs no Spark and no Java, and may be used while the pipeline runs.
 
 [bold]Begin with[/]
 
     holdfast demo                    see it kill itself, and lose nothing
+    holdfast run app.py:pipeline     run a pipeline and watch it
     holdfast ls -r ./checkpoints     what there is
     holdfast verify                  whether the newest checkpoint holds
 
@@ -28,6 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
+running.add_to(app)
 looking.add_to(app)
 checking.add_to(app)
 pruning.add_to(app)

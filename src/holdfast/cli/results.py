@@ -19,12 +19,13 @@ from holdfast.verification import Finding
 FORMAT = 1
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """What went wrong: the class of the error, its text, and what to do next."""
 
     kind: str
     message: str
     next: str
+    trace: str | None = None  # of the user's own program, their frames alone
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -190,6 +191,64 @@ class CursorShow(msgspec.Struct, frozen=True):
     cursor: CursorLine
 
 
+class RunStream(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stream is doing. `rows` counts this run alone; what cannot be told is null."""
+
+    stream: str
+    state: str  # starting, running, restarting, ended, stopped, failed
+    epoch: int  # the last one that every sink has
+    rows: int
+    restarts: int
+    in_doubt: int | None = None
+    last_error: str | None = None
+    behind: int | None = None  # events or records that its sources have and no sink has yet
+    watermark_ms: int | None = None
+
+
+class RunCheckpoints(msgspec.Struct, frozen=True, kw_only=True):
+    """How checkpoints are doing: the newest restorable one, and what was taken and failed in this run."""
+
+    last: int | None = None
+    last_at_ms: int | None = None
+    taken: int = 0
+    failed: int = 0
+    under_way: int | None = None
+    last_error: str | None = None
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a pipeline is doing."""
+
+    pipeline: str
+    uid: str
+    timeline: int
+    lease: int
+    streams: dict[str, RunStream]
+    checkpoints: RunCheckpoints
+
+
+class RunEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of `run --json` before the last one: what happened, and when; `progress` comes every `--interval`."""
+
+    event: str  # started, progress, checkpoint, checkpoint_failed, restart, quarantine, failed, stopping, over
+    at: str
+    stream: str | None = None
+    checkpoint: int | None = None
+    epoch: int | None = None
+    restarts: int | None = None
+    error: str | None = None
+    status: RunStatus | None = None
+
+
+class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """`run`, its last line: how it ended, and the gaps that were recorded in this run. Lines before it: `RunEvent`."""
+
+    stopped: bool  # by a signal; else all that was available went through
+    seconds: float
+    status: RunStatus
+    gaps: list[GapRecord]
+
+
 class Version(msgspec.Struct, frozen=True, kw_only=True):
     """`version`; null where a package is not installed."""
 
@@ -211,6 +270,10 @@ SHAPES: dict[str, type[msgspec.Struct]] = {
     "prune": Prune,
     "cursor ls": CursorLs,
     "cursor show": CursorShow,
+    "run": RunEnded,
     "version": Version,
 }
 """The shape of each verb's `result`."""
+
+LINES: dict[str, type[msgspec.Struct]] = {"run": RunEvent}
+"""The shape of each line that comes before the last one, for verbs that go on for a while: a document a line."""
