@@ -75,6 +75,7 @@
         ├── CheckpointFailed         a checkpoint was given up: nothing else has changed
         ├── CheckpointsFailed        more checkpoints in a row failed than are tolerable
         ├── RequestFailed            the holder of the lease could not do what it was asked for
+        ├── SessionFailed            Spark could not be started
         ├── QueryFailed              Spark ended a stream's query with an error
         └── StreamFailed             a stream failed and its restart budget is used up, or a restart could not help
 
@@ -985,6 +986,16 @@ class QueryFailed(Halted):
     why: str
     says = "the Spark query of stream {e.stream!r} failed: {e.why}"
     next_step = "mend the cause, then run the pipeline again: it goes on after the last committed epoch"
+
+
+class SessionFailed(Halted):
+    """Spark could not be started. The cause is chained."""
+
+    why: str
+    says = "Spark could not be started: {e.why}"
+    next_step = (
+        "read what it wrote to stderr; check the master and the settings that spark-submit or the environment gave"
+    )
 
 
 class StreamFailed(Halted):

@@ -8,12 +8,12 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli import words
@@ -25,6 +25,12 @@ WINDOW_S = 10.0  # over which rows a second are counted
 _AROUND = 6  # lines that are not streams
 _COLOURS = {"running": "green", "restarting": "yellow", "failed": "bold red", "starting": "dim"}
 _UNTOLD = "-"
+_KNOWN = re.compile(r"^QueryFailed: the Spark query of stream '[^']*' failed: ")
+_GAP = "  "
+_SHORTEST = 8  # of a stream's name, however little room there is
+_ERROR = "LAST ERROR"
+_TELLING = 50  # characters of an error, before a name has more room than it needs at least
+_LEFT = ("STATE", _ERROR)  # all other columns are numbers
 
 
 @dataclass(slots=True)
@@ -67,21 +73,20 @@ def view(moment: Moment, width: int, height: int = 1000) -> RenderableType:
     """Return what a terminal of a size shows."""
     status, parts = moment.status, [_header(moment)]
     if status is not None:
-        parts += [_streams(moment, status, width, height), _checkpoints(moment, status.checkpoints)]
+        parts += [*_streams(moment, status, width, height), _checkpoints(moment, status.checkpoints)]
     parts.append(_footer(moment, width))
     for each in parts:
-        if isinstance(each, Text):
-            each.no_wrap, each.overflow = True, "ellipsis"
+        each.no_wrap, each.overflow = True, "ellipsis"
     return Group(*parts)
 
 
-def _header(moment: Moment) -> RenderableType:
+def _header(moment: Moment) -> Text:
     status = moment.status
     facts = f"  timeline {status.timeline}  lease {status.lease}" if status else ""
     return Text.assemble((moment.title, "bold"), facts, f"  up {words.span(moment.up_s)}")
 
 
-def _footer(moment: Moment, width: int) -> RenderableType:
+def _footer(moment: Moment, width: int) -> Text:
     if moment.phase:
         return Text(moment.phase, "yellow")
     text = "Ctrl-C ends it at the end of each stream's epoch"
@@ -91,46 +96,54 @@ def _footer(moment: Moment, width: int) -> RenderableType:
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def _streams(moment: Moment, status: RunStatus, width: int, height: int) -> RenderableType:
+def _streams(moment: Moment, status: RunStatus, width: int, height: int) -> list[Text]:
     wide, streams = width >= NARROW, list(status.streams.values())
     fit = max(height - _AROUND, 1)
     lines = len(streams) if wide else len(streams) + sum(each.last_error is not None for each in streams)
     shown = streams if lines <= fit else sorted(streams, key=lambda each: not _troubled(each))[: max(fit // 2, 1)]
-    troubled = any(each.last_error for each in shown)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("STREAM", no_wrap=True, overflow="ellipsis", min_width=8)
     columns = _columns(moment, shown, wide)
-    for name, cells in columns.items():
-        longest = max((each.cell_len for each in cells), default=0)
-        table.add_column(
-            name, justify="left" if name == "STATE" else "right", no_wrap=True, min_width=max(longest, len(name))
-        )
-    if wide and troubled:
-        table.add_column("LAST ERROR", no_wrap=True, overflow="ellipsis", ratio=1)
-    for number, stream in enumerate(shown):
-        error = Text(_line(stream.last_error or ""), "red")
-        table.add_row(
-            stream.stream, *(cells[number] for cells in columns.values()), *([error] if wide and troubled else [])
-        )
-    parts: list[RenderableType] = [table]
+    if wide and any(each.last_error for each in shown):
+        columns[_ERROR] = [Text(_line(each.last_error or ""), "red") for each in shown]
+    drawn = _laid_out([each.stream for each in shown], columns, width)
     if not wide:
-        errors = [(each.stream, each.last_error) for each in shown if each.last_error]
-        parts += [
-            Text.assemble((f"  {name}: ", "dim"), (_line(error), "red"), no_wrap=True, overflow="ellipsis")
-            for name, error in errors
+        drawn += [
+            Text.assemble((f"  {each.stream}: ", "dim"), (_line(each.last_error), "red"))
+            for each in shown
+            if each.last_error
         ]
     if len(shown) < len(streams):
-        parts.append(Text(f"  and {len(streams) - len(shown)} streams more, which the terminal has no room for", "dim"))
-    return Group(*parts)
+        drawn.append(Text(f"  and {len(streams) - len(shown)} streams more, which the terminal has no room for", "dim"))
+    return drawn
+
+
+def _laid_out(names: list[str], columns: Mapping[str, list[Text]], width: int) -> list[Text]:
+    """Return a heading and a line a stream. Names are cut where there is no room; errors take what room is left."""
+    widths = {name: max(len(name), *(each.cell_len for each in cells)) for name, cells in columns.items()}
+    taken = sum(min(each, _TELLING if name == _ERROR else each) + len(_GAP) for name, each in widths.items())
+    room = max(min(max(map(len, names)), width - taken), _SHORTEST)
+    lines = [Text("STREAM".ljust(room), "dim"), *(Text(_shortened(each, room).ljust(room)) for each in names)]
+    for name, cells in columns.items():
+        for line, cell in zip(lines, [Text(name, "dim"), *cells], strict=True):
+            blanks = " " * (widths[name] - cell.cell_len)
+            line.append(_GAP)
+            line.append_text(cell + blanks if name in _LEFT else Text(blanks) + cell)
+    for line in lines:
+        line.rstrip()
+    return lines
+
+
+def _shortened(name: str, room: int) -> str:
+    return name if len(name) <= room else f"{name[: room - 1]}…"
 
 
 def _columns(moment: Moment, streams: list[RunStream], wide: bool) -> dict[str, list[Text]]:
+    number = words.number if wide else short
     columns = {
         "STATE": [Text(each.state, _COLOURS.get(each.state, "")) for each in streams],
         "EPOCH": [Text(words.number(each.epoch)) for each in streams],
-        "ROWS": [Text(words.number(each.rows)) for each in streams],
-        "ROWS/S": [Text(rate(moment.rates.get(each.stream))) for each in streams],
-        "LAG": [Text(lag(each, moment.now_ms)) for each in streams],
+        "ROWS": [Text(number(each.rows)) for each in streams],
+        "ROWS/S": [Text(rate(moment.rates.get(each.stream), number)) for each in streams],
+        "LAG": [Text(lag(each, moment.now_ms, number)) for each in streams],
     }
     if wide and any(each.behind is not None and each.watermark_ms for each in streams):
         columns["EVENT TIME"] = [Text(_event_time(each, moment.now_ms)) for each in streams]
@@ -147,16 +160,24 @@ def _troubled(stream: RunStream) -> bool:
     return stream.state in ("restarting", "failed") or stream.in_doubt is not None
 
 
-def rate(rows_per_s: float | None) -> str:
+def short(count: int) -> str:
+    """Return a number in at most nine characters."""
+    for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M")):
+        if count >= 10 * size:
+            return f"{count / size:.1f}{unit}"
+    return words.number(count) if count < 10**7 else f"{count / 10**6:.0f}M"
+
+
+def rate(rows_per_s: float | None, number: Callable[[int], str] = words.number) -> str:
     """Return rows a second, in as many digits as help."""
     if rows_per_s is None:
         return _UNTOLD
-    return f"{rows_per_s:.1f}" if 0 < rows_per_s < 10 else words.number(round(rows_per_s))
+    return f"{rows_per_s:.1f}" if 0 < rows_per_s < 10 else number(round(rows_per_s))
 
 
-def lag(stream: RunStream, now_ms: int) -> str:
+def lag(stream: RunStream, now_ms: int, number: Callable[[int], str] = words.number) -> str:
     """Return how many events or records a stream is behind, or else how long its watermark; "-" if neither is told."""
-    return words.number(stream.behind) if stream.behind is not None else _event_time(stream, now_ms)
+    return number(stream.behind) if stream.behind is not None else _event_time(stream, now_ms)
 
 
 def _event_time(stream: RunStream, now_ms: int) -> str:
@@ -164,7 +185,8 @@ def _event_time(stream: RunStream, now_ms: int) -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(readable(text).split())
+    """Return an error in one line, from where it begins to tell: the line is the stream's already."""
+    return " ".join(_KNOWN.sub("", readable(text)).split())
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------

@@ -143,17 +143,19 @@ def _require_no_argument(target: Target, function: Callable[..., Any]) -> None:
 
 
 def _loaded(target: Target, arguments: Sequence[str]) -> ModuleType:
+    from holdfast.spark.session import send_by_value  # noqa: PLC0415
+
     sys.argv = [str(target.file or target.module), *arguments]
     folder = str(target.file.parent if target.file else Path.cwd())
     sys.path.insert(0, folder)
     # As spark-submit does: what lies beside the program can be imported where its functions run.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
-    return _from_file(target, target.file) if target.file else _from_path(target)
+    module = _from_file(target, target.file) if target.file else _from_path(target)
+    send_by_value(module)
+    return module
 
 
 def _from_file(target: Target, file: Path) -> ModuleType:
-    from holdfast.spark.session import send_by_value  # noqa: PLC0415
-
     name = target.module if target.module not in sys.modules else f"{target.module}__program"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -161,7 +163,6 @@ def _from_file(target: Target, file: Path) -> ModuleType:
         raise BadValue(what="program", value=target.program, why=why, do="name a file that ends with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    send_by_value(module)
     spec.loader.exec_module(module)
     return module
 

@@ -89,7 +89,7 @@ class LiveView(Report):
         self._console = Console(file=terminal, force_terminal=True, highlight=False)
         self._guard = threading.Lock()
         self._title, self._checkpoints, self._log = title, checkpoints, log
-        self._phase, self._status = "", None
+        self._phase, self._status = "loading", None
         self._began = time.monotonic()
         # stderr is the log's; what the program prints to stdout comes above the view.
         self._live = Live(

@@ -307,7 +307,15 @@ class Course:
                 f"  timeline {status.timeline}  ran {words.span(time.monotonic() - self._began)}",
             )
         )
-        rows = Rows("stream", "state", "epochs", "rows", "restarts", "last epoch", right=("epochs", "rows", "restarts"))
+        rows = Rows(
+            "stream",
+            "state",
+            "epochs",
+            "rows",
+            "restarts",
+            "last epoch",
+            right=("epochs", "rows", "restarts", "last epoch"),
+        )
         for name, each in status.streams.items():
             rows.add(
                 name,

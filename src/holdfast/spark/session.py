@@ -11,11 +11,11 @@ from pathlib import Path
 from types import ModuleType
 
 from pyspark import SparkConf, SparkContext, cloudpickle
-from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from holdfast.errors import JavaMissing, NotSupported
+from holdfast.errors import JavaMissing, SessionFailed
+from holdfast.spark.brief import brief
 
 OLDEST_JAVA = 17
 _SETTINGS = {
@@ -42,11 +42,13 @@ def embedded() -> tuple[SparkSession, bool]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # local executors run the driver's interpreter
     require_java()
     try:
-        SparkContext._ensure_initialized()  # before, a SparkConf knows nothing of what others have set
-    except PySparkRuntimeError as error:
-        why = "its Java ended before it answered"
-        do = "read what it has written to stderr; check JAVA_HOME and PYSPARK_SUBMIT_ARGS"
-        raise NotSupported(what="starting Spark", why=why, do=do) from error
+        return _made(), True
+    except Exception as error:  # whatever Java says, and it may be pages
+        raise SessionFailed(why=brief(error)) from error
+
+
+def _made() -> SparkSession:
+    SparkContext._ensure_initialized()  # before, a SparkConf knows nothing of what others have set
     given = SparkConf()
     builder = SparkSession.builder
     master = given.get("spark.master", None)
@@ -59,7 +61,7 @@ def embedded() -> tuple[SparkSession, bool]:
                 builder = builder.config(name, value)
         if _PROGRESS not in os.environ.get(_SUBMITTED, ""):
             builder = builder.config(_PROGRESS, "false")
-    return builder.getOrCreate(), True
+    return builder.getOrCreate()
 
 
 def require_java() -> None:
