@@ -9,6 +9,7 @@
     │   ├── StageTooLarge            the state does not fit its device: nothing was written
     │   ├── StageUnserializable      the codec could not turn the state into bytes: nothing was written
     │   ├── NotSupported             asked for something that would not hold, or is not there
+    │   ├── ProgramFailed            a program that was to be loaded, or a function of it, raised
     │   └── MissingExtra             an optional dependency is not installed
     ├── Absent (LookupError)         create it, or correct the path
     │   ├── NotFound                 no such key in the repository
@@ -18,6 +19,7 @@
     │   ├── CursorMissing            no cursor of this name
     │   ├── LogMissing               no event log in this folder
     │   ├── SinkMissing              no FileSink's folder at this path
+    │   ├── JavaMissing              no Java that Spark could run on
     │   └── StageBlank               the device holds no image yet
     ├── Busy                         somebody else has it: wait, or stop the other
     │   ├── Locked                   another live process holds the lock
@@ -77,6 +79,7 @@
         ├── CheckpointFailed         a checkpoint was given up: nothing else has changed
         ├── CheckpointsFailed        more checkpoints in a row failed than are tolerable
         ├── RequestFailed            the holder of the lease could not do what it was asked for
+        ├── SessionFailed            Spark could not be started
         ├── QueryFailed              Spark ended a stream's query with an error
         ├── DemoFailed               a worker of the demo ended by itself, with an error
         └── StreamFailed             a stream failed and its restart budget is used up, or a restart could not help
@@ -241,6 +244,17 @@ class NotSupported(BadInput):
     next_step = "{e.do}"
 
 
+class ProgramFailed(BadInput):
+    """A user's program could not be loaded, or a function of it raised. `trace` holds their own frames, no others."""
+
+    program: str
+    why: str
+    trace: str
+    do: str = "mend the program, then run it again"
+    says = "{e.program} could not be run: {e.why}"
+    next_step = "{e.do}"
+
+
 class MissingExtra(BadInput, ImportError):
     """An optional dependency is not installed."""
 
@@ -344,6 +358,17 @@ class SinkMissing(Absent):
     why: str
     says = "there is no FileSink's folder at {e.path}: {e.why}"
     next_step = "name the folder that the pipeline's FileSink was given"
+
+
+class JavaMissing(Absent):
+    """Spark runs on Java, and there is none where it looks, or one that is too old."""
+
+    why: str
+    says = "Spark needs Java 17 or newer: {e.why}"
+    next_step = (
+        "install one (`apt install openjdk-17-jre-headless`, `brew install openjdk@17`), "
+        "or say where it is: export JAVA_HOME=/path/to/java"
+    )
 
 
 class StageBlank(Absent):
@@ -1024,6 +1049,16 @@ class DemoFailed(Halted):
     tail: str
     says = "{e.tail}\n\nThe demo's {e.job} worker ended by itself with code {e.code}; these were its last words"
     next_step = "read all of them in {e.log}"
+
+
+class SessionFailed(Halted):
+    """Spark could not be started. The cause is chained."""
+
+    why: str
+    says = "Spark could not be started: {e.why}"
+    next_step = (
+        "read what it wrote to stderr; check the master and the settings that spark-submit or the environment gave"
+    )
 
 
 class StreamFailed(Halted):

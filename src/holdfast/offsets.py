@@ -57,7 +57,7 @@ class LogEdge:
 def log_edges(streams: Mapping[str, StreamCut]) -> Iterator[LogEdge]:
     """Give the edges between the cuts of one checkpoint that go through an event log."""
     for name, cut in streams.items():
-        read = dict(filter(None, map(_log_position, cut.offsets)))
+        read = dict(filter(None, map(log_position, cut.offsets)))
         for upstream in cut.reads:
             for note in streams[upstream].sinks.values() if upstream in streams else ():
                 match note:
@@ -65,7 +65,8 @@ def log_edges(streams: Mapping[str, StreamCut]) -> Iterator[LogEdge]:
                         yield LogEdge(name, upstream, log, read[log], tail)
 
 
-def _log_position(offset: str | None) -> tuple[str, int] | None:
+def log_position(offset: str | None) -> tuple[str, int] | None:
+    """Return an event log's uid and the next sequence to read of it, where an offset is one of an event log."""
     try:
         match json.loads(offset or "null"):
             case {"log": str(log), "sequence": int(sequence)}:

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import pickle
 import shutil
+import time
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -353,3 +354,30 @@ def test_streams_of_a_pipeline_chain_through_a_log(spark: SparkSession, tmp_path
     assert [scope for _, scope, _ in found] == ["0", "1", "2", "3"]
     assert all(entity == str(payload["n"]) for entity, _, payload in found)
     assert {event.entity for event in EventLog.open(tmp_path / "first").read()} == {"orders"}
+
+
+def test_a_status_tells_how_far_a_stream_is_behind_its_log_and_does_not_guess_of_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text("\n".join('{"n": 1}' for _ in range(50)))
+    chain = Pipeline("lag", root=tmp_path / "root")
+
+    @chain.stream(sinks=[LogSink(tmp_path / "log")])
+    def appended(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("n int").json(str(tmp_path / "in"))
+
+    @chain.stream(sinks=[FileSink(tmp_path / "out")], trigger="30 seconds")
+    def slowly(spark: SparkSession) -> DataFrame:
+        return chain.read("appended", rows_per_epoch=20)
+
+    with chain.start(spark) as handle:
+        end = time.monotonic() + 60
+        seen = set()
+        while (handle.status().streams["slowly"].behind or 0) < 50 and time.monotonic() < end:
+            seen.add(handle.status().streams["appended"].behind)
+            time.sleep(0.1)
+        assert handle.status().streams["slowly"].behind in (30, 50)  # before its first epoch, or after it
+        assert seen <= {None}
+    assert handle.status().streams["slowly"].behind is None  # nobody asks what is over
+    assert json.loads(json.dumps(handle.status().data()))["streams"]["slowly"]["watermark_ms"] is None

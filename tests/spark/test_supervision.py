@@ -394,3 +394,33 @@ def test_bad_input_is_refused_before_anything_is_touched(what: str, tmp_path: Pa
         BAD[what](tmp_path)
     assert "Next: " in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_others_are_told_after_the_pipelines_own_whatever_those_do(spark: SparkSession, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def fail(*_: object) -> None:
+        told.append("own")
+        raise ValueError("a callback of the user's")
+
+    own, other = StreamCallbacks(on_epoch=fail), StreamCallbacks(on_epoch=lambda *_: told.append("other"))
+    rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out"))
+    rig.add(1)
+    seen: list[str] = []
+    rig.pipeline(callbacks=own).run(
+        spark, available_now=True, callbacks=other, watch=lambda handle: seen.append(handle.status().pipeline)
+    )
+    assert told == ["own", "other"]
+    assert seen
+    assert target.visible(spark) == [1]
+
+
+def test_what_a_watcher_raises_ends_the_run_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    def give_up(_: object) -> None:
+        raise BrokenPipeError
+
+    rig, _ = rigged(spark, tmp_path, Flaky(tmp_path / "out"))
+    rig.add(1)
+    with pytest.raises(BrokenPipeError):
+        rig.pipeline().run(spark, watch=give_up)
+    rig.run()  # nothing is held

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.cli.app import VERBS
-from holdfast.cli.results import FORMAT, Envelope
+from holdfast.cli.results import FORMAT, LINES, Envelope
 from tools.reference.source import code, fields, prose, table
 
 _HEAD = """# What `--json` prints
@@ -21,7 +21,8 @@ _HEAD = """# What `--json` prints
 One document on stdout, whatever happens: the [envelope](#envelope), with the `result` of the verb in it, or the
 `error`. The same as a JSON Schema: [schema.json](schema.json). A field may be added at any time; one is removed, or
 means something else, only with another `format`; this is format {format}. Times that end in `_ms` are milliseconds
-since 1970, UTC.
+since 1970, UTC. `run` goes on for a while: it prints [a document a line](#holdfast-run-line-by-line), the last of
+which is the envelope.
 
 ```sh
 holdfast ls --json | jq '.result.pipelines[].checkpoints[-1]'
@@ -36,10 +37,18 @@ def shapes() -> dict[str, type]:
     return found
 
 
+def lines() -> dict[str, type]:
+    """Return the shape of each line before the last one, of verbs that go on for a while."""
+    found: dict[str, type] = {}
+    for verb in LINES:
+        found |= importlib.import_module(f"holdfast.cli.{VERBS[verb]}").STEPS
+    return found
+
+
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of every document, with the comments of the source as descriptions."""
     verbs = shapes()
-    kinds = [Envelope, *verbs.values()]
+    kinds = [Envelope, *verbs.values(), *lines().values()]
     refs, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     written = {each.__name__: each for kind in kinds for each in _reached(kind)}
     for part in parts.values():
@@ -48,7 +57,7 @@ def schema() -> dict[str, Any]:
                 part["properties"][field.name]["description"] = field.meaning
     results = [
         {"if": {"properties": {"command": {"const": verb}}}, "then": {"properties": {"result": ref}}}
-        for verb, ref in zip(verbs, refs[1:], strict=True)
+        for verb, ref in zip(verbs, refs[1:], strict=False)
     ]
     draft = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": draft, "title": "holdfast --json", **refs[0], "allOf": results, "$defs": parts}
@@ -68,9 +77,11 @@ def pages() -> dict[str, str]:
     """Return the page and the schema."""
     whole = schema()
     parts, verbs = whole["$defs"], {verb: kind.__name__ for verb, kind in shapes().items()}
-    shared = [name for name in parts if name not in (*verbs.values(), "Envelope")]
+    steps = {verb: kind.__name__ for verb, kind in lines().items()}
+    shared = [name for name in parts if name not in (*verbs.values(), *steps.values(), "Envelope")]
     text = [_HEAD.format(format=FORMAT), _section("Envelope", "Envelope", parts)]
     text += [_section(f"holdfast {verb}", name, parts) for verb, name in verbs.items()]
+    text += [_section(f"holdfast {verb}, line by line", name, parts) for verb, name in steps.items()]
     text += [
         "## Parts\n\nWhat results are made of.",
         *(_section(_title(parts[name]), name, parts, 3) for name in shared),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import typer
 
-from holdfast.cli.results import Envelope, Failure
+from holdfast.cli.results import LINES, Envelope, Failure
 from holdfast.errors import Corrupt, HoldfastError, NotSupported, in_words, readable
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Exit(IntEnum):
     FOUND = 1  # something was found: damage, gaps, doubt, differences
     FAILED = 2  # wrong use, or it could not be done
     INTERRUPTED = 130  # by Ctrl-C
+    TERMINATED = 143  # by a second SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,18 @@ class Answer:
     repository: str | None = None
 
 
+class Cut(Exception):
+    """A verb was ended before its end, by a signal: the exit code, and what to say of it."""
+
+    def __init__(self, code: Exit, message: str, next_step: str) -> None:
+        super().__init__(message)
+        self.code, self.message, self.next_step = code, message, next_step
+
+
 def verb(app: typer.Typer, function: Callable[..., Answer], *, within: str = "") -> None:
     """Add a function to the command, or to a group within it: `ls`, or `cursor_ls` as `ls` within `cursor`.
 
-    It has a parameter `as_json`, and its docstring is the help.
+    It has a parameter `as_json`, and its docstring is the help. A verb of `LINES` prints a document a line.
     """
     command = function.__name__.replace("_", " ")
 
@@ -80,7 +89,7 @@ def _answered(command: str, as_json: bool, work: Callable[[], Answer]) -> Exit:
         answer = work()
         code = Exit.FOUND if answer.found else Exit.GOOD
         if as_json:
-            _print(Envelope(command=command, exit=code, repository=answer.repository, result=answer.result))
+            _print(Envelope(command=command, exit=code, repository=answer.repository, result=answer.result), command)
         else:
             answer.show(console())
         return code
@@ -90,10 +99,12 @@ def _answered(command: str, as_json: bool, work: Callable[[], Answer]) -> Exit:
         raise
     except KeyboardInterrupt:
         return _failed(command, as_json, Exit.INTERRUPTED, Failure(kind="Interrupted", message="interrupted", next=""))
+    except Cut as cut:
+        return _failed(command, as_json, cut.code, Failure(kind="Cut", message=cut.message, next=cut.next_step))
     except HoldfastError as error:
         code = exit_code(error)
-        next_step = error.next_step.format(e=error)
-        return _failed(command, as_json, code, Failure(type(error).__name__, readable(error.summary), next_step))
+        next_step, trace = error.next_step.format(e=error), getattr(error, "trace", None)
+        return _failed(command, as_json, code, Failure(type(error).__name__, readable(error.summary), next_step, trace))
     except Exception as error:
         if os.environ.get(DEBUG):
             traceback.print_exc()
@@ -110,9 +121,11 @@ def exit_code(error: HoldfastError) -> Exit:
 
 def _failed(command: str, as_json: bool, code: Exit, failure: Failure) -> Exit:
     if as_json:
-        _print(Envelope(command=command, exit=code, error=failure))
+        _print(Envelope(command=command, exit=code, error=failure), command)
         return code
     errors = console(stderr=True)
+    if failure.trace:
+        errors.print(readable(failure.trace), markup=False, highlight=False, soft_wrap=True)
     errors.print("[bold red]error:[/] ", end="")
     errors.print(failure.message, markup=False, highlight=False, soft_wrap=True)
     if failure.next:
@@ -121,8 +134,9 @@ def _failed(command: str, as_json: bool, code: Exit, failure: Failure) -> Exit:
     return code
 
 
-def _print(document: Envelope) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+def _print(document: Envelope, command: str) -> None:
+    data = msgspec.json.encode(document)
+    sys.stdout.write((data if command in LINES else msgspec.json.format(data, indent=2)).decode() + "\n")
 
 
 def approved(command: str, *, yes: bool, as_json: bool, show: Callable[[Console], None]) -> None:

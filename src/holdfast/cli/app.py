@@ -15,12 +15,13 @@ from holdfast.cli.answers import Answer, verb
 
 HELP = """Checkpoints that hold, for PySpark streaming pipelines.
 
-Look at a pipeline's checkpoints, verify and compare them, and keep its repository tidy. Whatever only looks needs no \
-Spark and no Java, and may be used while the pipeline runs.
+Run a pipeline, look at its checkpoints, verify and compare them, and keep its repository tidy. Whatever only looks \
+needs no Spark and no Java, and may be used while the pipeline runs.
 
 [bold]Begin with[/]
 
     holdfast demo                    see it kill itself, and lose nothing
+    holdfast run app.py:pipeline     run a pipeline and watch it
     holdfast ls -r ./checkpoints     what there is
     holdfast verify                  whether the newest checkpoint holds
 
@@ -29,6 +30,7 @@ Exit codes: 0 good, 1 found something, 2 wrong use or failure.
 
 VERBS = {
     # verb -> where it lives; in the order of the help
+    "run": "running",
     "ls": "looking",
     "show": "looking",
     "verify": "checking",

@@ -10,14 +10,16 @@ from typing import Any
 import msgspec
 
 FORMAT = 1
+LINES = ("run",)  # verbs that go on for a while: they print a document a line, the last of which is the envelope
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """What went wrong: the class of the error, its text, and what to do next."""
 
     kind: str  # the class of the error
     message: str  # what is wrong, without the next step
     next: str  # what to do about it
+    trace: str | None = None  # of the user's own program, their frames alone
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,6 +7,7 @@ logical plans, settings by their full name, and the RDD of a local checkpoint.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import threading
@@ -136,6 +137,19 @@ def source_names(df: DataFrame) -> list[str]:
         for node in _nodes(df)
         if node.getClass().getSimpleName() in ("StreamingRelation", "StreamingRelationV2")
     ]
+
+
+def source_paths(df: DataFrame, name: str) -> list[Path]:
+    """Return the paths that sources of a name read, once each."""
+    nodes = (node for node in _nodes(df) if node.getClass().getSimpleName() == "StreamingRelationV2")
+    found = (node.extraOptions().get("path") for node in nodes if node.sourceName() == name)
+    return [Path(each) for each in dict.fromkeys(found) if each is not None]
+
+
+def progress_of(query: StreamingQuery) -> dict[str, Any]:
+    """Return what Spark says of a query's last trigger; empty before the first."""
+    found = query.lastProgress
+    return {} if found is None else dict(json.loads(found.json))
 
 
 def let_replace_sources(spark: SparkSession) -> None:

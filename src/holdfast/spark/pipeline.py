@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
@@ -171,6 +172,7 @@ class Pipeline:
         available_now: bool = False,
         checkpoint_every: CheckpointPolicy | float | str | timedelta | None = None,
         accept: Collection[str] = (),
+        callbacks: StreamCallbacks | None = None,
         reach: Reach = unwatched,
     ) -> PipelineHandle:
         """Recover every stream and start it; return at once with a handle.
@@ -180,8 +182,10 @@ class Pipeline:
 
         Without a session, one is made on this machine and stopped at the end. `accept` names what the user knows and
         wants to go on with: "sinks" (they changed), "gaps" (an epoch begins elsewhere), "replay" (a state was rebuilt
-        otherwise). `reach` is called at each point of the protocol, for tests.
+        otherwise). `callbacks` are told after the pipeline's own. `reach` is called at each point of the protocol, for
+        tests.
         """
+        _require_running_allowed(self.name)
         accepted, policy = _checked_accept(accept), _checked_policy(checkpoint_every)
         session, undo = self._session(spark)
         with undo:
@@ -203,7 +207,7 @@ class Pipeline:
                 available_now=available_now,
                 accept=accepted,
                 backoff=self._backoff,
-                callbacks=self._callbacks,
+                callbacks=self._callbacks if callbacks is None else self._callbacks.and_then(callbacks),
                 reach=reach,
                 acknowledge=lambda checkpoint, state: inbox.put((checkpoint, state)),
                 build=chain.build,
@@ -247,21 +251,32 @@ class Pipeline:
         available_now: bool = False,
         checkpoint_every: CheckpointPolicy | float | str | timedelta | None = None,
         accept: Collection[str] = (),
+        callbacks: StreamCallbacks | None = None,
+        watch: Callable[[PipelineHandle], object] = lambda _: None,
         reach: Reach = unwatched,
     ) -> PipelineStatus:
         """Run until every stream ends, or until stopped; raise `StreamFailed` where one gave up.
 
         The arguments are those of `start`. SIGTERM and Ctrl-C end every stream at its epoch's end; a second one ends
-        them at once.
+        them at once. `watch` is called a few times a second, in the caller's thread; what it raises ends the run at
+        once.
         """
-        policy = _checked_policy(checkpoint_every)
+        _require_running_allowed(self.name)
+        policy, _ = _checked_policy(checkpoint_every), _checked_accept(accept)  # before Spark takes its seconds
         session, undo = self._session(spark)  # first: Spark takes Ctrl-C for itself when it starts
         with undo, _signals() as asked:
             handle = self.start(
-                session, available_now=available_now, checkpoint_every=policy, accept=accept, reach=reach
+                session,
+                available_now=available_now,
+                checkpoint_every=policy,
+                accept=accept,
+                callbacks=callbacks,
+                reach=reach,
             )
             try:
+                watch(handle)
                 while not handle.wait(_LOOK_S):
+                    watch(handle)
                     if asked.signals == 1 and not handle.stopping:
                         _log.warning("stopping at the end of each stream's epoch; once more stops at once")
                         threading.Thread(target=handle.stop, name="holdfast-stop", daemon=True).start()
@@ -515,6 +530,27 @@ def exactly_once(
     pipeline.stream(lambda _: df, name=name, sinks=sinks, output_mode=output_mode, trigger=trigger, **options)
     pipeline._spark = df.sparkSession
     return pipeline
+
+
+_defining: ContextVar[str | None] = ContextVar("defining", default=None)
+
+
+@contextlib.contextmanager
+def defining(program: str) -> Iterator[None]:
+    """Load a program that defines a pipeline for somebody else to run: one that runs it by itself is refused."""
+    token = _defining.set(program)
+    try:
+        yield
+    finally:
+        _defining.reset(token)
+
+
+def _require_running_allowed(pipeline: str) -> None:
+    program = _defining.get()
+    if program is not None:
+        why = f"{program} is only being loaded; whoever loads it runs the pipeline"
+        do = 'put that line under `if __name__ == "__main__":`'
+        raise NotSupported(what=f"running pipeline {pipeline!r} here", why=why, do=do)
 
 
 class _Asked:

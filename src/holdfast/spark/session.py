@@ -3,40 +3,67 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import re
+import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext, cloudpickle
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from holdfast.errors import JavaMissing, SessionFailed
+from holdfast.spark.brief import brief
+
+OLDEST_JAVA = 17
 _SETTINGS = {
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 2, 8)),
     "spark.sql.session.timeZone": "UTC",
 }
+_PROGRESS = "spark.ui.showConsoleProgress"  # Spark itself sets it where it is started from Python
+_SUBMITTED = "PYSPARK_SUBMIT_ARGS"
+_VERSION = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 
 
 def embedded() -> tuple[SparkSession, bool]:
     """Return the session at hand, or a new one on this machine, and whether it is new.
 
-    What `spark-submit` or the environment has set is kept; only what nobody set is ours.
+    What `spark-submit`, `spark-defaults.conf` or PYSPARK_SUBMIT_ARGS has set is kept, the master too; only what nobody
+    set is ours.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         return active, False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # local executors run the driver's interpreter
+    require_java()
+    try:
+        return _made(), True
+    except Exception as error:  # whatever Java says, and it may be pages
+        raise SessionFailed(why=brief(error)) from error
+
+
+def _made() -> SparkSession:
+    SparkContext._ensure_initialized()  # before, a SparkConf knows nothing of what others have set
     given = SparkConf()
     builder = SparkSession.builder
-    if not given.contains("spark.master"):
+    master = given.get("spark.master", None)
+    if master is None:
         builder = builder.master("local[*]")
-        for name, value in _SETTINGS.items():
+    if master is None or master.startswith("local"):
+        settings = _SETTINGS if _logs_as_users_say() else {**_SETTINGS, "spark.log.level": "ERROR"}
+        for name, value in settings.items():
             if not given.contains(name):
                 builder = builder.config(name, value)
-    return builder.getOrCreate(), True
+        if _PROGRESS not in os.environ.get(_SUBMITTED, ""):
+            builder = builder.config(_PROGRESS, "false")
+    return builder.getOrCreate()
 
 
 @contextlib.contextmanager
@@ -48,3 +75,42 @@ def borrowed() -> Iterator[SparkSession]:
     finally:
         if new:
             spark.stop()
+
+
+def require_java() -> None:
+    """Raise `JavaMissing` where Spark would find no Java, or one that is too old: it says so in pages.
+
+    Where a JVM runs already, or a `spark-env.sh` may know better, nothing is looked at.
+    """
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ or _conf("spark-env.sh"):
+        return
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if found is None:
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no `java` is on the PATH"
+        raise JavaMissing(why=where)
+    about = Path(found).resolve().parent.parent / "release"
+    version = _VERSION.search(about.read_text(errors="replace")) if about.is_file() else None
+    if version is not None and int(version[1]) < OLDEST_JAVA:
+        raise JavaMissing(why=f"{found} is Java {version[1]}")
+
+
+def _logs_as_users_say() -> bool:
+    return _conf("log4j2.properties") or "log4j" in os.environ.get(_SUBMITTED, "")
+
+
+def _conf(name: str) -> bool:
+    """Whether the user has a file of Spark's configuration."""
+    folders = [os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME") and f"{os.environ['SPARK_HOME']}/conf"]
+    return any((Path(each) / name).is_file() for each in folders if each)
+
+
+def send_by_value(module: ModuleType) -> None:
+    """Let functions of a module travel to executors as they are: these need not import it, and run its top level."""
+    cloudpickle.register_pickle_by_value(module)
+
+
+def hush() -> None:
+    """Keep pyspark and py4j from printing each error as a page of their own: whoever catches it says it in a line."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)

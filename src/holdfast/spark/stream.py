@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -40,6 +42,8 @@ from holdfast.spark import adapter
 from holdfast.spark.brief import brief
 from holdfast.spark.epochs import EpochRunner, Failure, Stopping
 from holdfast.spark.failures import BUDGETED, Kind, kind_of, same
+from holdfast.spark.lag import behind_logs, behind_topics
+from holdfast.spark.logsource import FORMAT as LOG_SOURCE
 from holdfast.spark.snapshot import Snapshots
 from holdfast.spark.sparklog import SparkLog
 from holdfast.spark.spec import StreamSpec
@@ -70,6 +74,21 @@ class StreamCallbacks:
     on_quarantine: Callable[[str, GapRecord], object] = _nothing  # stream, the gap that was recorded
     on_checkpoint: Callable[[str, Manifest], object] = _nothing  # pipeline, what was taken
     on_checkpoint_failed: Callable[[str, Exception], object] = _nothing  # pipeline, error
+
+    def and_then(self, other: StreamCallbacks) -> StreamCallbacks:
+        """Return callbacks that tell these and then others, whatever these do."""
+
+        def both(first: Callable[..., object], second: Callable[..., object]) -> Callable[..., object]:
+            def told(*facts: object) -> None:
+                try:
+                    first(*facts)
+                finally:
+                    second(*facts)
+
+            return told
+
+        names = [each.name for each in dataclasses.fields(self)]
+        return StreamCallbacks(**{name: both(getattr(self, name), getattr(other, name)) for name in names})
 
 
 def _built_alone(spec: StreamSpec) -> DataFrame:
@@ -107,6 +126,8 @@ class StreamStatus:
     restarts: int  # in this run
     in_doubt: int | None = None  # an epoch that is decided and not yet in every sink
     last_error: str | None = None  # what the last restart, or the end, was for
+    behind: int | None = None  # events or records that its sources have and no sink has yet, where that can be told
+    watermark_ms: int | None = None  # of event time, in the last epoch; where the query has one
 
 
 class StreamRecord(Record, frozen=True, kw_only=True):
@@ -170,6 +191,7 @@ class StreamRun:
         self._repeats = _Repeats()
         self._budgets = {kind: RestartBudget(spec.restart[kind]) for kind in BUDGETED}
         self._in_a_row = 0
+        self._logs: list[Path] | None = None  # event logs that it reads; looked up when first asked for
 
     # --- recovery ---
 
@@ -564,7 +586,21 @@ class StreamRun:
             restarts=watch.restarts,
             in_doubt=doubt.epoch if doubt else None,
             last_error=brief(watch.error) if watch.error else None,
+            behind=self._behind(runner) if runner and watch.state in ("running", "restarting") else None,
+            watermark_ms=(runner.course.watermark_ms or None) if runner else None,
         )
+
+    def _behind(self, runner: EpochRunner) -> int | None:
+        query, df, ends = self._query, self._df, runner.course.ends
+        try:
+            if self._logs is None and df is not None:
+                self._logs = adapter.source_paths(df, LOG_SOURCE)
+            if self._logs and set(self.sources) == {LOG_SOURCE}:
+                return behind_logs(self._logs, ends)
+            return behind_topics(adapter.progress_of(query), ends) if query is not None else None
+        except Exception:  # a session that is ending, a log that is being made: the next status may know
+            _log.debug("stream %s: how far it is behind cannot be told now", self.name, exc_info=True)
+            return None
 
     @property
     def plan(self) -> RecoveryPlan | None:

@@ -1,0 +1,210 @@
+"""What `holdfast run` shows in a terminal: a pure function from how a pipeline is doing to what is drawn.
+
+Rules:
+- It fits 80 columns: there a stream's trouble has a line of its own. A wide terminal has it in a column.
+- A column that says nothing for any stream is left out; what cannot be told is "-", never 0.
+- Where the terminal is too low for all streams, those in trouble come first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from holdfast.cli import words
+from holdfast.cli.runresults import RunCheckpoints, RunStatus, RunStream
+from holdfast.cli.tables import NARROW
+from holdfast.errors import readable
+
+WINDOW_S = 10.0  # over which rows a second are counted
+_AROUND = 6  # lines that are not streams
+_COLOURS = {"running": "green", "restarting": "yellow", "failed": "bold red", "starting": "dim"}
+_UNTOLD = "-"
+_KNOWN = re.compile(r"^QueryFailed: the Spark query of stream '[^']*' failed: ")
+_GAP = "  "
+_SHORTEST = 8  # of a stream's name, however little room there is
+_ERROR = "LAST ERROR"
+_TELLING = 50  # characters of an error, before a name has more room than it needs at least
+_LEFT = ("STATE", _ERROR)  # all other columns are numbers
+
+
+@dataclass(slots=True)
+class Rates:
+    """Rows a second of each stream, over the last seconds."""
+
+    _samples: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)
+
+    def add(self, now: float, status: RunStatus) -> None:
+        """Take in how many rows there are now."""
+        self._samples.append((now, {name: each.rows for name, each in status.streams.items()}))
+        while len(self._samples) > 2 and self._samples[1][0] <= now - WINDOW_S:
+            self._samples.popleft()
+
+    def by_stream(self) -> dict[str, float]:
+        """Return what can be told so far: nothing before there are two samples a second apart."""
+        if not self._samples:
+            return {}
+        (began, first), (now, last) = self._samples[0], self._samples[-1]
+        if now - began < 1:
+            return {}
+        return {name: (rows - first.get(name, 0)) / (now - began) for name, rows in last.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """All that is drawn at one moment."""
+
+    title: str  # the pipeline, or what is loaded
+    phase: str  # what it is doing, where that is not just to run
+    status: RunStatus | None = None  # none before its streams are started
+    rates: Mapping[str, float] = field(default_factory=dict)
+    up_s: float = 0.0
+    now_ms: int = 0
+    checkpoints: bool = True  # whether any are taken
+    log: str | None = None  # where Spark writes what it has to say
+
+
+def view(moment: Moment, width: int, height: int = 1000) -> RenderableType:
+    """Return what a terminal of a size shows."""
+    status, parts = moment.status, [_header(moment)]
+    if status is not None:
+        parts += [*_streams(moment, status, width, height), _checkpoints(moment, status.checkpoints)]
+    parts.append(_footer(moment, width))
+    for each in parts:
+        each.no_wrap, each.overflow = True, "ellipsis"
+    return Group(*parts)
+
+
+def _header(moment: Moment) -> Text:
+    status = moment.status
+    facts = f"  timeline {status.timeline}  lease {status.lease}" if status else ""
+    return Text.assemble((moment.title, "bold"), facts, f"  up {words.span(moment.up_s)}")
+
+
+def _footer(moment: Moment, width: int) -> Text:
+    if moment.phase:
+        return Text(moment.phase, "yellow")
+    text = "Ctrl-C ends it at the end of each stream's epoch"
+    return Text(f"{text}; Spark's log: {moment.log}" if moment.log and width >= NARROW else text, "dim")
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def _streams(moment: Moment, status: RunStatus, width: int, height: int) -> list[Text]:
+    wide, streams = width >= NARROW, list(status.streams.values())
+    fit = max(height - _AROUND, 1)
+    lines = len(streams) if wide else len(streams) + sum(each.last_error is not None for each in streams)
+    shown = streams if lines <= fit else sorted(streams, key=lambda each: not _troubled(each))[: max(fit // 2, 1)]
+    columns = _columns(moment, shown, wide)
+    if wide and any(each.last_error for each in shown):
+        columns[_ERROR] = [Text(_line(each.last_error or ""), "red") for each in shown]
+    drawn = _laid_out([each.stream for each in shown], columns, width)
+    if not wide:
+        drawn += [
+            Text.assemble((f"  {each.stream}: ", "dim"), (_line(each.last_error), "red"))
+            for each in shown
+            if each.last_error
+        ]
+    if len(shown) < len(streams):
+        drawn.append(Text(f"  and {len(streams) - len(shown)} streams more, which the terminal has no room for", "dim"))
+    return drawn
+
+
+def _laid_out(names: list[str], columns: Mapping[str, list[Text]], width: int) -> list[Text]:
+    """Return a heading and a line a stream. Names are cut where there is no room; errors take what room is left."""
+    widths = {name: max(len(name), *(each.cell_len for each in cells)) for name, cells in columns.items()}
+    taken = sum(min(each, _TELLING if name == _ERROR else each) + len(_GAP) for name, each in widths.items())
+    room = max(min(max(map(len, names)), width - taken), _SHORTEST)
+    lines = [Text("STREAM".ljust(room), "dim"), *(Text(_shortened(each, room).ljust(room)) for each in names)]
+    for name, cells in columns.items():
+        for line, cell in zip(lines, [Text(name, "dim"), *cells], strict=True):
+            blanks = " " * (widths[name] - cell.cell_len)
+            line.append(_GAP)
+            line.append_text(cell + blanks if name in _LEFT else Text(blanks) + cell)
+    for line in lines:
+        line.rstrip()
+    return lines
+
+
+def _shortened(name: str, room: int) -> str:
+    return name if len(name) <= room else f"{name[: room - 1]}…"
+
+
+def _columns(moment: Moment, streams: list[RunStream], wide: bool) -> dict[str, list[Text]]:
+    number = words.number if wide else short
+    columns = {
+        "STATE": [Text(each.state, _COLOURS.get(each.state, "")) for each in streams],
+        "EPOCH": [Text(words.number(each.epoch)) for each in streams],
+        "ROWS": [Text(number(each.rows)) for each in streams],
+        "ROWS/S": [Text(rate(moment.rates.get(each.stream), number)) for each in streams],
+        "LAG": [Text(lag(each, moment.now_ms, number)) for each in streams],
+    }
+    if wide and any(each.behind is not None and each.watermark_ms for each in streams):
+        columns["EVENT TIME"] = [Text(_event_time(each, moment.now_ms)) for each in streams]
+    if any(each.in_doubt for each in streams):
+        columns["IN DOUBT"] = [Text(str(each.in_doubt) if each.in_doubt else "", "bold red") for each in streams]
+    if any(each.restarts for each in streams):
+        columns["RESTARTS" if wide else "AGAIN"] = [
+            Text(str(each.restarts) if each.restarts else "", "yellow") for each in streams
+        ]
+    return columns
+
+
+def _troubled(stream: RunStream) -> bool:
+    return stream.state in ("restarting", "failed") or stream.in_doubt is not None
+
+
+def short(count: int) -> str:
+    """Return a number in at most nine characters."""
+    for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M")):
+        if count >= 10 * size:
+            return f"{count / size:.1f}{unit}"
+    return words.number(count) if count < 10**7 else f"{count / 10**6:.0f}M"
+
+
+def rate(rows_per_s: float | None, number: Callable[[int], str] = words.number) -> str:
+    """Return rows a second, in as many digits as help."""
+    if rows_per_s is None:
+        return _UNTOLD
+    return f"{rows_per_s:.1f}" if 0 < rows_per_s < 10 else number(round(rows_per_s))
+
+
+def lag(stream: RunStream, now_ms: int, number: Callable[[int], str] = words.number) -> str:
+    """Return how many events or records a stream is behind, or else how long its watermark; "-" if neither is told."""
+    return number(stream.behind) if stream.behind is not None else _event_time(stream, now_ms)
+
+
+def _event_time(stream: RunStream, now_ms: int) -> str:
+    return words.span((now_ms - stream.watermark_ms) / 1000) if stream.watermark_ms else _UNTOLD
+
+
+def _line(text: str) -> str:
+    """Return an error in one line, from where it begins to tell: the line is the stream's already."""
+    return " ".join(_KNOWN.sub("", readable(text)).split())
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def _checkpoints(moment: Moment, status: RunCheckpoints) -> Text:
+    if status.last is None:
+        text = Text("no checkpoint yet")
+    else:
+        age = words.span((moment.now_ms - (status.last_at_ms or 0)) / 1000)
+        text = Text.assemble("checkpoint ", (str(status.last), "bold"), f" taken {age} ago")
+    if moment.checkpoints:
+        text.append(f"; {status.taken} in this run, ")
+        text.append(f"{status.failed} failed", "red" if status.failed else "")
+    else:
+        text.append("; none are taken without --checkpoint-every 30s")
+    if status.under_way is not None:
+        text.append(f"; {status.under_way} is under way", "yellow")
+    if status.failed and status.last_error:
+        text.append(f"; {_line(status.last_error)}", "red")
+    return text
