@@ -309,8 +309,10 @@ def matches(value: Any, kind: dict[str, Any], where: str = "") -> list[str]:
 
 def typed_commands(text: str) -> Iterator[str]:
     """Every `holdfast …` that a page shows: in blocks for a shell, and between backticks."""
-    for block in re.findall(r"^```(?:sh|bash|console|shell)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+    for kind, block in re.findall(r"^```(sh|bash|console|shell)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
+            if kind == "console" and not line.startswith("$ "):
+                continue  # what a command printed
             for part in re.split(r"[|;&]+|\$\(", line.partition(" #")[0]):
                 found = re.match(r"\s*(?:\$ )?(?:\w+=\S+ )*(?:\S*python3? -m |\S*bin/)?holdfast(?: (.*))?$", part)
                 if found:
@@ -321,7 +323,7 @@ def typed_commands(text: str) -> Iterator[str]:
 
 def wrong_in(typed: str) -> str | None:
     """Say what of a command line is not there."""
-    words = shlex.split(typed.replace("…", "").replace("...", ""))
+    words = shlex.split(typed.partition(" -- ")[0].replace("…", "").replace("...", ""))
     known = verbs()
     options = {name for each in typer.main.get_command(app).params for name in each.opts} | {"--help", "-h"}
     if words and not words[0].startswith("-"):

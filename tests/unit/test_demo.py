@@ -159,26 +159,6 @@ def test_a_former_demo_is_replaced(tmp_path: Path) -> None:
     assert sorted(each.name for each in place.folder.iterdir()) == [MARK, "logs"]
 
 
-def test_without_java_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(NotSupported, match=r"Java 17.*no Java that can be run.*JAVA_HOME"):
-        needs.require()
-    monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NotSupported, match="the PATH leads to none"):
-        needs.require()
-
-
-def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(NotSupported, match="is version 11"):
-        needs.require()
-
-
 def test_without_pyspark_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r"holdfast\[spark\]"):

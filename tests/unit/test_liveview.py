@@ -8,7 +8,7 @@ from rich.console import Console
 
 from holdfast.cli.liveview import WINDOW_S, Moment, Rates, rate, view
 from holdfast.cli.reports import lines
-from holdfast.cli.results import RunCheckpoints, RunEvent, RunStatus, RunStream
+from holdfast.cli.runresults import RunCheckpoints, RunEvent, RunStatus, RunStream
 
 NOW_MS = 1_700_000_100_000
 ERROR = "SinkFailed: sink 'out' could not commit: the server\nhas gone away " + "and away " * 40

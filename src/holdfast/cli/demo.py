@@ -91,7 +91,7 @@ def demo(
 
         holdfast demo
         holdfast demo --fast
-        holdfast demo /tmp/shop --kills 10 --seed 7
+        holdfast demo ./shop --kills 10 --seed 7
     """
     from holdfast.demo.show import demo as run_demo  # noqa: PLC0415 - not for whoever only asks for help
 
