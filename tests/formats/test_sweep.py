@@ -28,6 +28,7 @@ from holdfast.errors import (
     LogCorrupt,
     ManifestCorrupt,
     OperatorStateCorrupt,
+    RecordCorrupt,
     StageBlank,
     StageCorrupt,
     StageMismatch,
@@ -36,6 +37,8 @@ from holdfast.errors import (
     UnsupportedVersion,
 )
 from holdfast.manifest import ConnectorCheckpoint, SinkStatus
+from holdfast.sinks.epochfolders import KeyRecord
+from holdfast.sinks.places import SinksRecord
 from support import cuts, events, flips, new_log
 
 
@@ -203,3 +206,27 @@ def test_log_segment(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(Corrupt, match="missing"):
         list(EventLog.open(log.path).read())
+
+
+def test_records_of_sinks() -> None:
+    """The key of a merged folder, and where a stream's sinks write to."""
+    key = KeyRecord(
+        pipeline="p",
+        uid="u",
+        stream="s",
+        timeline=1,
+        epoch=9,
+        attempt=0,
+        lease=0,
+        rows=20,
+        files={"a=1/part-0.json": 7},
+        first=2,
+        epochs=7,
+        shape="0123456789abcdef",
+        options={"header": "false"},
+    )
+    for record in (key, SinksRecord(stream="s", targets={"files.out": "files /out"})):
+        assert type(record).unsealed(record.sealed(), "") == record
+        for what, data in damaged(record.sealed()):
+            with pytest.raises((RecordCorrupt, UnsupportedVersion)):
+                pytest.fail(f"{what}: {type(record).unsealed(data, '')}")

@@ -32,6 +32,7 @@ from holdfast.errors import (
     StagedGone,
 )
 from holdfast.repository import LocalRepository, place_of
+from holdfast.seal import seal
 from holdfast.sinks import compaction, trees
 from holdfast.sinks.compaction import POINTS, Compacted
 from holdfast.sinks.compactplan import CompactPlan, closed_runs, run_of
@@ -632,3 +633,15 @@ def test_the_shape_is_read_back_as_it_is_written() -> None:
 
     assert layout_and_format(shape_of("epochs", "json", ["a", "b]"])) == ("epochs", "json")
     assert layout_and_format("something else") is None
+
+
+def test_records_of_earlier_versions_are_read() -> None:
+    """They do not tell how the files were written: such are merged with each other only."""
+    facts = {"version": 1, "pipeline": "p", "uid": "u", "stream": "s", "timeline": 1, "epoch": 2, "attempt": 1}
+    record = KeyRecord.unsealed(seal(facts | {"lease": 1, "rows": 3, "files": {"part-0.parquet": 9}}), "")
+    assert (record.first, record.epochs, record.shape, record.options) == (0, 1, "", None)
+    assert not record.holds(1, 2)
+    folders = [EpochFolder(folder_name(1, 2), record, "x"), *(folder(1, epoch, shape="") for epoch in (3, 4, 5))]
+    assert [len(run) for run in closed_runs(folders, {}, {})] == [2]
+    folders = [EpochFolder(folder_name(1, 2), record, "x"), *(folder(1, epoch) for epoch in (3, 4, 5))]
+    assert [len(run) for run in closed_runs(folders, {}, {})] == [1, 1]
