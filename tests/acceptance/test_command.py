@@ -15,9 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 import holdfast as hf
+from epochfiles import EpochFiles
 from fabricated import Fabricated, flip
 from holdfast.cli.app import GROUPS, VERBS, app
 from holdfast.epoch import Attempt, Decision, Verdict
+from holdfast.sinks.places import record_places
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 LOOKING = ["ls", "show", "verify", "diff 1 3", "log", "gaps", "doubt", "prune --dry-run", "cursor ls"]
@@ -167,6 +169,35 @@ def test_cursors_are_shown(made: Fabricated, tmp_path: Path) -> None:
     assert (run("cursor ls", tmp_path).code, run("cursor show billing", tmp_path).code) == (1, 1)
     ran = run("cursor show nobody", tmp_path)
     assert (ran.code, "holdfast cursor ls --repo" in ran.err) == (2, True)
+
+
+def test_compact_plans_first_and_acts_only_when_told(tmp_path: Path) -> None:
+    files = EpochFiles(tmp_path)
+    files.commit(1, 2, 3, 4, 5)
+    before = files.rows()
+    ran = run("compact -r root", tmp_path)
+    assert (ran.code, "there is no FileSink's folder" in ran.err) == (2, True)
+    record_places(files.repository, "s", 1, [files.sink])
+    ran = run("compact -r root --dry-run", tmp_path)
+    assert (ran.code, bool(re.search(r"out +s +1-3 +6 +6 +1", ran.out))) == (0, True)
+    ran = run("compact -r root", tmp_path)
+    assert (ran.code, "then add --yes" in ran.err) == (2, True)
+    assert files.folders() == [1, 2, 3, 4, 5]
+    done = run("compact -r root out --yes --grace 0 --json", tmp_path).result["sinks"][0]
+    assert (done["done"]["epochs"], done["done"]["files_after"]) == (3, 1)
+    assert (files.folders(), files.rows()) == ([3, 4, 5], before)
+    assert run("compact -r root", tmp_path).out == "nothing to merge\n"
+    assert re.search(r" compact +path: .*/out, epochs: 3", run("log -r root", tmp_path).out)
+    for words in ("--target lots", "--keep-last 1", "--grace soon", "nowhere"):
+        assert run(f"compact -r root {words}", tmp_path).code == 2
+    flip_file(next(files.path.glob("hf_epoch=*4/_holdfast.key")))
+    assert run("compact -r root --dry-run", tmp_path).code == 1
+
+
+def flip_file(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
 
 
 # --- live ------------------------------------------------------------------------------------------------------------

@@ -372,10 +372,15 @@ def log(
             return
         rows = Rows("when (UTC)", "who", "what", "why")
         for each in entries:
-            rows.add(each.at[:19].replace("T", " "), each.who, each.what, each.why)
+            rows.add(each.at[:19].replace("T", " "), each.who, each.what, each.why or _told(each.facts))
         rows.print(console)
 
     return Answer(Log(entries), print_it, repository=repository.where)
+
+
+def _told(facts: dict[str, Any]) -> str:
+    """Return the facts that fit a line."""
+    return ", ".join(f"{name}: {value}" for name, value in facts.items() if isinstance(value, str | int))
 
 
 # --- gaps and doubt --------------------------------------------------------------------------------------------------
