@@ -7,7 +7,9 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +29,7 @@ _SETTINGS = {
     "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 2, 8)),
     "spark.sql.session.timeZone": "UTC",
 }
+_DEADLY = (signal.SIGINT, signal.SIGTERM)
 _PROGRESS = "spark.ui.showConsoleProgress"  # Spark itself sets it where it is started from Python
 _SUBMITTED = "PYSPARK_SUBMIT_ARGS"
 _VERSION = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
@@ -50,7 +53,8 @@ def embedded() -> tuple[SparkSession, bool]:
 
 
 def _made() -> SparkSession:
-    SparkContext._ensure_initialized()  # before, a SparkConf knows nothing of what others have set
+    with _undisturbed():
+        SparkContext._ensure_initialized()  # before, a SparkConf knows nothing of what others have set
     given = SparkConf()
     builder = SparkSession.builder
     master = given.get("spark.master", None)
@@ -75,6 +79,23 @@ def borrowed() -> Iterator[SparkSession]:
     finally:
         if new:
             spark.stop()
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let signals wait while Java starts: pyspark would forget it half-way, and it would live on without anybody."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in _DEADLY}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 def require_java() -> None:
