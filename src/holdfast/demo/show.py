@@ -91,7 +91,7 @@ def demo(folder: Path | None, *, fast: bool, seed: int | None, kills: int | None
     strikes = draw(seed, _checked_kills(kills, fast=fast), most)
     needs.require()
     place = Place((folder or DEFAULT).absolute())
-    files = (most + 1) * (len(strikes) + 1)  # more than a life uses up before its kill: the next one needs work too
+    files = most * (len(strikes) + 1) + 2  # more than a life uses up before its kill: the next one needs work too
     orders = generate(seed, files, _EVENTS_PER_FILE)
     place.clear(seed=seed, kills=len(strikes))
     orders.write(place.input, place.products)

@@ -35,7 +35,7 @@ def _session() -> SparkSession:
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
         # Killed while it writes its very first offsets, Spark leaves a temporary file, and takes it for another query's
         # at the next start: it would refuse for ever. That is not what is shown here.
