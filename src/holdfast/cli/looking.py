@@ -321,7 +321,7 @@ def _cut_fields(cut: StreamCut) -> list[tuple[str, str | Text]]:
     for number, offset in enumerate(cut.offsets):
         source = cut.sources[number] if number < len(cut.sources) else str(number)
         found.append(("source", f"{source} at {offset or 'its beginning'}"))
-    found += [("sink", f"{name} {_noted(note)}".rstrip()) for name, note in cut.sinks.items()]
+    found += [("sink", f"{name}  {_noted(note)}".rstrip()) for name, note in cut.sinks.items()]
     if cut.state_format:
         found.append(("state", cut.state_format))
     found.append(("files", f"{words.number(cut.file_count)}, {words.size(cut.file_bytes)}"))
@@ -329,7 +329,7 @@ def _cut_fields(cut: StreamCut) -> list[tuple[str, str | Text]]:
 
 
 def _noted(note: Any) -> str:
-    return msgspec.json.encode(note).decode() if note else ""
+    return ", ".join(f"{name} {value}" for name, value in note.items())
 
 
 # --- log -------------------------------------------------------------------------------------------------------------

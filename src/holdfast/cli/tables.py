@@ -47,8 +47,16 @@ class Rows:
 
 
 def fields(console: Console, pairs: list[tuple[str, str | Text]], indent: int = 2) -> None:
-    """Print names and values, a line each."""
+    """Print names and values, a line each; in a terminal long values go on below themselves."""
     width = max((len(name) for name, _ in pairs), default=0)
+    if console.is_terminal:
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        for name, value in pairs:
+            grid.add_row(Text(" " * indent + name, "dim"), value if isinstance(value, Text) else Text(value))
+        console.print(grid)
+        return
     for name, value in pairs:
         text = value if isinstance(value, Text) else Text(value)
         console.print(Text.assemble(" " * indent, (f"{name:{width}}", "dim"), "  ", text), soft_wrap=True)
