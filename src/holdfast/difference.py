@@ -15,6 +15,7 @@ from holdfast.errors import BadValue
 from holdfast.manifest import Manifest, StreamCut
 from holdfast.offsets import differences, log_edges
 from holdfast.repository import Checkpoints, FileList, Repository
+from holdfast.repository.summary import utc
 from holdfast.seal import plain
 
 T = TypeVar("T")
@@ -89,10 +90,13 @@ class StreamDifference:
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Give what has changed, by its name."""
-        for name in ("epoch", "rows", "watermark_ms", "file_bytes", "state_format", "output_mode"):
+        for name in ("epoch", "rows", "file_bytes", "state_format", "output_mode"):
             change: Change[Any] = getattr(self, name)
             if not change.same:
                 yield name.replace("_", " "), change.words()
+        if not self.watermark_ms.same:
+            before, now = (utc(each) if each else None for each in (self.watermark_ms.a, self.watermark_ms.b))
+            yield "watermark", Change(before, now).words()
         for each in self.offsets:
             if each.where == "chain":
                 continue  # of a log: it stands for the sequence beside it, and tells a person nothing
@@ -129,8 +133,8 @@ class Difference:
             raise BadValue(what="stream", value=stream, why=f"both have {', '.join(self.streams) or 'none'}")
         return replace(self, streams={**self.streams, stream: replace(self.streams[stream], keys=dict(keys))})
 
-    def words(self) -> str:
-        """Say it as a table: a line for each thing that has changed."""
+    def head(self) -> list[str]:
+        """Say what has changed in the whole pipeline."""
         seconds = (self.timestamp_ms.b - self.timestamp_ms.a) / 1000
         lines = [f"checkpoint {self.a} -> {self.b}, {abs(seconds):g} s {'later' if seconds >= 0 else 'earlier'}"]
         if not self.timeline.same:
@@ -139,6 +143,11 @@ class Difference:
             lines.append("the program has changed")
         lines += [f"stream {name!r} is new" for name in self.streams_added]
         lines += [f"stream {name!r} is gone" for name in self.streams_removed]
+        return lines
+
+    def words(self) -> str:
+        """Say it as a table: a line for each thing that has changed."""
+        lines = self.head()
         for name, stream in self.streams.items():
             found = list(stream.lines())
             width = max((len(what) for what, _ in found), default=0)

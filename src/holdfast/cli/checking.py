@@ -15,7 +15,7 @@ from rich.text import Text
 from holdfast.cli import words
 from holdfast.cli.answers import Answer, console
 from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
-from holdfast.cli.tables import Rows
+from holdfast.cli.tables import Rows, fields
 from holdfast.cli.target import located
 from holdfast.difference import Difference
 from holdfast.difference import diff as compare
@@ -184,7 +184,12 @@ def diff(
     same = _is_same(found)
 
     def print_it(console: Console) -> None:
-        console.print(found.words(), markup=False, soft_wrap=True)
+        for line in found.head():
+            console.print(line, markup=False, soft_wrap=True)
+        for name, stream in found.streams.items():
+            lines = list(stream.lines())
+            console.print(Text.assemble("stream ", (name, "bold"), "" if lines else ": nothing has changed"))
+            fields(console, list(lines))
 
     return Answer(Diff(same, found), print_it, found=not same, repository=repository.where)
 

@@ -50,7 +50,7 @@ class Summary:
         text = f"{self.savepoint or ''} ".lstrip() + f"{self.checkpoint}  timeline {self.timeline}  {self.status}"
         if self.status is Status.RESTORABLE:
             epochs = ", ".join(f"{stream} {epoch}" for stream, epoch in (self.epochs or {}).items())
-            text += f"  {_utc(self.timestamp_ms)}  {self.file_count} files, {self.file_bytes} bytes  epochs: {epochs}"
+            text += f"  {utc(self.timestamp_ms)}  {self.file_count} files, {self.file_bytes} bytes  epochs: {epochs}"
         return f"{text}  {self.why}" if self.why else text
 
     def data(self) -> dict[str, Any]:
@@ -81,7 +81,8 @@ class Head(msgspec.Struct):
     streams: dict[str, CutHead] = {}
 
 
-def _utc(timestamp_ms: int) -> str:
+def utc(timestamp_ms: int) -> str:
+    """Return a point in time, for people."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
