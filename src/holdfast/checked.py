@@ -35,6 +35,11 @@ def checked_name(kind: str, name: object) -> str:
     return name
 
 
+def is_name(name: str) -> bool:
+    """Whether a name is one that we may have made; another was put there by a person."""
+    return 0 < len(name) <= MAX_LENGTH and _NAME.match(name) is not None
+
+
 def checked_key(key: object) -> str:
     """Return `key`, a relative path inside a repository, or raise `BadName`.
 

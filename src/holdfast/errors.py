@@ -634,7 +634,8 @@ class OffsetsGap(Mismatch):
         "but the epoch before it ended at {e.ended}"
     )
     next_step = (
-        "put the stream's spark/ folder back as it was, or pipeline.run(accept=['gaps']) to record the gap and go on"
+        "put the stream's spark/ folder back as it was, or record the gap and go on by holdfast run --accept gaps, or "
+        "pipeline.run(accept=['gaps'])"
     )
 
     @property
@@ -655,7 +656,8 @@ class ReplayDiverged(Mismatch):
         "({e.decided} when decided, {e.found} now): the query is not deterministic"
     )
     next_step = (
-        "make the query deterministic, or pipeline.run(accept=['replay']) to keep the rebuilt state; it is recorded"
+        "make the query deterministic, or keep the rebuilt state, which is recorded, by holdfast run --accept replay "
+        "or pipeline.run(accept=['replay'])"
     )
 
 
@@ -681,7 +683,8 @@ class SinkBehind(Mismatch):
     decided: int
     says = "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but epoch {e.decided} was committed to it"
     next_step = (
-        "restore the sink from a copy that holds epoch {e.decided}; what was staged for it is not there any more"
+        "restore the sink from a copy that holds epoch {e.decided}, the last one with rows for it: what was staged is "
+        "not there any more; or give the sink up by another name and an empty target, with holdfast run --accept sinks"
     )
 
 
@@ -718,8 +721,14 @@ class SinksChanged(Mismatch):
     added: tuple[str, ...]
     removed: tuple[str, ...]
     in_doubt: int = 0  # the epoch that a removed sink may not hold yet
-    says = "the sinks of stream {e.stream!r} changed since its last decision: added {e.added}, removed {e.removed}"
+    says = "the sinks of stream {e.stream!r} changed since its last decision: {e.changes}"
     next_step = "{e.advice}"
+
+    @property
+    def changes(self) -> str:
+        """What has changed, for people."""
+        both = (("added", self.added), ("removed", self.removed))
+        return "; ".join(f"{what} {', '.join(map(repr, names))}" for what, names in both if names)
 
     @property
     def advice(self) -> str:
@@ -727,8 +736,8 @@ class SinksChanged(Mismatch):
         if self.in_doubt:
             return f"run once with the same sinks first: epoch {self.in_doubt} may not be in the removed ones yet"
         return (
-            "give the same sinks (by name), or pipeline.run(accept=['sinks']): an added sink begins with the next "
-            "epoch, a removed one gets nothing more"
+            "give the same sinks (by name), or go on with these by holdfast run --accept sinks, or "
+            "pipeline.run(accept=['sinks']): an added sink begins with the next epoch, a removed one gets nothing more"
         )
 
 

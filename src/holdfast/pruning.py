@@ -8,7 +8,8 @@ Rules:
   the same again, or the next one, takes it up.
 - An object is garbage if no manifest names it, of whatever timeline. Where a manifest or a file list cannot be read,
   nobody knows what it names: then no object is collected, and the plan says because of which checkpoint.
-- Retention chooses among the restorable checkpoints of the current timeline. Older timelines are what a rewind is
+- Retention chooses among the restorable checkpoints of the current timeline whose files are all there: one that lacks
+  some stays, and takes nobody's place. Older timelines are what a rewind is
   undone with, and savepoints are kept until they are deleted by name: neither is chosen, ever.
 - An attempt that is open while nobody is taking a checkpoint was left by a driver that died: it is given up.
 
@@ -111,9 +112,9 @@ def plan_prune(repository: Repository, retention: Retention, *, now_ms: int | No
     timeline = Identity.load(repository).timeline
     highest = checkpoints.highest()  # first: what is taken from here on makes the plan outdated
     found = checkpoints.all()
-    ours = {each.checkpoint: each.timestamp_ms for each in found if _is_choosable(each, timeline)}
-    kept = retention.keeps(ours, _now_ms() if now_ms is None else now_ms)
-    drops = tuple(sorted(ours.keys() - kept.keys()))
+    ours = {each.checkpoint: each for each in found if _is_choosable(each, timeline)}
+    kept, broken = _chosen(checkpoints, ours, retention, _now_ms() if now_ms is None else now_ms)
+    drops = tuple(sorted(ours.keys() - kept.keys() - broken.keys()))
     stay = [each for each in found if each.status is not Status.ABORTED and each.checkpoint not in drops]
     marked, blocked = _marked(checkpoints, stay)
     garbage = () if blocked else tuple(key for key in _objects(repository) if key not in marked)
@@ -122,7 +123,7 @@ def plan_prune(repository: Repository, retention: Retention, *, now_ms: int | No
         retention=retention.words(),
         highest=highest,
         drops=drops,
-        keeps={each.name: kept.get(each.checkpoint) or _why_apart(each) for each in stay},
+        keeps={each.name: (kept | broken).get(each.checkpoint) or _why_apart(each) for each in stay},
         garbage=garbage,
         garbage_bytes=sum(size or 0 for size in repository.sizes(garbage).values()),
         leftovers=tuple(each.checkpoint_id for each in checkpoints.open_attempts(timeline)),
@@ -171,6 +172,38 @@ def apply_prune(
 
 def _is_choosable(each: Summary, timeline: int) -> bool:
     return each.status is Status.RESTORABLE and each.timeline == timeline and each.savepoint is None
+
+
+def _chosen(
+    checkpoints: Checkpoints, ours: Mapping[int, Summary], retention: Retention, now_ms: int
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Return what retention keeps, and what is not whole: that is kept too, and does not count in the place of others.
+
+    Only what would be kept is looked at: what goes need not be whole.
+    """
+    broken: dict[int, str] = {}
+    looked: dict[str, bool] = {}
+    while True:
+        times = {number: each.timestamp_ms for number, each in ours.items() if number not in broken}
+        kept = dict(retention.keeps(times, now_ms))
+        found = {number: why for number in kept if (why := _not_whole(checkpoints, ours[number], looked))}
+        if not found:
+            return kept, broken
+        broken |= found
+
+
+def _not_whole(checkpoints: Checkpoints, each: Summary, looked: dict[str, bool]) -> str | None:
+    """Say what of a checkpoint is missing, by names and sizes: a list of files, or a file."""
+    for digest in each.lists:
+        if digest not in looked:
+            listed = checkpoints.file_list(place_of(each.timeline, each.checkpoint), digest)
+            due = (
+                {} if isinstance(listed, str) else {held_key(OBJECTS, file.sha256): file.size for file in listed.files}
+            )
+            looked[digest] = not isinstance(listed, str) and checkpoints.repository.sizes(due) == due
+        if not looked[digest]:
+            return "damaged, files of it are missing: kept for whoever mends it, and counts for nobody"
+    return None
 
 
 def _why_apart(each: Summary) -> str:

@@ -363,7 +363,7 @@ def test_every_verb_teaches_with_an_example(tmp_path: Path) -> None:
     for words in verbs:
         ran = run(f"{words} --help", tmp_path)
         assert (words, ran.code) == (words, 0)
-        assert re.search(rf"^ +holdfast {words}\b", ran.out, re.MULTILINE), words
+        assert re.search(rf"^ {{5}}holdfast {words}\b", ran.out, re.MULTILINE), words
         assert "--json" in ran.out
     assert run("", tmp_path).out.split() == run("--help", tmp_path).out.split()
 
@@ -388,6 +388,82 @@ def test_a_reader_that_has_read_enough_is_no_error(made: Fabricated, tmp_path: P
         assert process.stderr is not None
         process.stdout.close()
         assert (process.stderr.read(), process.wait(60)) == (b"", 0)
+
+
+def in_shell(words: str, folder: Path, **environment: str) -> Ran:
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
+    done = subprocess.run(
+        ["bash", "-c", f"{HOLDFAST} {words}"],  # noqa: S607 - whichever bash there is
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout.decode(errors="surrogateescape"), done.stderr.decode())
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("ls >&-", 0),
+        ("ls --json >&-", 0),
+        ("ls -r nowhere 2>&-", 2),
+        ("ls -r nowhere 2>/dev/full", 2),
+        ("prune --last 1 <&-", 2),
+        ("ls --json >/dev/full", 2),
+        ("ls >/dev/full", 2),
+        ("--help >/dev/full", 2),
+    ],
+)
+def test_what_the_shell_has_closed_or_filled_is_no_traceback(
+    made: Fabricated, tmp_path: Path, words: str, code: int
+) -> None:
+    assert in_shell(words, tmp_path).code == code
+
+
+def test_whoever_reads_no_more_changes_no_exit_code(made: Fabricated, tmp_path: Path) -> None:
+    flip(made.repository, "timelines/1/checkpoints/3/manifest.json")
+    assert in_shell("verify --all --json | true; exit ${PIPESTATUS[0]}", tmp_path).code == 1
+
+
+def test_a_terminal_that_speaks_no_unicode_is_told_all_the_same(made: Fabricated, tmp_path: Path) -> None:
+    hf.History(made.repository).add("prune", "caf\u00e9")
+    ran = in_shell("log", tmp_path, PYTHONIOENCODING="ascii")
+    assert (ran.code, "caf\\xe9" in ran.out) == (0, True)
+    entries = in_shell("log --json", tmp_path, PYTHONIOENCODING="ascii").result["entries"]
+    assert "caf\u00e9" in {each["why"] for each in entries}
+
+
+def test_words_of_others_do_not_reach_the_terminal_as_commands(made: Fabricated, tmp_path: Path) -> None:
+    hf.History(made.repository).add("prune", "\x1b[31mred\x1b]0;title\x07 [bold]x[/] \u202eback")
+    ran = run("log", tmp_path)
+    assert "\\x1b[31mred\\x1b]0;title\\x07 [bold]x[/] \\u202eback" in ran.out
+
+
+@pytest.mark.parametrize("words", ["ls --json --nope", "ls --last 0 --json", "show --json 1 2 3", "lss --json"])
+def test_wrong_use_is_a_document_where_json_is_asked_for(tmp_path: Path, words: str) -> None:
+    ran = run_alone(words, tmp_path)
+    failure = json.loads(ran.out)
+    assert (ran.code, failure["exit"], failure["error"]["kind"]) == (2, 2, "UsageError")
+    assert failure["error"]["next"].endswith("--help")
+
+
+def test_one_pipeline_whose_record_is_damaged_hides_no_other(made: Fabricated, tmp_path: Path) -> None:
+    hf.Identity.create(other := hf.LocalRepository(tmp_path / "checkpoints/totals"), "totals")
+    flip(other, "holdfast.json")
+    ran = run("ls", tmp_path)
+    assert (ran.code, "restorable" in ran.out, "is damaged" in ran.out) == (1, True, True)
+    listed = run("ls --json", tmp_path).result["pipelines"]
+    assert [bool(each["damaged"]) for each in listed] == [False, True]
+
+
+def test_a_folder_that_is_gone_and_a_number_without_end(made: Fabricated, tmp_path: Path) -> None:
+    gone = in_shell(f"version; mkdir x; cd x; rmdir ../x; {HOLDFAST} show -r {made.repository.where}", tmp_path)
+    assert (gone.code, "checkpoint 3 of" in gone.out) == (0, True)
+    assert run(f"show {'9' * 6000}", tmp_path).code == 2
+    (tmp_path / "checkpoints/orders/timelines/1/streams/[bold]x").mkdir(parents=True)
+    assert [run(words, tmp_path).code for words in ("gaps", "doubt", "ls")] == [0, 0, 0]
 
 
 def test_completion_offers_the_checkpoints_that_there_are(made: Fabricated, tmp_path: Path) -> None:

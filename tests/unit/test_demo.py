@@ -16,7 +16,7 @@ from holdfast.demo.place import MARK, Place
 from holdfast.demo.proof import Proof
 from holdfast.demo.show import demo
 from holdfast.demo.trial import MOST_SIGHTINGS, PLACES, draw
-from holdfast.errors import BadValue, MissingExtra, NotSupported
+from holdfast.errors import BadValue, Locked, MissingExtra, NotSupported
 
 SEEDS = range(5)
 
@@ -157,6 +157,22 @@ def test_a_former_demo_is_replaced(tmp_path: Path) -> None:
     (place.folder / "input").mkdir()
     place.clear(seed=2)
     assert sorted(each.name for each in place.folder.iterdir()) == [MARK, "logs"]
+
+
+@pytest.mark.parametrize("mark", ['{"mine": 1}', '{"holdfast_demo": true}', "[]", ""])
+def test_a_mark_that_may_be_anybodys_lets_nobody_delete(tmp_path: Path, mark: str) -> None:
+    (tmp_path / MARK).write_text(mark)
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for touch in (Place(tmp_path).clear, Place(tmp_path).locked):
+        with pytest.raises(NotSupported, match="name another folder"):
+            touch()
+    assert sorted(each.name for each in tmp_path.iterdir()) == [MARK, "thesis.txt"]
+
+
+def test_a_second_demo_in_a_folder_is_refused(tmp_path: Path) -> None:
+    with Place(tmp_path / "demo").locked(), pytest.raises(Locked, match="the demo in"):
+        Place(tmp_path / "demo").locked()
+    Place(tmp_path / "demo").clear()
 
 
 def test_without_pyspark_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import typer
 
+from holdfast.cli import words
 from holdfast.cli.results import LINES, Envelope, Failure
 from holdfast.errors import Corrupt, HoldfastError, NotSupported, in_words, readable
 
@@ -76,42 +78,69 @@ def reflowed(text: str) -> str:
 def finish(command: str, as_json: bool, work: Callable[[], Answer]) -> NoReturn:
     """Do the work, say what came of it, and end the process with the exit code that it deserves."""
     try:
-        code = _answered(command, as_json, work)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `holdfast ls | head`: whoever read has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = Exit.GOOD
+        found: Answer | Failed = work()
+    except (typer.Exit, typer.Abort):
+        raise
+    except BaseException as error:  # a program that is run may raise anything
+        found = _failure(error)
+    code = found.code if isinstance(found, Failed) else Exit.FOUND if found.found else Exit.GOOD
+    try:
+        _say(command, as_json, code, found)
+    except Exception as error:
+        code = _unsaid(error, code)
     raise typer.Exit(code)
 
 
-def _answered(command: str, as_json: bool, work: Callable[[], Answer]) -> Exit:
-    try:
-        answer = work()
-        code = Exit.FOUND if answer.found else Exit.GOOD
-        if as_json:
-            _print(Envelope(command=command, exit=code, repository=answer.repository, result=answer.result), command)
-        else:
-            answer.show(console())
-        return code
-    except BrokenPipeError:
-        raise
-    except (typer.Exit, typer.Abort):
-        raise
-    except KeyboardInterrupt:
-        return _failed(command, as_json, Exit.INTERRUPTED, Failure(kind="Interrupted", message="interrupted", next=""))
-    except Cut as cut:
-        return _failed(command, as_json, cut.code, Failure(kind="Cut", message=cut.message, next=cut.next_step))
-    except HoldfastError as error:
-        code = exit_code(error)
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What went wrong, and what it ends the process with."""
+
+    code: Exit
+    failure: Failure
+
+
+def _failure(error: BaseException) -> Failed:
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == Exit.INTERRUPTED):
+        return Failed(Exit.INTERRUPTED, Failure(kind="Interrupted", message="interrupted", next=""))
+    if isinstance(error, Cut):
+        return Failed(error.code, Failure(kind="Cut", message=error.message, next=error.next_step))
+    if isinstance(error, HoldfastError):
         next_step, trace = error.next_step.format(e=error), getattr(error, "trace", None)
-        return _failed(command, as_json, code, Failure(type(error).__name__, readable(error.summary), next_step, trace))
-    except Exception as error:
-        if os.environ.get(DEBUG):
-            traceback.print_exc()
-        advice = f"run it again with {DEBUG}=1 for the traceback, and report it: this is a defect"
-        if isinstance(error, OSError):
-            advice = "mend the storage (space, rights), then try again"
-        return _failed(command, as_json, Exit.FAILED, Failure(type(error).__name__, in_words(error), advice))
+        told = Failure(type(error).__name__, readable(error.summary), readable(next_step), trace and readable(trace))
+        return Failed(exit_code(error), told)
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
+    advice = f"run it again with {DEBUG}=1 for the traceback, and report it: this is a defect"
+    if isinstance(error, BrokenPipeError):
+        advice = "let somebody read what it prints, or send it to a file"
+    elif isinstance(error, OSError):
+        advice = "mend the storage (space, rights), then try again"
+    return Failed(Exit.FAILED, Failure(type(error).__name__, in_words(error), advice))
+
+
+def _say(command: str, as_json: bool, code: Exit, found: Answer | Failed) -> None:
+    if isinstance(found, Failed):
+        if as_json:
+            print_document(Envelope(command=command, exit=code, error=found.failure), command)
+        else:
+            _tell(found.failure)
+    elif as_json:
+        print_document(Envelope(command=command, exit=code, repository=found.repository, result=found.result), command)
+    else:
+        found.show(console())
+    sys.stdout.flush()
+
+
+def _unsaid(error: Exception, code: Exit) -> Exit:
+    """End where the answer could not be printed; one that nobody reads to its end is good all the same."""
+    reason = _failure(error)
+    with contextlib.suppress(Exception):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor is it tried again when Python ends
+    if isinstance(error, BrokenPipeError):
+        return code
+    with contextlib.suppress(Exception):
+        _tell(reason.failure)
+    return Exit.FAILED
 
 
 def exit_code(error: HoldfastError) -> Exit:
@@ -119,31 +148,44 @@ def exit_code(error: HoldfastError) -> Exit:
     return Exit.FOUND if isinstance(error, Corrupt) else Exit.FAILED
 
 
-def _failed(command: str, as_json: bool, code: Exit, failure: Failure) -> Exit:
-    if as_json:
-        _print(Envelope(command=command, exit=code, error=failure), command)
-        return code
+def _tell(failure: Failure) -> None:
+    from rich.text import Text  # noqa: PLC0415 - not for those who want JSON
+
     errors = console(stderr=True)
     if failure.trace:
-        errors.print(readable(failure.trace), markup=False, highlight=False, soft_wrap=True)
-    errors.print("[bold red]error:[/] ", end="")
-    errors.print(failure.message, markup=False, highlight=False, soft_wrap=True)
+        errors.print(Text(failure.trace), soft_wrap=True)
+    message = Text.assemble(("error: ", "bold red"), words.harmless(failure.message), (f" [{failure.kind}]", "dim"))
+    errors.print(message, soft_wrap=True)
     if failure.next:
-        errors.print("[bold]next:[/]  ", end="")
-        errors.print(failure.next, markup=False, highlight=False, soft_wrap=True)
-    return code
+        errors.print(Text.assemble(("next:  ", "bold"), words.harmless(failure.next)), soft_wrap=True)
+    sys.stderr.flush()
 
 
-def _print(document: Envelope, command: str) -> None:
-    data = msgspec.json.encode(document)
-    sys.stdout.write((data if command in LINES else msgspec.json.format(data, indent=2)).decode() + "\n")
+def print_document(document: Envelope, command: str) -> None:
+    """Print one document as JSON, which is UTF-8 whatever the terminal speaks."""
+    try:
+        data = msgspec.json.encode(document)
+    except UnicodeEncodeError:  # a name of the file system that is no text
+        data = msgspec.json.encode(_readable(msgspec.to_builtins(document)))
+    sys.stdout.flush()
+    sys.stdout.buffer.write((data if command in LINES else msgspec.json.format(data, indent=2)) + b"\n")
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_readable(name): _readable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_readable(each) for each in value]
+    return readable(value) if isinstance(value, str) else value
 
 
 def approved(command: str, *, yes: bool, as_json: bool, show: Callable[[Console], None]) -> None:
     """Show a plan and ask whether to go on; raise where nobody is there to be asked."""
     if yes:
+        if not as_json:
+            show(console())
         return
-    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if as_json or not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
         why = "nobody is there to be asked"
         do = f"look at the plan with `holdfast {command} --dry-run`, then add --yes"
         raise NotSupported(what=f"`holdfast {command}` without --yes", why=why, do=do)

@@ -11,7 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 import holdfast
-from holdfast.cli.answers import Answer, verb
+from holdfast.cli.answers import Answer, Exit, print_document, verb
+from holdfast.cli.results import Envelope, Failure
 
 HELP = """Checkpoints that hold, for PySpark streaming pipelines.
 
@@ -118,3 +119,22 @@ app = typer.Typer(
     context_settings=_SETTINGS,
 )
 app.callback()(_before)
+
+
+def run_app(typed: list[str]) -> int:
+    """Run what was typed; return the exit code. Wrong use is a document too, where JSON is asked for."""
+    if "--json" not in typed:
+        app(typed)
+    try:
+        return int(app(typed, standalone_mode=False) or 0)
+    except (typer.Abort, EOFError):
+        return Exit.FAILED
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer's own way to say that it was used wrongly
+            raise
+        known = [word for word in typed if word in VERBS]
+        failure = Failure(
+            "UsageError", error.format_message(), f"holdfast {' '.join(known[:1])} --help".replace("  ", " ")
+        )
+        print_document(Envelope(command=known[0] if known else "", exit=Exit.FAILED, error=failure), "")
+        return Exit.FAILED

@@ -120,7 +120,9 @@ def _show_verifications(console: Console, found: list[Verification]) -> None:
             )
     if any(not each.ok for each in found):
         sound = [each.checkpoint for each in found if each.ok]
-        advice = f"restore from {sound[-1]}" if sound else "see which one is sound with `holdfast verify --all`"
+        advice = (
+            f"go by a sound one: holdfast show {sound[-1]}" if sound else "see which are sound: holdfast verify --all"
+        )
         console.print(f"next: put the files back from a copy, or {advice}")
 
 

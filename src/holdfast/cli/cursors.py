@@ -48,7 +48,9 @@ SHAPES = {"cursor ls": CursorLs, "cursor show": CursorShow}
 
 
 def cursor_ls(repo: Repo = None, as_json: Json = False) -> Answer:
-    """List the cursors of a repository. Exits with 1 where one is damaged.
+    """List the cursors of a repository.
+
+    Exits with 1 where one is damaged.
 
     [bold]Example[/]
 
@@ -80,6 +82,8 @@ def cursor_show(
     as_json: Json = False,
 ) -> Answer:
     """Show one cursor: its position, its region and its log, and who reads by it now.
+
+    With `--log` it is also told how many events the log has after it.
 
     [bold]Examples[/]
 

@@ -75,7 +75,7 @@ def demo(
     folder: Annotated[
         Path | None, typer.Argument(metavar="FOLDER", help="Where to write. Else ./holdfast-demo.", show_default=False)
     ] = None,
-    fast: Annotated[bool, typer.Option("--fast", help="Fewer kills: under a minute.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Fewer kills: about a minute.")] = False,
     kills: Annotated[int | None, typer.Option(metavar="N", help="How often to kill each job.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Draw the same orders and moments again.")] = None,
     as_json: Json = False,

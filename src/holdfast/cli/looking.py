@@ -17,7 +17,7 @@ from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
 from holdfast.cli.tables import Rows, fields
 from holdfast.cli.target import located, pipelines, roots, shown
 from holdfast.doubt import Doubt, in_doubt
-from holdfast.errors import RepositoryMissing
+from holdfast.errors import Corrupt, RepositoryMissing, UnsupportedVersion
 from holdfast.manifest import Manifest, StreamCut
 from holdfast.repository import (
     Checkpoints,
@@ -77,6 +77,7 @@ class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
     where: str  # the folder of its repository
     holder: Holder | None  # null where it does not run on this machine
     checkpoints: list[CheckpointLine]  # oldest first; attempts that were given up only with `--all`
+    damaged: str | None = None  # why it cannot be told whose repository it is
 
 
 class Ls(msgspec.Struct, frozen=True):
@@ -152,8 +153,9 @@ def ls(
         holdfast ls --last 5
         holdfast ls --json | jq '.result.pipelines[].checkpoints[-1].checkpoint'
     """
-    found = [_listing(LocalRepository(each), last, every) for each in _folders(repo)]
-    damaged = any(line.status is Status.DAMAGED for each in found for line in each.checkpoints)
+    folders = _folders(repo)
+    found = [_listing(LocalRepository(each), last, every, alone=len(folders) == 1) for each in folders]
+    damaged = any(each.damaged or any(line.status is Status.DAMAGED for line in each.checkpoints) for each in found)
 
     def show(console: Console) -> None:
         for number, each in enumerate(found):
@@ -172,8 +174,22 @@ def _folders(repo: str | None) -> list[Path]:
     raise RepositoryMissing(key=KEY, where=str(roots(repo)[0]))
 
 
-def _listing(repository: LocalRepository, last: int | None, every: bool) -> PipelineListing:
-    identity = Identity.load(repository)
+def _listing(repository: LocalRepository, last: int | None, every: bool, *, alone: bool) -> PipelineListing:
+    try:
+        identity = Identity.load(repository)
+    except (Corrupt, UnsupportedVersion) as error:
+        if alone:
+            raise
+        name = Path(repository.where).name  # the others are there to be seen all the same
+        return PipelineListing(
+            pipeline=name,
+            uid="",
+            timeline=0,
+            where=repository.where,
+            holder=None,
+            checkpoints=[],
+            damaged=error.summary,
+        )
     found = [each for each in Checkpoints(repository).all() if every or each.status is not Status.ABORTED]
     return PipelineListing(
         pipeline=identity.pipeline,
@@ -203,9 +219,13 @@ def holder_of(repository: LocalRepository) -> Holder | None:
 def _show_listing(console: Console, listing: PipelineListing) -> None:
     running = _running(listing.holder)
     console.print(Text.assemble((listing.pipeline, "bold"), f"  timeline {listing.timeline}  {running}"))
-    console.print(Text(shown(Path(listing.where)), "dim"), soft_wrap=True)
+    console.print(Text(words.harmless(shown(Path(listing.where))), "dim"), soft_wrap=True)
+    if listing.damaged:
+        console.print(Text(words.harmless(listing.damaged), "bold red"), soft_wrap=True)
+        return
     if not listing.checkpoints:
-        console.print("no checkpoint yet: run it with `holdfast run --checkpoint-every 30s`")
+        console.print("no checkpoint yet: start it with `holdfast run app.py:pipeline --checkpoint-every 30s`,")
+        console.print("or with checkpoint_every in its own program")
         return
     rows = Rows(
         *("id", "name", "status", "taken (UTC)", "age", "files", "size", "epochs"),
@@ -247,6 +267,8 @@ def show(
     as_json: Json = False,
 ) -> Answer:
     """Show a checkpoint: where each stream stood, what its sinks and its state hold.
+
+    Without an ID it is the newest of the current timeline.
 
     [bold]Examples[/]
 

@@ -9,9 +9,10 @@ import typer
 
 from holdfast.checked import checked_name
 from holdfast.cli.target import located
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadValue, HoldfastError
 from holdfast.repository import Checkpoints, Repository, Status
 
+_DIGITS = 20  # of 64 bits
 REPO_VARIABLE = "HOLDFAST_REPO"
 
 
@@ -52,6 +53,8 @@ def checkpoint_of(repository: Repository, name: str) -> int | str:
     """Return what a user's word means: an id where it is a number, unless only a savepoint has that name."""
     if not (name.isascii() and name.isdecimal()):
         return checked_name("savepoint", name)
+    if len(name) > _DIGITS:
+        raise BadValue(what="checkpoint", value=name, why="no id has so many digits")
     number = int(name)
     found = Checkpoints(repository).all()
     if any(each.checkpoint == number for each in found):

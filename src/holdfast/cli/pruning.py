@@ -98,7 +98,8 @@ def _show_plan(console: Console, plan: PrunePlan) -> None:
     for name, why in plan.keeps.items():
         rows.add(str(name), Text("stays", "green"), why)
     for number in plan.leftovers:
-        rows.add(str(number), Text("closed", "yellow"), "an attempt that was left unfinished")
+        if number not in plan.keeps:
+            rows.add(str(number), Text("closed", "yellow"), "an attempt that was left unfinished")
     if plan.drops or plan.keeps or plan.leftovers:
         rows.print(console)
     garbage = f"{words.number(len(plan.garbage))}, {words.size(plan.garbage_bytes)}"

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _SAMPLE_S = 0.5
 _STOPPING = "stopping at the end of each stream's epoch; Ctrl-C once more ends it at once"
+_ENDING = "a stream gave up: the others end at the end of their epochs"
 SHAPES, STEPS = runresults.SHAPES, runresults.STEPS
 
 
@@ -145,11 +146,21 @@ def _terminable() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as ended:
+        if isinstance(ended, SystemExit) and ended.code != Exit.TERMINATED:
+            why = f"a function of it called sys.exit({_code(ended)})"
+            raise ProgramFailed(program="the program", why=why, trace=trace_of(ended)) from ended
         terminated = isinstance(ended, _Terminated | SystemExit)
         code = Exit.TERMINATED if terminated else Exit.INTERRUPTED
         raise Cut(code, "it was ended at once", "run it again: it first finishes what was under way") from ended
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _code(ended: SystemExit) -> str:
+    try:
+        return "" if ended.code is None else repr(ended.code)
+    except Exception:  # an object of the program's may refuse to be shown
+        return "..."
 
 
 @dataclass
@@ -239,7 +250,8 @@ class Course:
             self._next_line = now + self.interval_s
         if handle.stopping and not self._stopping:
             self._stopping = True
-            self.report.phase(_STOPPING)
+            failed = any(each.state == "failed" for each in handle.status().streams.values())
+            self.report.phase(_ENDING if failed else _STOPPING)
             self._note("stopping")
         if now >= self._next_sample:
             self._next_sample = now + _SAMPLE_S

@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.words import harmless
+
 NARROW = 100  # columns of a terminal that is called narrow
 
 
@@ -20,7 +22,7 @@ class Rows:
 
     def add(self, *cells: str | Text) -> None:
         """Add a row."""
-        self._rows.append(tuple(each if isinstance(each, Text) else Text(each) for each in cells))
+        self._rows.append(tuple(each if isinstance(each, Text) else Text(harmless(each)) for each in cells))
 
     def print(self, console: Console) -> None:
         """Print what there is."""
@@ -54,9 +56,9 @@ def fields(console: Console, pairs: list[tuple[str, str | Text]], indent: int = 
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")
         for name, value in pairs:
-            grid.add_row(Text(" " * indent + name, "dim"), value if isinstance(value, Text) else Text(value))
+            grid.add_row(Text(" " * indent + name, "dim"), value if isinstance(value, Text) else Text(harmless(value)))
         console.print(grid)
         return
     for name, value in pairs:
-        text = value if isinstance(value, Text) else Text(value)
+        text = value if isinstance(value, Text) else Text(harmless(value))
         console.print(Text.assemble(" " * indent, (f"{name:{width}}", "dim"), "  ", text), soft_wrap=True)

@@ -51,5 +51,8 @@ def located_cursors(repo: str | None) -> LocalRepository:
 
 def shown(path: Path) -> str:
     """Return a path as one would type it here."""
-    near = os.path.relpath(path)
+    try:
+        near = os.path.relpath(path)
+    except OSError:  # the folder that we are in is gone
+        return str(path)
     return near if not near.startswith("..") else str(path)

@@ -29,6 +29,8 @@ SHAPES = {"version": Version}
 def version(as_json: Json = False) -> Answer:
     """Say which version this is, and what it works with.
 
+    A package that is not installed is named too: what needs it cannot be used here.
+
     [bold]Example[/]
 
         holdfast version --json

@@ -10,6 +10,7 @@ from holdfast.errors import BadValue
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_UNSEEN = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SPANS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -21,6 +22,11 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     raise AssertionError
+
+
+def harmless(text: str) -> str:
+    """Return text that cannot colour, move or turn round what a terminal shows: such signs are written out."""
+    return _UNSEEN.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
 
 
 def bytes_of(what: str, text: str) -> int:

@@ -20,9 +20,13 @@ from typing import Any
 from holdfast.demo.outputs import Outputs
 from holdfast.errors import NotSupported
 from holdfast.repository.files import failing_as
+from holdfast.repository.oslock import OsLock
 
 DEFAULT = Path("holdfast-demo")
 MARK = "demo.json"
+LOCK = "demo.lock"
+_SAYS = "holdfast_demo"  # what the mark must say: a name alone may be anybody's
+_OURS = frozenset({MARK, LOCK, "input", "products.json", "checkpoints", "holdfast", "plain", "logs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +63,42 @@ class Place:
         """Return what a job's worker says into, in its so-many-th life."""
         return self.folder / "logs" / f"{job}-{life}.log"
 
+    def locked(self) -> OsLock:
+        """Make the folder and keep a second demo out of it: `Locked`. What is not a demo's is refused."""
+        with failing_as("make", str(self.folder)):
+            self._names()
+            self.folder.mkdir(parents=True, exist_ok=True)
+        return OsLock.acquire(self.folder / LOCK, f"the demo in {self.folder}")
+
     def clear(self, **about: Any) -> None:
         """Make the folder, empty but for its mark; a former demo in it is replaced, anything else refused."""
         with failing_as("make", str(self.folder)):
-            if self.folder.exists() and not (self.folder / MARK).is_file():
-                if not self.folder.is_dir() or any(self.folder.iterdir()):
-                    why = "something is there that is not a demo's"
-                    do = "name another folder, or an empty one"
-                    raise NotSupported(what=f"a demo in {self.folder}", why=why, do=do)
-            elif self.folder.exists():
-                self._remove()
+            for name in self._names() - {MARK, LOCK}:  # the mark stays: cut off, it can be done again
+                path = self.folder / name
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / MARK).write_text(json.dumps(about) + "\n")
+            (self.folder / MARK).write_text(json.dumps({_SAYS: True, **about}) + "\n")
             (self.folder / "logs").mkdir()
 
-    def _remove(self) -> None:
-        """Remove what a former demo left, its mark last: cut off, it can be done again."""
-        for each in self.folder.iterdir():
-            if each.is_dir() and not each.is_symlink():
-                shutil.rmtree(each)
-            elif each.name != MARK:
-                each.unlink()
+    def _names(self) -> set[str]:
+        """Return the names in the folder; refuse those that no demo made."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise self._refused("it is no folder")
+        names = {each.name for each in self.folder.iterdir()} if self.folder.exists() else set()
+        if names - {LOCK} and not self._is_marked():
+            raise self._refused("something is there that is not a demo's")
+        if strange := sorted(names - _OURS):
+            raise self._refused(f"beside a former demo there is {strange[0]!r}")
+        return names
+
+    def _is_marked(self) -> bool:
+        try:
+            return bool(json.loads((self.folder / MARK).read_text()).get(_SAYS))
+        except (OSError, ValueError, AttributeError):
+            return False
+
+    def _refused(self, why: str) -> NotSupported:
+        return NotSupported(what=f"a demo in {self.folder}", why=why, do="name another folder, or an empty one")

@@ -85,12 +85,17 @@ def demo(folder: Path | None, *, fast: bool, seed: int | None, kills: int | None
     Input and moments come from the seed; where a kill strikes inside an epoch is still up to the machine. Interrupted,
     by Ctrl-C or SIGTERM, it ends its workers and exits with 130. A worker that fails by itself is `DemoFailed`.
     """
-    began = time.monotonic()
     seed = random.randrange(10_000) if seed is None else seed
     most = 1 if fast else MOST_SIGHTINGS
     strikes = draw(seed, _checked_kills(kills, fast=fast), most)
     needs.require()
     place = Place((folder or DEFAULT).absolute())
+    with place.locked():
+        return _shown(place, strikes, seed, most, console)
+
+
+def _shown(place: Place, strikes: tuple[Strike, ...], seed: int, most: int, console: Console) -> Outcome:
+    began = time.monotonic()
     files = most * (len(strikes) + 1) + 2  # more than a life uses up before its kill: the next one needs work too
     orders = generate(seed, files, _EVENTS_PER_FILE)
     place.clear(seed=seed, kills=len(strikes))

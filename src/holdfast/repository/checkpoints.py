@@ -26,10 +26,9 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from holdfast.barrier import BarrierFlags
-from holdfast.checked import checked_name, checked_positive
+from holdfast.checked import checked_name, checked_positive, is_name
 from holdfast.errors import (
     AlreadyExists,
-    BadName,
     CheckpointDamaged,
     CheckpointFailed,
     CheckpointMissing,
@@ -440,7 +439,7 @@ class Checkpoints:
         return [name for name, size in zip(names, there.values(), strict=True) if size is not None]
 
     def _savepoint_names(self) -> list[str]:
-        return [name for name in self._folders(SAVEPOINTS) if _is_name(name)]
+        return [name for name in self._folders(SAVEPOINTS) if is_name(name)]
 
     def _folders(self, folder: str) -> list[str]:
         return [name.removesuffix("/") for name in self.repository.list(folder) if name.endswith("/")]
@@ -464,10 +463,3 @@ def _misplaced(found: Manifest | Head, checkpoint: int | str, timeline: int) -> 
     if found.savepoint is None and timeline and found.timeline != timeline:
         return f"its manifest is that of timeline {found.timeline}"
     return None if found.checkpoint_id == checkpoint else f"its manifest is that of checkpoint {found.checkpoint_id}"
-
-
-def _is_name(name: str) -> bool:
-    try:
-        return bool(checked_name("savepoint", name))
-    except BadName:  # something that a person has put there
-        return False

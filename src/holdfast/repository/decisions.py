@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from holdfast.checked import is_name
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import EpochClosed, NotFound, RecordCorrupt
 from holdfast.repository.base import Repository, checked_repository
@@ -125,7 +126,7 @@ def stream_folder(stream: str, timeline: int) -> str:
 def streams_of(repository: Repository, timeline: int) -> list[str]:
     """Return the names of the streams that a timeline has, sorted."""
     names = repository.list(f"timelines/{timeline}/streams")
-    return [name.removesuffix("/") for name in names if name.endswith("/")]
+    return [name.removesuffix("/") for name in names if name.endswith("/") and is_name(name.removesuffix("/"))]
 
 
 def _folder(stream: str, timeline: int) -> str:

@@ -16,8 +16,11 @@ import time
 import uuid
 from collections.abc import Callable
 
+import msgspec
+
 from holdfast.errors import Closed, Fenced, LeaseTaken, NotFound, RecordCorrupt, UnsupportedVersion
 from holdfast.repository.base import Lock, Repository, checked_repository
+from holdfast.repository.oslock import OsLock
 from holdfast.seal import Record
 
 FOLDER = "lease"
@@ -156,7 +159,11 @@ def held_lease(repository: Repository) -> LeaseRecord | None:
 
     Not promised for a `shared` one, which no lock holds: whether its holder lives cannot be told from here.
     """
-    return None if repository.locked_by(LOCK) is None else newest_lease(repository)
+    pid = repository.locked_by(LOCK)
+    record = None if pid is None else newest_lease(repository)
+    if record is None or not pid or record.host != socket.gethostname() or OsLock.lives(record.pid):
+        return record
+    return msgspec.structs.replace(record, pid=pid)  # it holds the lock, and has not yet written its own record
 
 
 def _key(number: int) -> str:

@@ -98,6 +98,11 @@ class OsLock:
         finally:
             os.close(descriptor)
 
+    @staticmethod
+    def lives(pid: int) -> bool:
+        """Whether there is such a process on this machine."""
+        return _lives(pid)
+
     @property
     def held(self) -> bool:
         """Whether this process still has it."""
@@ -155,9 +160,19 @@ def _holder(descriptor: int) -> int:
     if kind == fcntl.F_UNLCK:
         return 0
     if pid > 0:
-        return int(pid)  # a lock of the older kind: the system knows
+        return _driver(int(pid))  # a lock of the older kind: the system knows
     written = os.pread(descriptor, 20, 0).strip()
     return int(written) if written.isdigit() and _lives(int(written)) else 0
+
+
+def _driver(pid: int) -> int:
+    """Return the Python that a JVM works for, where it was started by one: that is the process to stop."""
+    try:
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        python = b"python" in Path(f"/proc/{parent}/cmdline").read_bytes().partition(b"\0")[0]
+    except (OSError, ValueError, IndexError):
+        return pid
+    return parent if python else pid
 
 
 def _lives(pid: int) -> bool:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checked import checked_seconds, checked_type
 from holdfast.epoch import Reach, unwatched
-from holdfast.errors import CompactionOutdated, HoldfastError, Locked, NotSupported, SinkMissing
+from holdfast.errors import CompactionOutdated, HoldfastError, Locked, NotSupported, SinkMissing, StorageFailed
 from holdfast.repository import Checkpoints, History, Identity, Lease, Repository, newest_lease
 from holdfast.repository.files import make_folder, sync_all, sync_folder
 from holdfast.repository.oslock import OsLock
@@ -64,6 +64,7 @@ BUSY_S = 30.0
 GRACE_S = 10.0
 _SCRATCH = "scratch"
 _PATIENCE_S = 2.0
+_TRIES = 10
 Progress = Callable[[str], object]
 
 
@@ -180,9 +181,7 @@ class _Work:
         """Be the only compaction here. An ordinary failure clears up behind itself; a kill cannot."""
         if not self.root.is_dir():
             raise SinkMissing(path=str(self.root), why="there is no such folder")
-        make_folder(self.work)
-        lock = OsLock.acquire(self.work / LOCK, f"the compaction of {self.root}")
-        with lock:
+        with self._lock():
             self.clear(grace_s)
             try:
                 yield
@@ -195,6 +194,17 @@ class _Work:
                     if names_in(self.work) == [LOCK]:
                         (self.work / LOCK).unlink()  # whoever waits for it finds that it is another by then
                         self.work.rmdir()
+
+    def _lock(self) -> OsLock:
+        """Take the lock of compactions; one that ends at this moment removes the folder that it is in."""
+        for _ in range(_TRIES):
+            make_folder(self.work)
+            try:
+                return OsLock.acquire(self.work / LOCK, f"the compaction of {self.root}")
+            except StorageFailed:
+                if self.work.exists():
+                    raise
+        raise Locked(what=f"the compaction of {self.root}", pid=0)
 
     def grace(self, grace_s: float) -> float:
         """Return how long what lies beside must stay: what was never swapped, nobody has listed."""

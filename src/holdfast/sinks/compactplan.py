@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.checked import checked_positive
-from holdfast.errors import BadValue, NotSupported, SinkForeign, SinkMissing
+from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkForeign, SinkMissing
 from holdfast.repository import Checkpoints, Identity, Repository, Status, Summary
 from holdfast.repository.files import local_path
 from holdfast.seal import plain
@@ -139,6 +139,16 @@ def plan_compact(
     if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < KEEP_LAST:
         raise BadValue(what="keep_last", value=keep_last, why=f"{KEEP_LAST} or more are due")
     folder = local_path("sink path", path)
+    while True:
+        before = _inode(folder)
+        try:
+            return _planned(repository, folder, target_bytes, keep_last)
+        except (SinkFailed, OSError):
+            if _inode(folder) == before:
+                raise  # else another compaction has swapped the folder while we looked: look again
+
+
+def _planned(repository: Repository, folder: Path, target_bytes: int, keep_last: int) -> CompactPlan:
     identity = Identity.load(repository)
     owner = _owner(folder, identity)  # 1
     layout, form = layout_and_format(owner.shape) or ("", "")
@@ -166,6 +176,13 @@ def plan_compact(
         notes=tuple(dict.fromkeys(notes)),
         blocked=blocked,
     )
+
+
+def _inode(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_ino
+    except OSError:
+        return None
 
 
 # --- pure ------------------------------------------------------------------------------------------------------------

@@ -134,4 +134,5 @@ def send_by_value(module: ModuleType) -> None:
 def hush() -> None:
     """Keep pyspark and py4j from printing each error as a page of their own: whoever catches it says it in a line."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)

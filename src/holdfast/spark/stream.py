@@ -19,11 +19,13 @@ from holdfast.epoch import Decision, Facts, Reach, State, unwatched
 from holdfast.errors import (
     HoldfastError,
     InDoubt,
+    Locked,
     NotSupported,
     QueryFailed,
     SinkBehind,
     SinkFailed,
     SinkForeign,
+    SinksChanged,
     StagedGone,
     Storage,
     StreamChanged,
@@ -33,7 +35,7 @@ from holdfast.manifest import Manifest
 from holdfast.policy import Backoff, RestartBudget
 from holdfast.recovery import RecoveryPlan, plan
 from holdfast.redaction import redacted
-from holdfast.repository import Decisions, GapRecord, Gaps, Identity, Lease, LocalRepository
+from holdfast.repository import Decisions, GapRecord, Gaps, History, Identity, Lease, LocalRepository
 from holdfast.repository.decisions import stream_folder
 from holdfast.seal import Record
 from holdfast.sinks.base import Key, Owner, Setting, Sink, checked_standing
@@ -220,6 +222,7 @@ class StreamRun:
                 self.name, decision, self._log.position(), self._holds(decision), new_sinks=self._accepts("sinks")
             )
             if decision is not None:
+                self._note_sinks(decision)
                 self._finish(decision, made)  # 4
             self._runner.recovered(decision, dict(made.stands))
             if self._runner.clear(made.decided + 1)[1] is None:  # 5
@@ -227,6 +230,20 @@ class StreamRun:
         self._watch.plan = made
         _log.log(logging.WARNING if made.finish or made.replays else logging.INFO, "%s", made.words())
         return made
+
+    def _note_sinks(self, decision: Decision) -> None:
+        """Write into the history that the user goes on with other sinks: one of them lacks what came before."""
+        before, now = set(Facts.of(decision).sinks), {sink.name for sink in self.spec.sinks}
+        if before == now:
+            return
+        facts = {"stream": self.name, "added": sorted(now - before), "removed": sorted(before - now)}
+        changed = SinksChanged(stream=self.name, added=tuple(facts["added"]), removed=tuple(facts["removed"]))
+        try:
+            History(self._run.repository).add(
+                "accept", f"{changed.summary}; after epoch {decision.attempt.epoch}", facts
+            )
+        except Locked:
+            _log.warning("%s; accepted, but somebody else is writing into the history", changed.summary)
 
     def _built(self) -> DataFrame:
         df = self._run.build(self.spec)
