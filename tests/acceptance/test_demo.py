@@ -123,10 +123,11 @@ def test_a_worker_that_fails_by_itself_ends_the_demo_with_its_last_words(tmp_pat
     products.unlink()  # what the jobs need is gone before Spark is up
     out, err = process.communicate()
     assert process.returncode == 2, out + err
-    assert "products.json" in err
-    assert "ended by itself with code 1" in err
-    assert "Next: read " in err
-    assert ".log" in err
+    failure = json.loads(out)["error"]
+    assert failure["kind"] == "DemoFailed"
+    assert "products.json" in failure["message"]
+    assert "ended by itself with code 1" in failure["message"]
+    assert ".log" in failure["next"]
     assert _workers(tmp_path) == []
 
 

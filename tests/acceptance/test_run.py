@@ -288,7 +288,9 @@ def test_no_java_is_said_in_a_line(app: Path) -> None:
     bare = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")}
     found = done(f"{app}:ticks", env={**bare, "PATH": str(app.parent)})
     assert found.returncode == 2
-    assert found.stderr.startswith("error: Spark needs Java 17 or newer: no `java` is on the PATH\nnext:  install one")
+    assert found.stderr.startswith(
+        "error: Spark needs Java 17 or newer: no `java` is on the PATH [JavaMissing]\nnext:  install one"
+    )
     found = done(f"{app}:ticks", env={**bare, "JAVA_HOME": str(app.parent)})
     assert "which has no bin/java" in found.stderr
     old = app.parent / "java11"

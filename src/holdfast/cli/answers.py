@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DEBUG = "HOLDFAST_DEBUG"
+_NO_CLASSES = ("Cut", "Interrupted")  # what happened to the process, not an error of the library
 _WIDE = 500  # of what is no terminal: nothing is cut off on its way into a file or a pipe
 
 
@@ -154,7 +155,8 @@ def _tell(failure: Failure) -> None:
     errors = console(stderr=True)
     if failure.trace:
         errors.print(Text(failure.trace), soft_wrap=True)
-    message = Text.assemble(("error: ", "bold red"), words.harmless(failure.message), (f" [{failure.kind}]", "dim"))
+    kind = f" [{failure.kind}]" if failure.kind not in _NO_CLASSES else ""
+    message = Text.assemble(("error: ", "bold red"), words.harmless(failure.message), (kind, "dim"))
     errors.print(message, soft_wrap=True)
     if failure.next:
         errors.print(Text.assemble(("next:  ", "bold"), words.harmless(failure.next)), soft_wrap=True)

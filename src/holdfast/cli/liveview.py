@@ -186,7 +186,8 @@ def _event_time(stream: RunStream, now_ms: int) -> str:
 
 def _line(text: str) -> str:
     """Return an error in one line, from where it begins to tell: the line is the stream's already."""
-    return " ".join(_KNOWN.sub("", readable(text)).split())
+    line = " ".join(_KNOWN.sub("", readable(text)).split())
+    return line.rpartition(" ... ")[2] if line.startswith("PythonException") else line  # its end tells, not its head
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------
