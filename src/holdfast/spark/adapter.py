@@ -36,9 +36,6 @@ _PACKAGE = "org.apache.spark.sql.execution.streaming"
 PROVIDER = f"{_STATE}.providerClass"
 _ROCKSDB = f"{_PACKAGE}.state.RocksDBStateStoreProvider"
 FAST_FILES = {FILE_MANAGER: f"{_PACKAGE}.checkpointing.FileSystemBasedCheckpointFileManager"}
-# Killed in its very first write, Spark leaves a temporary file, and refuses its folder ever after as another query's.
-# Whose folder it is, the lease and the decisions tell.
-ANY_FOLDER = {"spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false"}
 STATE = {
     PROVIDER: _ROCKSDB,
     f"{_STATE}.checkpointFormatVersion": "2",

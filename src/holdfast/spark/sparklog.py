@@ -1,4 +1,4 @@
-"""Spark's own checkpoint folder of one stream: read, and made durable; never edited.
+"""Spark's own checkpoint folder of one stream: read, and made durable; never edited once a batch was begun.
 
 Spark syncs none of its files. Before a decision names a batch, `harden` makes durable what replaying it will need.
 """
@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,21 @@ class SparkLog:
     def position(self) -> SparkPosition:
         """Tell how far the logs go."""
         return SparkPosition(str(self.folder), self._last("offsets"), self._last("commits"))
+
+    def clear_unbegun(self) -> None:
+        """Remove what a start left that was killed before its first batch was noted.
+
+        Spark leaves a temporary file of it, and refuses the folder ever after as another query's. No batch was begun,
+        so nothing can be lost. Spark's own setting against that check is read from a session that others change.
+        """
+        position = self.position()
+        if position.offsets or position.commits:
+            return
+        with failing_as("clear", str(self.folder)):
+            for log in ("offsets", "commits"):
+                for path in self.folder.glob(f"{log}/.*"):
+                    path.unlink(missing_ok=True)
+            shutil.rmtree(self.folder / "state", ignore_errors=True)
 
     def offsets(self, batch: int) -> Offsets:
         """Read an entry of the offset log."""

@@ -218,6 +218,8 @@ class StreamRun:
             self._runner = self._new_runner(stateful)
         while True:
             decision = self._decisions.newest(self.name, self._timeline)  # 3
+            if decision is None:
+                self._log.clear_unbegun()
             made = plan(
                 self.name, decision, self._log.position(), self._holds(decision), new_sinks=self._accepts("sinks")
             )
@@ -265,7 +267,7 @@ class StreamRun:
         if first.output_mode != mode:
             what = f"the output mode of stream {self.name!r}"
             raise StreamChanged(what=what, before=repr(first.output_mode), now=repr(mode))
-        settings = {**first.settings, **adapter.ANY_FOLDER, adapter.RETAIN: str(self._run.retain)}
+        settings = {**first.settings, adapter.RETAIN: str(self._run.retain)}
         if not self._run.shared:
             settings |= adapter.FAST_FILES  # under our lock nobody else writes there
         return settings
