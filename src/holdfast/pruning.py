@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checked import checked_type
 from holdfast.epoch import Reach, unwatched
-from holdfast.errors import Locked, PlanOutdated
+from holdfast.errors import PlanOutdated
 from holdfast.policy import Retention
 from holdfast.repository import Checkpoints, History, Identity, Lease, Repository, Status, Summary, held_key, place_of
 from holdfast.repository.checkpoints import OBJECTS
@@ -42,7 +42,6 @@ POINTS = {
 }
 _OBJECT = re.compile(r"[0-9a-f]{64}")
 _BATCH = 100
-_PATIENCE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,25 +239,12 @@ def _objects(repository: Repository) -> Iterator[str]:
 
 
 def _record(repository: Repository, plan: PrunePlan, why: str) -> None:
-    """Write a prune into the history. Somebody else may write into it at this moment: wait a little."""
+    """Write a prune into the history."""
     facts = {key: value for key, value in plan.data().items() if key in _FACTS}
-    _patiently(lambda: History(repository).add("prune", why, facts))
+    History(repository).add("prune", why, facts)
 
 
 _FACTS = ("timeline", "retention", "drops", "garbage", "garbage_bytes", "leftovers", "blocked")
-
-
-def _patiently(act: Callable[[], object]) -> None:
-    until = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            act()
-        except Locked:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.01)
-        else:
-            return
 
 
 def _now_ms() -> int:

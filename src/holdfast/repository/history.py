@@ -16,12 +16,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import NotFound, RecordCorrupt
-from holdfast.repository.base import Repository, checked_repository
+from holdfast.errors import Locked, NotFound, RecordCorrupt
+from holdfast.repository.base import Lock, Repository, checked_repository
 from holdfast.seal import Record, SealBroken, digest_of
 
 KEY = "history.jsonl"
 LOCK = "history.lock"
+_PATIENCE_S = 2.0
+_PAUSE_S = 0.01
 
 
 class Entry(Record, frozen=True, kw_only=True):
@@ -43,8 +45,8 @@ class History:
         self._clock = clock
 
     def add(self, what: str, why: str = "", facts: dict[str, Any] | None = None, who: str | None = None) -> Entry:
-        """Add an entry durably. A second process that adds one at the same moment gets `Locked`."""
-        with self._repository.lock(LOCK):
+        """Add an entry durably. A process that adds one at the same moment is waited for, then it is `Locked`."""
+        with self._locked():
             lines = self._lines()
             previous = _checked(lines)
             entry = Entry(
@@ -57,6 +59,16 @@ class History:
             )
             self._repository.put(KEY, b"".join(line + b"\n" for line in [*lines, entry.sealed(one_line=True)]))
         return entry
+
+    def _locked(self) -> Lock:
+        until = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return self._repository.lock(LOCK)
+            except Locked:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(_PAUSE_S)
 
     def entries(self) -> list[Entry]:
         """Return all entries, oldest first, or raise `RecordCorrupt` naming the line."""

@@ -63,7 +63,6 @@ POINTS = {
 BUSY_S = 30.0
 GRACE_S = 10.0
 _SCRATCH = "scratch"
-_PATIENCE_S = 2.0
 _TRIES = 10
 Progress = Callable[[str], object]
 
@@ -327,19 +326,10 @@ class _Work:
         return CompactionOutdated(path=str(self.root), why=why)
 
     def _record(self, result: Compacted, merges: Sequence[Merge]) -> None:
-        """Write it into the history. Somebody else may write into it at this moment: wait a little."""
+        """Write it into the history."""
         runs = [[m.folders[-1].timeline, m.folders[0].first, m.folders[-1].epoch] for m in merges]
         facts = {**result.data(), "stream": self.plan.stream, "runs": runs}
-        until = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                History(self.repository).add("compact", "", facts)
-            except Locked:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.01)
-            else:
-                return
+        History(self.repository).add("compact", "", facts)
 
 
 def _result(root: Path, merges: Sequence[Merge], after: Sequence[KeyRecord]) -> Compacted:
