@@ -38,8 +38,8 @@ def test_the_jvm_and_python_exclude_each_other_by_one_lock(spark: SparkSession, 
     assert lock is not None
     with pytest.raises(Locked) as caught:
         Lease.take(repository)
-    assert caught.value.pid == jvm.java.lang.ProcessHandle.current().pid()
-    assert caught.value.pid != os.getpid()
+    assert jvm.java.lang.ProcessHandle.current().pid() != os.getpid()
+    assert caught.value.pid == os.getpid()  # the Python that the JVM works for: that is who is to be stopped
     lock.release()
     with Lease.take(repository):
         assert channel.tryLock() is None

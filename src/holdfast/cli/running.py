@@ -248,11 +248,7 @@ class Course:
             self.report.phase("")
             self._note("started", status=self._status())
             self._next_line = now + self.interval_s
-        if handle.stopping and not self._stopping:
-            self._stopping = True
-            failed = any(each.state == "failed" for each in handle.status().streams.values())
-            self.report.phase(_ENDING if failed else _STOPPING)
-            self._note("stopping")
+        self._note_stop(handle)
         if now >= self._next_sample:
             self._next_sample = now + _SAMPLE_S
             self.report.sampled(self._status())
@@ -266,7 +262,16 @@ class Course:
             while True:
                 self.report.happened(self._events.get_nowait())
 
+    def _note_stop(self, handle: PipelineHandle) -> None:
+        if handle.stopping and not self._stopping:
+            self._stopping = True
+            failed = any(each.state == "failed" for each in handle.status().streams.values())
+            self.report.phase(_ENDING if failed else _STOPPING)
+            self._note("stopping")
+
     def _tell_rest(self) -> None:
+        if self._handle is not None:
+            self._note_stop(self._handle)  # it may have ended before anybody looked again
         self._tell()
         if self._handle is not None and self.progress:
             status = self._status()
