@@ -645,3 +645,30 @@ def test_records_of_earlier_versions_are_read() -> None:
     assert [len(run) for run in closed_runs(folders, {}, {})] == [2]
     folders = [EpochFolder(folder_name(1, 2), record, "x"), *(folder(1, epoch) for epoch in (3, 4, 5))]
     assert [len(run) for run in closed_runs(folders, {}, {})] == [1, 1]
+
+
+def test_planning_beside_a_compaction_raises_no_false_alarm(files: EpochFiles) -> None:
+    """The folder is swapped under the planner's feet again and again: it looks again."""
+    files.commit(*range(1, 9))
+    wrong: list[Exception] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            try:
+                plan_compact(files.repository, files.path)
+            except Exception as error:
+                wrong.append(error)
+
+    looking = [threading.Thread(target=look) for _ in range(2)]
+    for thread in looking:
+        thread.start()
+    try:
+        for start in range(9, 129, 4):
+            files.commit(*range(start, start + 4))
+            compact(files)
+    finally:
+        over.set()
+        for thread in looking:
+            thread.join()
+    assert wrong == []
