@@ -19,7 +19,7 @@ def main() -> None:
     """Run the command that the process was started with."""
     try:
         _require_streams()
-        from holdfast.cli.app import run_app  # noqa: PLC0415 - typer takes a tenth of a second
+        from holdfast.cli.app import run_app  # typer takes a tenth of a second
 
         code = run_app(sys.argv[1:])
     except KeyboardInterrupt:

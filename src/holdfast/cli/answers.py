@@ -150,7 +150,7 @@ def exit_code(error: HoldfastError) -> Exit:
 
 
 def _tell(failure: Failure) -> None:
-    from rich.text import Text  # noqa: PLC0415 - not for those who want JSON
+    from rich.text import Text  # not for those who want JSON
 
     errors = console(stderr=True)
     if failure.trace:
@@ -197,7 +197,7 @@ def approved(command: str, *, yes: bool, as_json: bool, show: Callable[[Console]
 
 def console(*, stderr: bool = False) -> Console:
     """Return where to print for people."""
-    from rich.console import Console  # noqa: PLC0415 - not for those who want JSON
+    from rich.console import Console  # not for those who want JSON
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE

@@ -124,7 +124,7 @@ app.callback()(_before)
 def run_app(typed: list[str]) -> int:
     """Run what was typed; return the exit code. Wrong use is a document too, where JSON is asked for."""
     if "--json" not in typed:
-        app(typed)
+        app(typed)  # ends the process by itself
     try:
         return int(app(typed, standalone_mode=False) or 0)
     except (typer.Abort, EOFError):
@@ -132,9 +132,8 @@ def run_app(typed: list[str]) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's own way to say that it was used wrongly
             raise
-        known = [word for word in typed if word in VERBS]
-        failure = Failure(
-            "UsageError", error.format_message(), f"holdfast {' '.join(known[:1])} --help".replace("  ", " ")
-        )
-        print_document(Envelope(command=known[0] if known else "", exit=Exit.FAILED, error=failure), "")
+        verb_typed = next((word for word in typed if word in VERBS), "")
+        next_step = " ".join(["holdfast", *filter(None, [verb_typed]), "--help"])
+        failure = Failure("UsageError", error.format_message(), next_step)
+        print_document(Envelope(command=verb_typed, exit=Exit.FAILED, error=failure), "")
         return Exit.FAILED

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from holdfast.cli import words
 from holdfast.cli.answers import Answer, console
-from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
+from holdfast.cli.options import CheckpointName, FirstName, Json, Repo, SecondName, checkpoint_of
 from holdfast.cli.tables import Rows, fields
 from holdfast.cli.target import located
 from holdfast.difference import Difference
@@ -131,8 +131,8 @@ def _reader(repository: LocalRepository, wanted: bool) -> Iterator[ReadData | No
     if not wanted:
         yield None
         return
-    from holdfast import read_data  # noqa: PLC0415 - Spark takes seconds, and may be missing
-    from holdfast.spark.session import borrowed  # noqa: PLC0415
+    from holdfast import read_data  # Spark takes seconds, and may be missing
+    from holdfast.spark.session import borrowed
 
     with borrowed() as spark:
         yield read_data(spark, repository)
@@ -144,8 +144,8 @@ def _bar(what: str, as_json: bool) -> Iterator[Progress | None]:
     if as_json or not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
-    from rich.progress import Progress as Bars  # noqa: PLC0415
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
 
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Bars(*columns, console=console(stderr=True), transient=True) as bars:
@@ -157,16 +157,16 @@ def _bar(what: str, as_json: bool) -> Iterator[Progress | None]:
 
 
 def diff(
-    a: CheckpointName = None,
-    b: CheckpointName = None,
+    a: FirstName = None,
+    b: SecondName = None,
     repo: Repo = None,
     keys: Annotated[bool, typer.Option("--keys", help="Count the keys of the state that changed. Needs Java.")] = False,
     as_json: Json = False,
 ) -> Answer:
     """Compare two checkpoints: offsets, rows, watermark, lag, sizes, settings.
 
-    With one ID it is compared with the newest, with none the newest with the one before it. Exits with 1 where they
-    differ, as diff does.
+    With A alone it is compared with the newest; with neither, the newest with the one before it. Exits with 1 where
+    they differ, as diff does.
 
     [bold]Examples[/]
 
@@ -178,8 +178,8 @@ def diff(
     first, second = _two(repository, a, b)
     found = compare(repository, first, second)  # before Spark takes its seconds
     if keys:
-        from holdfast import diff_keys  # noqa: PLC0415 - Spark takes seconds, and may be missing
-        from holdfast.spark.session import borrowed  # noqa: PLC0415
+        from holdfast import diff_keys  # Spark takes seconds, and may be missing
+        from holdfast.spark.session import borrowed
 
         with borrowed() as spark:
             found = diff_keys(spark, repository, first, second)

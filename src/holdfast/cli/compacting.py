@@ -148,7 +148,7 @@ def _plans(
 def _applied(
     repository: LocalRepository, plans: list[CompactPlan], *, grace_s: float, take_over: bool, quiet: bool
 ) -> dict[str, Done]:
-    from holdfast import apply_compact  # noqa: PLC0415 - Spark takes seconds, and may be missing
+    from holdfast import apply_compact  # Spark takes seconds, and may be missing
 
     said = console(stderr=True)
 
@@ -164,7 +164,7 @@ def _applied(
 
     if not any(plan.by_spark for plan in plans):
         return apply(None)
-    from holdfast.spark.session import borrowed  # noqa: PLC0415
+    from holdfast.spark.session import borrowed
 
     progress("starting Spark")
     with borrowed() as spark:

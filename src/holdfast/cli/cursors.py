@@ -128,8 +128,8 @@ def _line(repository: LocalRepository, name: str, log: str | None = None) -> Cur
 
 
 def _behind(path: str, identity: str | None, position: int | None, name: str) -> int:
-    from holdfast import EventLog  # noqa: PLC0415 - needs pyarrow; says so where it is missing
-    from holdfast.errors import CursorLogMismatch  # noqa: PLC0415
+    from holdfast import EventLog  # needs pyarrow; says so where it is missing
+    from holdfast.errors import CursorLogMismatch
 
     log = EventLog.open(path)
     if identity not in (None, log.identity):

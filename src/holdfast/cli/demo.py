@@ -93,7 +93,7 @@ def demo(
         holdfast demo --fast
         holdfast demo ./shop --kills 10 --seed 7
     """
-    from holdfast.demo.show import demo as run_demo  # noqa: PLC0415 - not for whoever only asks for help
+    from holdfast.demo.show import demo as run_demo  # not for whoever only asks for help
 
     said = console()
     said.quiet = as_json

@@ -46,6 +46,14 @@ CheckpointName = Annotated[
         autocompletion=checkpoint_names,
     ),
 ]
+FirstName = Annotated[
+    str | None,
+    typer.Argument(metavar="A", help="A checkpoint's id, or a savepoint's name.", autocompletion=checkpoint_names),
+]
+SecondName = Annotated[
+    str | None,
+    typer.Argument(metavar="B", help="What to compare it with. Else the newest.", autocompletion=checkpoint_names),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 

@@ -85,7 +85,7 @@ def _look(file: Path) -> str:
 def pipeline_of(target: Target, arguments: Sequence[str] = ()) -> Pipeline:
     """Load a program and return its pipeline."""
     kind = holdfast.Pipeline  # or MissingExtra
-    from holdfast.spark.pipeline import defining  # noqa: PLC0415 - pyspark takes its time, and need not be there
+    from holdfast.spark.pipeline import defining  # pyspark takes its time, and need not be there
 
     with defining(target.program), failing_as_theirs(target.program):
         module = _loaded(target, arguments)
@@ -143,7 +143,7 @@ def _require_no_argument(target: Target, function: Callable[..., Any]) -> None:
 
 
 def _loaded(target: Target, arguments: Sequence[str]) -> ModuleType:
-    from holdfast.spark.session import send_by_value  # noqa: PLC0415
+    from holdfast.spark.session import send_by_value
 
     sys.argv = [str(target.file or target.module), *arguments]
     folder = str(target.file.parent if target.file else Path.cwd())

@@ -98,7 +98,7 @@ def run(
     interval_s = seconds_of("--interval", interval)
     where = found(target)
     _ = holdfast.Pipeline  # or MissingExtra
-    from holdfast.spark.session import hush, require_java  # noqa: PLC0415
+    from holdfast.spark.session import hush, require_java
 
     require_java()
     hush()

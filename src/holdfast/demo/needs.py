@@ -12,6 +12,6 @@ def require() -> None:
     for module in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(module) is None:
             raise MissingExtra(extra="spark", module=module)
-    from holdfast.spark.session import require_java  # noqa: PLC0415 - it imports pyspark
+    from holdfast.spark.session import require_java  # it imports pyspark
 
     require_java()

@@ -55,13 +55,13 @@ class Outputs:
 
     def parquet_count(self) -> int:
         """Count the rows of the files that a reader of the folder sees, by their footers."""
-        import pyarrow.parquet as pq  # noqa: PLC0415 - an extra's, and slow to import
+        import pyarrow.parquet as pq  # an extra's, and slow to import
 
         return sum(pq.read_metadata(path).num_rows for path in self._files())
 
     def parquet_rows(self) -> Counter[Row]:
         """Return every row of every file that a reader of the folder sees."""
-        import pyarrow.parquet as pq  # noqa: PLC0415 - an extra's, and slow to import
+        import pyarrow.parquet as pq  # an extra's, and slow to import
 
         rows: Counter[Row] = Counter()
         for path in self._files():

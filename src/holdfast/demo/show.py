@@ -287,7 +287,7 @@ def _table(outcome: Outcome) -> Table:
 
 def _ids(repository: Path) -> list[int]:
     """List the checkpoints that can be compared."""
-    from holdfast.repository import Checkpoints, Status, open_repository  # noqa: PLC0415 - only at the end
+    from holdfast.repository import Checkpoints, Status, open_repository  # only at the end
 
     summaries = Checkpoints(open_repository(str(repository))).all()
     return [each.checkpoint for each in summaries if each.status is Status.RESTORABLE]

@@ -27,9 +27,14 @@ _JAVA = (
 )
 
 
-def _session() -> SparkSession:
+# Killed while it writes its very first offsets, plain Spark leaves a temporary file, and takes it for another query's
+# at the next start: it would refuse for ever. That is not what is shown here. Holdfast clears it.
+_OF_PLAIN = {"spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false"}
+
+
+def _session(job: str) -> SparkSession:
     """Start Spark on this machine, for a job that lives for seconds: starting fast counts more than running fast."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a while, and the watch must begin before
+    from pyspark.sql import SparkSession  # takes a while, and the watch must begin before
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
@@ -37,13 +42,11 @@ def _session() -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
-        # Killed while it writes its very first offsets, Spark leaves a temporary file, and takes it for another query's
-        # at the next start: it would refuse for ever. That is not what is shown here.
-        "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
         "spark.driver.memory": "640m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": _JAVA,
+        **(_OF_PLAIN if job == "plain" else {}),
     }
     builder = SparkSession.builder.master("local[2]").appName("holdfast demo")
     for name, value in settings.items():
@@ -59,11 +62,11 @@ def _end_with_parent() -> None:
 def main(job: str, folder: str) -> None:
     """Run a job until it has nothing to do."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    from holdfast.demo import job as pipeline  # noqa: PLC0415
-    from holdfast.demo import plain  # noqa: PLC0415
+    from holdfast.demo import job as pipeline
+    from holdfast.demo import plain
 
     runs = {"holdfast": pipeline.run, "plain": plain.run}
-    spark = _session()
+    spark = _session(job)
     spark.sparkContext.setLogLevel("ERROR")
     runs[job](spark, Place(Path(folder)))
     os._exit(0)  # all is written and closed; an orderly end of Java would only take time
