@@ -309,3 +309,30 @@ def test_no_pyspark_is_said_in_a_line(app: Path) -> None:
     )
     assert found.returncode == 2
     assert "pip install 'holdfast[spark]'" in found.stderr
+
+
+def test_a_function_that_leaves_by_sys_exit_was_ended_by_nobody(tmp_path: Path) -> None:
+    program = tmp_path / "leaving.py"
+    program.write_text(
+        f"""import sys, holdfast as hf
+pipeline = hf.Pipeline("leaving", root={str(tmp_path / "root")!r})
+@pipeline.stream(sinks=hf.FileSink({str(tmp_path / "out")!r}))
+def s(spark):
+    sys.exit(3)
+"""
+    )
+    process = started(str(program), "--once", "--json")
+    out, _ = process.communicate(timeout=PATIENCE_S)
+    failure = json.loads(out.splitlines()[-1])
+    assert (process.returncode, failure["error"]["kind"]) == (2, "ProgramFailed")
+    assert "sys.exit(3)" in failure["error"]["message"]
+
+
+def test_a_run_whose_reader_goes_away_ends_and_does_not_say_that_all_is_well(app: Path) -> None:
+    with started(f"{app}:ticks", "--interval", "500ms", "--json") as process:
+        read_until(process, '"event":"started"')
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stderr.read()
+    assert process.returncode == 2

@@ -23,7 +23,7 @@ from holdfast.errors import (
     SparkLogMismatch,
     StreamFailed,
 )
-from holdfast.repository import Gaps, Identity, LocalRepository
+from holdfast.repository import Gaps, History, Identity, LocalRepository
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline
@@ -160,11 +160,14 @@ def test_other_sinks_need_a_word(rig: Rig, tmp_path: Path) -> None:
         rig.run()
     assert "accept=['sinks']" in str(caught.value)
     rig.run(accept=("sinks",))
+    (told,) = History(LocalRepository(rig.repository)).entries()
+    assert (told.what, told.facts["removed"]) == ("accept", ["sqlite.rows"])
     assert rig.visible() == [sorted(rig.rows), [4]]
     assert removed.visible(rig.spark) == before
     rig.add(5)
     rig.run()  # they are the last decision's now
     assert rig.visible()[1] == [4, 5]
+    assert len(History(LocalRepository(rig.repository)).entries()) == 1
 
 
 def test_a_sink_cannot_be_removed_while_it_may_lack_the_last_epoch(rig: Rig) -> None:
