@@ -1,29 +1,39 @@
-"""Run benchmarks and print a table; the exit code says whether all goals are met. Names of some run only those."""
+"""Run benchmarks and print a table; the exit code says whether all goals are met."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import sys
-from dataclasses import asdict
+import time
+from pathlib import Path
 
-ALL = ("barrier", "durable", "checkpoints", "cuts", "start")
+from bench.compare import Result
+from bench.questions import MODULES
+from bench.report import table
 
 
 def main() -> int:
-    chosen = [name for name in sys.argv[1:] if not name.startswith("-")] or ALL
-    results = [result for name in chosen for result in importlib.import_module(f"bench.{name}").run()]
-    if "--json" in sys.argv[1:]:
-        print(json.dumps([{**asdict(each), "ratio": each.ratio, "met": each.met} for each in results], indent=2))
-    else:
-        print(f"{'what':42}{'against':30}{'ours':>15}{'floor':>15}{'ratio':>8}{'goal':>7}")
-        for each in results:
-            verdict = "met" if each.met else "MISSED"
-            print(
-                f"{each.name:42}{each.floor_name:30}{each.ours * 1e6:>12.3f} µs{each.floor * 1e6:>12.3f} µs"
-                f"{each.ratio:>7.2f}x{each.goal:>6.1f}x  {verdict}"
-            )
-    return 0 if all(each.met for each in results) else 1
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"which to run, of {', '.join(MODULES)}; else all")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples into this file, - for the screen")
+    said = parser.parse_args()
+    unknown = set(said.modules) - set(MODULES)
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    results: list[Result] = []
+    for name in said.modules or MODULES:
+        start = time.perf_counter()
+        print(f"{name} …", file=sys.stderr, flush=True)
+        results += importlib.import_module(f"bench.{name}").run(said.quick)
+        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    if said.json:
+        text = json.dumps([each.plain() for each in results], indent=1)
+        print(text) if str(said.json) == "-" else said.json.write_text(text + "\n")
+    print(table(results))
+    return 0 if all(each.met is not False for each in results) else 1
 
 
 sys.exit(main())

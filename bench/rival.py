@@ -1,0 +1,86 @@
+"""A side in a process of its own, with a Spark of its own, that stands still while it is not its turn."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+class RivalFailed(Exception):
+    """The other process failed; its text is that of the traceback there."""
+
+
+class Rival:
+    """Calls a function in another process: `make(*args)` there returns it. Between two calls the process is stopped.
+
+    Stopped are Python and its JVM, by the signal: an idle query looks for input all the time, and would take its share of
+    the machine from whoever is measured.
+    """
+
+    def __init__(self, make: Callable[..., Callable[[Any], Any]], *args: Any) -> None:
+        self._pipe, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_serve, args=(theirs, make, args), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._answer()
+        self._signal(signal.SIGSTOP)
+
+    def __call__(self, request: Any = None) -> Any:
+        """Let it run, ask, and stop it again."""
+        self._signal(signal.SIGCONT)
+        self._pipe.send(request)
+        answer = self._answer()
+        self._signal(signal.SIGSTOP)
+        return answer
+
+    def _answer(self) -> Any:
+        try:
+            good, answer = self._pipe.recv()
+        except EOFError:
+            good, answer = False, "it ended without a word"
+        if not good:
+            raise RivalFailed(answer)
+        return answer
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def close(self) -> None:
+        """End it and its JVM."""
+        self._signal(signal.SIGKILL)
+        self._process.join()
+
+    def __enter__(self) -> Rival:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _serve(pipe: Connection, make: Callable[..., Callable[[Any], Any]], args: tuple[Any, ...]) -> None:
+    os.setsid()  # a group of its own, the JVM in it
+    try:
+        answer = make(*args)
+        pipe.send((True, None))
+        while True:
+            pipe.send((True, answer(pipe.recv())))
+    except EOFError:
+        pass
+    except BaseException:
+        with contextlib.suppress(OSError):
+            pipe.send((False, traceback.format_exc()))
+    finally:
+        os.killpg(0, signal.SIGKILL)  # its JVM too: nothing of a benchmark is worth a clean end
