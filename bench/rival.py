@@ -9,7 +9,6 @@ import signal
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 
 _SPAWN = multiprocessing.get_context("spawn")
@@ -22,8 +21,8 @@ class RivalFailed(Exception):
 class Rival:
     """Calls a function in another process: `make(*args)` there returns it. Between two calls the process is stopped.
 
-    Stopped are Python and its JVM, by the signal: an idle query looks for input all the time, and would take its share of
-    the machine from whoever is measured.
+    Stopped are Python and its JVM, by the signal: an idle query looks for input all the time, and would take its share
+    of the machine from whoever is measured.
     """
 
     def __init__(self, make: Callable[..., Callable[[Any], Any]], *args: Any) -> None:
@@ -64,9 +63,7 @@ class Rival:
     def __enter__(self) -> Rival:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
