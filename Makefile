@@ -1,5 +1,5 @@
 # Every target does its own set-up: on a fresh machine with Python 3.11, `make test` is all there is to type.
-.PHONY: help test demo soak lint docs bench lock clean
+.PHONY: help test demo soak lint docs jar bench lock clean
 SHELL := /bin/sh
 RUN := JAVA_HOME="$$(cat .venv/java-home)" SPARK_LOCAL_IP=127.0.0.1 .venv/bin/python
 UV := 0.13.7
@@ -10,6 +10,7 @@ help:
 	@echo "make soak    kill drivers at random moments, KILLS=n of them (50); restore all of CUTS=n checkpoints (60)"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    renew docs/reference from the code"
+	@echo "make jar     build the one class of Java anew; needs javac"
 	@echo "make bench   benchmarks, each a ratio against a floor measured in the same run"
 	@echo "make lock    renew requirements.lock from pyproject.toml"
 	@echo "make clean   remove what set-up made"
@@ -36,6 +37,9 @@ lint: .venv/ready
 
 docs: .venv/ready
 	@$(RUN) -m tools.reference $(ARGS)
+
+jar: .venv/ready
+	@$(RUN) -m tools.jar
 
 bench: .venv/ready
 	@$(RUN) -m bench $(ARGS)

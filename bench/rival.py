@@ -69,6 +69,7 @@ class Rival:
 
 def _serve(pipe: Connection, make: Callable[..., Callable[[Any], Any]], args: tuple[Any, ...]) -> None:
     os.setsid()  # a group of its own, the JVM in it
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what Spark says while it starts; what fails is sent
     try:
         answer = make(*args)
         pipe.send((True, None))

@@ -1,30 +1,165 @@
-"""The Spark sessions of the benchmarks."""
+"""The Spark sessions of the benchmarks, and the jobs that both sides run."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast import FileSink, Pipeline
+from holdfast.sinks.base import Sink
+from holdfast.spark.adapter import FAST_FILES, STATE
+from holdfast.spark.localfiles import local_files
 
 HEAP = "2g"
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "OFF",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": HEAP,
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.streaming.numRecentProgressUpdates": "20000",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # each trigger that is measured has rows
+}
+QUICK_FILES = local_files()  # what an embedded session of ours has, and one of the user's may have
 
 
-def session(**settings: str) -> SparkSession:
-    """Return a session of two cores and two shuffle partitions, all else as Spark has it; `a__b` in a name is `a.b`."""
+def session(more: dict[str, str] | None = None) -> SparkSession:
+    """Return a session of two cores and two shuffle partitions; all else is as Spark has it, but for what is said."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "OFF")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.memory", HEAP)
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.streaming.numRecentProgressUpdates", "20000")
-    )
-    for name, value in settings.items():
-        builder = builder.config(name.replace("__", "."), value)
-    spark: SparkSession = builder.getOrCreate()
+    spark: SparkSession = SparkSession.builder.master("local[2]").config(map={**SETTINGS, **(more or {})}).getOrCreate()
     return spark
+
+
+def _read(progress: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(progress.json)
+    return found
+
+
+@dataclass(frozen=True)
+class Side:
+    """How one side runs a job: with Holdfast or without, and which settings of ours its session has from the start."""
+
+    name: str
+    ours: bool
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+def _settings(*parts: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(pair for part in parts for pair in part.items())
+
+
+PLAIN = Side("plain Spark", ours=False)
+PLAIN_MANAGER = Side("plain Spark with our file manager", ours=False, settings=_settings(FAST_FILES))
+PLAIN_ALL = Side("plain Spark with all our settings", ours=False, settings=_settings(FAST_FILES, STATE, QUICK_FILES))
+OURS = Side("Holdfast", ours=True, settings=_settings(QUICK_FILES))
+OURS_OWN = Side("Holdfast in a session as Spark has it", ours=True)
+
+Query = Callable[[DataFrame], DataFrame]
+
+
+def as_it_is(df: DataFrame) -> DataFrame:
+    """A query without state: the rows themselves."""
+    return df
+
+
+class Job:
+    """A stream from files to Parquet, one file of input an epoch, on either side.
+
+    Plain Spark appends to the folders in `foreachBatch`, one write a folder. It may write a batch twice after a crash,
+    and syncs nothing.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        side: Side,
+        schema: str,
+        format: str,
+        query: Query = as_it_is,
+        *,
+        output_mode: str = "append",
+        outputs: int = 1,
+        files: int = 1,
+    ) -> None:
+        self.folder = folder
+        self.input = folder / "in"
+        self.input.mkdir(parents=True)
+        self.spark = session(dict(side.settings))
+        self.outputs = [folder / f"out{number}" for number in range(outputs)]
+        self.given = self.ended = 0
+
+        def read(spark: SparkSession) -> DataFrame:
+            reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", files)
+            return query(reader.format(format).load(str(self.input)))
+
+        start = self._pipeline if side.ours else self._plain
+        self._query = start(read, output_mode)
+
+    def _plain(self, read: Callable[[SparkSession], DataFrame], output_mode: str) -> Callable[[], Any]:
+        def body(df: DataFrame, _: int) -> None:
+            for path in self.outputs:
+                df.write.mode("append").parquet(str(path))
+
+        writer = read(self.spark).writeStream.foreachBatch(body).outputMode(output_mode)
+        started = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()
+        return lambda: started
+
+    def _pipeline(self, read: Callable[[SparkSession], DataFrame], output_mode: str) -> Callable[[], Any]:
+        pipeline = Pipeline("bench", self.folder / "root")
+        sinks: list[Sink] = [FileSink(path, changelog=output_mode == "update") for path in self.outputs]
+        pipeline.stream(read, name="job", output_mode=output_mode, sinks=sinks)
+        handle = pipeline.start(self.spark)
+        return lambda: handle._streams[0]._query
+
+    def add(self, files: Sequence[str | Path]) -> None:
+        """Give one epoch's input: texts, or files that are linked."""
+        for content in files:
+            path = self.input / f"{self.given:06}"
+            hidden = path.with_name(f".{path.name}")
+            if isinstance(content, Path):
+                os.link(content, hidden)
+            else:
+                hidden.write_text(content)
+            hidden.rename(path)
+            self.given += 1
+
+    def triggers(self, epochs: int) -> list[float]:
+        """Wait for that many epochs more, and return how long Spark says that each trigger took."""
+        self.ended += epochs
+        while self._told() < self.ended:
+            time.sleep(0.05)
+        found = [each for each in map(_read, self._query().recentProgress) if each["numInputRows"]]
+        return [each["durationMs"]["triggerExecution"] / 1e3 for each in found[-epochs:]]
+
+    def _told(self) -> int:
+        """Return of how many epochs Spark has told that they ended."""
+        query = self._query()
+        if query is None:
+            return 0  # not started yet
+        if query.exception():
+            raise RuntimeError(str(query.exception()))
+        last = query.lastProgress
+        return 0 if last is None else int(last.batchId) + (last.numInputRows > 0)
+
+    def rows(self) -> int:
+        """Count what is in the outputs."""
+        return sum(self.spark.read.parquet(str(path)).count() for path in self.outputs)
+
+    def forget(self) -> None:
+        """Remove the outputs of before, so that the disk is not filled."""
+        for path in self.outputs:
+            for each in path.glob("hf_epoch=*"):
+                shutil.rmtree(each)
+            for each in path.glob("*part-*"):
+                each.unlink()

@@ -8,6 +8,8 @@ from functools import cache
 
 from pyspark.sql import SparkSession
 
+from holdfast.spark.localfiles import local_files
+
 
 @cache
 def session() -> SparkSession:
@@ -31,6 +33,7 @@ def session() -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
+        .config(map=local_files())
         .getOrCreate()
     )
     found.sparkContext.setLogLevel("OFF")  # crashes are what these tests make

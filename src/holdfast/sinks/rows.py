@@ -21,31 +21,38 @@ def counted(df: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
     return df.observe(seen, f.count(f.lit(1)).alias("rows")), lambda: int(seen.get["rows"])
 
 
-def digested(df: DataFrame) -> tuple[DataFrame, Callable[[], str]]:
-    """Return the DataFrame and a function that tells, after one action on it, a digest that knows no order.
+class RowDigest:
+    """A digest of rows that knows no order, for DataFrames that all have the columns of the first.
 
     Floating-point columns, and those that cannot be hashed, count by their values that are not null only: a sum of
     doubles may differ in its last bit when its parts come in another order.
     """
-    exact = [field.name for field in df.schema.fields if not _INEXACT.search(field.dataType.simpleString())]
-    others = [field.name for field in df.schema.fields if field.name not in exact]
-    seen = Observation()
-    row = f.xxhash64(*[quoted(name) for name in exact]) if exact else f.lit(0)
-    observed = df.observe(
-        seen,
-        f.count(f.lit(1)).alias("rows"),
-        f.bit_xor(row).alias("xor"),
-        f.sum(row.cast("decimal(20,0)")).alias("sum"),
-        *[f.count(quoted(name)).alias(f"values_{number}") for number, name in enumerate(others)],
-    )
 
-    def tell() -> str:
-        found = seen.get
-        parts = [found["rows"], found["xor"] or 0, found["sum"] or 0]
-        parts += [found[f"values_{number}"] for number in range(len(others))]
-        return ":".join(str(part) for part in parts)
+    def __init__(self, df: DataFrame) -> None:
+        fields = df.schema.fields
+        exact = [field.name for field in fields if not _INEXACT.search(field.dataType.simpleString())]
+        others = [field.name for field in fields if field.name not in exact]
+        row = f.xxhash64(*[quoted(name) for name in exact]) if exact else f.lit(0)
+        # Made once: each of them is a dozen calls to the JVM.
+        self._columns = [
+            f.count(f.lit(1)).alias("rows"),
+            f.bit_xor(row).alias("xor"),
+            f.sum(row.cast("decimal(20,0)")).alias("sum"),
+            *[f.count(quoted(name)).alias(f"values_{number}") for number, name in enumerate(others)],
+        ]
+        self._others = len(others)
 
-    return observed, tell
+    def observed(self, df: DataFrame) -> tuple[DataFrame, Callable[[], str]]:
+        """Return the DataFrame and a function that tells, after one action on it, the digest of its rows."""
+        seen = Observation()
+
+        def tell() -> str:
+            found = seen.get
+            parts = [found["rows"], found["xor"] or 0, found["sum"] or 0]
+            parts += [found[f"values_{number}"] for number in range(self._others)]
+            return ":".join(str(part) for part in parts)
+
+        return df.observe(seen, *self._columns), tell
 
 
 _INEXACT = re.compile(r"float|double|map<|variant|interval|geo")

@@ -19,6 +19,8 @@ from holdfast.sinks.staging import Staging, below
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_PENDING = "_temporary/0/_temporary"  # where Hadoop's committer keeps what is not committed; it removes all of it
+
 
 def require_seen_by_all(sink: str, setting: Setting) -> None:
     """Refuse a local folder where executors on other machines would write to another one."""
@@ -42,25 +44,45 @@ def stage(
 ) -> Staged:
     """Let Spark write an attempt's rows, and put the list of what it wrote beside them. No rows leave nothing."""
     folder = staging.folder(key)
-    counting, rows = counted(df)
-    counting.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    writer = counting.write.format(format).options(**(options or {}))
+    observed, tell = (df, None) if format == "parquet" else counted(df)  # its files say how many rows they hold
+    observed.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    writer = observed.write.format(format).options(**(options or {}))
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     if partition_by:
         writer = writer.partitionBy(*partition_by)
-    writer.mode("errorifexists").save(hadoop_address(folder))
-    count = rows()
+    _make_unused(folder)
+    writer.mode("append").save(hadoop_address(folder))
+    found = list(below(folder))
+    count = tell() if tell else _rows_in(folder, found, df, options or {})
     setting.reach("staging")
     if not count:
         staging.clear(key)
         return Staged({"rows": 0}, 0, trace=False)
-    found = list(below(folder))
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in found if path.is_file()}
     told = told_options(options or {})
     record = _record(key, count, sizes, _shape(df, format, options or {}, partition_by), told).sealed()
     replace_durably(folder / KEY_FILE, record, KEY_FILE)
     handle = {"rows": count, "files": len(sizes), "digest": digest_of(record)}
     return Staged(handle, count, (*found, staging.root))
+
+
+def _make_unused(folder: Path) -> None:
+    """Make an attempt's folder, and in it those that Hadoop would make: for each it may start a process.
+
+    One that is there is refused, as two jobs in one folder would mix up their files.
+    """
+    folder.mkdir()
+    (folder / _PENDING).mkdir(parents=True)
+
+
+def _rows_in(folder: Path, found: Sequence[Path], df: DataFrame, options: Mapping[str, str]) -> int:
+    """Count the rows of Parquet files by what each says of itself. Where that is encrypted, Spark reads them."""
+    from pyarrow import ArrowException, parquet  # noqa: PLC0415 - heavy, and for tasks of Spark only
+
+    try:
+        return sum(parquet.read_metadata(path).num_rows for path in found if path.suffix == ".parquet")
+    except ArrowException:
+        return int(df.sparkSession.read.options(**options).parquet(hadoop_address(folder)).count())
 
 
 def proven(sink: str, folder: Path, key: Key, handle: Mapping[str, Any]) -> KeyRecord:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ _STATEFUL = {
     "TransformWithState",
     "TransformWithStateInPySpark",
 }
+_SOURCES_S = 10.0  # for a query to make its sources
 _settings = threading.RLock()  # a session's settings are changed around the start of one query at a time
 _locks = threading.Lock()
 _locked: set[Path] = set()  # what this process's JVM has locked
@@ -276,7 +278,20 @@ def start_query(
     if trigger:
         writer = writer.trigger(**trigger)
     with with_settings(df.sparkSession, settings):
-        return writer.start()
+        query: StreamingQuery = writer.start()
+        _wait_for_sources(query)
+    return query
+
+
+def _wait_for_sources(query: StreamingQuery) -> None:
+    """Return when a query has made its sources: they keep a log each, and look for its settings in the shared session.
+
+    That is done in a thread of its own, after the start has returned. One that takes too long gets Spark's own way.
+    """
+    running = query._jsq.streamingQuery()
+    end = time.monotonic() + _SOURCES_S
+    while running.sources().isEmpty() and query.isActive and time.monotonic() < end:
+        time.sleep(0.002)
 
 
 def finish_available(query: StreamingQuery) -> None:

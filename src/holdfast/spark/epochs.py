@@ -36,7 +36,7 @@ from holdfast.offsets import differences
 from holdfast.repository import Decisions, GapRecord, Gaps, Lease
 from holdfast.repository.gaps import OFFSETS, QUARANTINED, REPLAY
 from holdfast.sinks.base import Key, Owner, Sink, Staged, checked_staged
-from holdfast.sinks.rows import digested
+from holdfast.sinks.rows import RowDigest
 from holdfast.spark import adapter
 from holdfast.spark.brief import brief
 from holdfast.spark.sparklog import Offsets, SparkLog, last_entries
@@ -142,6 +142,7 @@ class EpochRunner:
         self._unused: Attempt | None = None  # its slot is open and nobody has staged anything under it
         self._state = State.UNTRIED
         self._sink: str | None = None
+        self._digest: RowDigest | None = None  # made of the first batch: all have the query's columns
 
     def __call__(self, df: DataFrame, batch: int) -> None:
         """Take one batch through; what goes wrong is kept for the supervisor and raised to Spark."""
@@ -298,7 +299,7 @@ class EpochRunner:
         """
         tell, stage = None, self.course.stage
         if self.stateful:
-            df, tell = digested(df)
+            df, tell = self._digested(df)
         staged: dict[str, Staged] = {}
         key = Key(self.owner, attempt, self._lease.number)
         freeze = len(self.sinks) > 1 or not all(sink.one_action for sink in self.sinks.values())
@@ -317,6 +318,12 @@ class EpochRunner:
             raise SinkFailed(sink=min(counts, key=lambda name: counts[name]), action="prepare", why=_uneven(counts))
         self._reach("all prepared")
         return staged, tell() if tell else None, stage
+
+    def _digested(self, df: DataFrame) -> tuple[DataFrame, Callable[[], str]]:
+        """Watch the rows that come out of the query: a replay must give the same."""
+        if self._digest is None:
+            self._digest = RowDigest(df)
+        return self._digest.observed(df)
 
     def _staged_epoch(self, rows: DataFrame) -> tuple[DataFrame, Sealed | None]:
         """Let the user's function work on the rows and on the stage, set back to its last decided state."""
@@ -487,7 +494,7 @@ class EpochRunner:
         self._move(Move.FIND)
         self._commit(decision.attempt, decision.lease, facts)
         if self.stateful or self._log.has_state():
-            observed, tell = digested(df)
+            observed, tell = self._digested(df)
             adapter.run_for_nothing(observed)
             if facts.row_digest is not None and (found := tell()) != facts.row_digest:
                 self._diverged(batch + 1, facts.row_digest, found)

@@ -13,13 +13,16 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext, cloudpickle
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from holdfast.errors import JavaMissing, SessionFailed
 from holdfast.spark.brief import brief
+from holdfast.spark.localfiles import CLASS, JAR, SETTING
 
 OLDEST_JAVA = 17
 _SETTINGS = {
@@ -32,6 +35,7 @@ _SETTINGS = {
 _DEADLY = (signal.SIGINT, signal.SIGTERM)
 _PROGRESS = "spark.ui.showConsoleProgress"  # Spark itself sets it where it is started from Python
 _SUBMITTED = "PYSPARK_SUBMIT_ARGS"
+_CLASS_PATH = "SPARK_DIST_CLASSPATH"  # what Spark's launcher puts behind all else, whatever the user has set
 _VERSION = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 
 
@@ -53,7 +57,7 @@ def embedded() -> tuple[SparkSession, bool]:
 
 
 def _made() -> SparkSession:
-    with _undisturbed():
+    with _undisturbed(), _with_jar():
         SparkContext._ensure_initialized()  # before, a SparkConf knows nothing of what others have set
     given = SparkConf()
     builder = SparkSession.builder
@@ -62,6 +66,8 @@ def _made() -> SparkSession:
         builder = builder.master("local[*]")
     if master is None or master.startswith("local"):
         settings = _SETTINGS if _logs_as_users_say() else {**_SETTINGS, "spark.log.level": "ERROR"}
+        if _has_local_files():
+            settings = {**settings, SETTING: CLASS}
         for name, value in settings.items():
             if not given.contains(name):
                 builder = builder.config(name, value)
@@ -79,6 +85,30 @@ def borrowed() -> Iterator[SparkSession]:
     finally:
         if new:
             spark.stop()
+
+
+@contextlib.contextmanager
+def _with_jar() -> Iterator[None]:
+    """Let a JVM that is started meanwhile know our own class."""
+    before = os.environ.get(_CLASS_PATH)
+    os.environ[_CLASS_PATH] = os.pathsep.join(filter(None, (before, str(JAR))))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_CLASS_PATH]
+        else:
+            os.environ[_CLASS_PATH] = before
+
+
+def _has_local_files() -> bool:
+    """Whether the JVM knows our own class; one that somebody else has started does not."""
+    jvm: Any = SparkContext._jvm
+    try:
+        jvm.java.lang.Class.forName(CLASS)
+    except Py4JJavaError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ class SparkLog:
     def __init__(self, folder: Path, stream: str) -> None:
         self.folder = folder
         self._stream = stream
-        self._durable: set[Path] = set()  # of state: files that were synced
+        self._durable: set[str] = set()  # of state: files that were synced
         self._children: set[str] = set()  # names in the folder when it was synced
 
     def position(self) -> SparkPosition:
@@ -128,18 +128,20 @@ class SparkLog:
         with failing_as("sync", str(folder)):
             sync_all([*new, *(state or ()), *staged], at_once=state is None)
         self._children = children
-        self._durable.update(state or ())
+        self._durable.update(map(str, state or ()))
 
     def _new_state(self) -> list[Path] | None:
         """Find state files that were not synced yet: they never change once written. `None`: too many to look for."""
-        there: set[Path] = set()
-        for number, (top, _, names) in enumerate(os.walk(self.folder / "state")):
+        root = self.folder / "state"
+        there: set[str] = set()  # as text: there may be thousands, and all but a few are known
+        for number, (top, _, names) in enumerate(os.walk(root)):
             if number > _MANY_FOLDERS:
                 return None
-            there |= {Path(top, name) for name in names}
-        found = there - self._durable
+            there.update(f"{top}/{name}" for name in names)
+        new = there - self._durable
         self._durable &= there  # what Spark has cleaned up
-        above = {folder for path in found for folder in path.parents if folder.is_relative_to(self.folder / "state")}
+        found = [Path(name) for name in new]
+        above = {folder for path in found for folder in path.parents if folder.is_relative_to(root)}
         return [*found, *above]
 
     def _last(self, log: str) -> int:

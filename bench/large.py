@@ -1,0 +1,66 @@
+"""How many rows a second go through a job whose batches are large: a million rows from Parquet to Parquet.
+
+Two files of half a million rows each, of five columns, are a batch: the same bytes each time, linked under new names.
+Plain Spark appends in `foreachBatch`; Holdfast stages, syncs every byte, decides and renames. Rows are divided by the
+time that Spark says a trigger took. Outputs are removed between batches, outside of what is measured.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.compare import Result, in_turn
+from bench.rival import Rival
+from bench.spark import OURS, PLAIN, Job, Side, session
+
+SCHEMA = "id long, customer string, amount double, at timestamp, paid boolean"
+ROWS = 1_000_000
+GOAL = 0.95
+
+
+def make_input(folder: Path) -> None:
+    """Write the two files of a batch."""
+    rows = session().range(0, ROWS, 1, 2)
+    rows.selectExpr(
+        "id",
+        "concat('customer-', pmod(xxhash64(id), 50000)) AS customer",
+        "pmod(xxhash64(id, 1), 100000) / 100D AS amount",
+        "timestamp_millis(1700000000000 + id * 10) AS at",
+        "pmod(id, 3) = 0 AS paid",
+    ).write.parquet(str(folder))
+
+
+def maker() -> Callable[[Path], None]:
+    """Return what makes the input: for a process of its own, so that no session is left here."""
+    return make_input
+
+
+class Large:
+    """A side: each call takes one batch and returns its rows a second."""
+
+    def __init__(self, folder: Path, side: Side, files: list[Path]) -> None:
+        self._files = files
+        self._job = Job(folder, side, SCHEMA, "parquet", files=len(files))
+
+    def __call__(self, _: object) -> float:
+        """Take one."""
+        self._job.add(self._files)
+        (seconds,) = self._job.triggers(1)
+        assert self._job.rows() == ROWS
+        self._job.forget()
+        return ROWS / seconds
+
+
+def run(quick: bool) -> list[Result]:
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        folder = Path(name).absolute()
+        with Rival(maker) as make:
+            make(folder / "input")
+        files = sorted((folder / "input").glob("part-*"))
+        assert len(files) == 2
+        with Rival(Large, folder / "plain", PLAIN, files) as plain, Rival(Large, folder / "ours", OURS, files) as ours:
+            found = in_turn(4 if quick else 15, {"ours": ours, "theirs": plain}, warm_up=2 if quick else 4)
+    name = f"Holdfast, {ROWS:,} rows a batch"
+    return [Result("large", name, PLAIN.name, found["ours"], found["theirs"], goal=GOAL, unit="rows/s")]

@@ -1,0 +1,52 @@
+"""How long a trigger takes when every row goes to two places.
+
+JSON files to two folders of Parquet, small batches and larger ones. Plain Spark writes one after the other in
+`foreachBatch`; if it dies between the two, one folder has rows that the other lacks, and the restart writes the first
+again. Holdfast freezes the rows, stages both, and decides once for both.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from bench.compare import Result, in_turn
+from bench.rival import Rival
+from bench.spark import OURS, PLAIN, Job, Side
+
+SCHEMA = "k long, v string"
+GOAL = 0.7
+EPOCHS = 8
+
+
+class Both:
+    """A side: each call takes so many epochs and returns their times."""
+
+    def __init__(self, folder: Path, side: Side, rows: int) -> None:
+        self._job = Job(folder, side, SCHEMA, "json", outputs=2)
+        self._rows = rows
+        self._text = "\n".join(json.dumps({"k": n, "v": "x" * 20}) for n in range(rows))
+
+    def __call__(self, epochs: int) -> list[float]:
+        """Take them."""
+        for _ in range(epochs):
+            self._job.add([self._text])
+        found = self._job.triggers(epochs)
+        assert self._job.rows() == 2 * self._job.ended * self._rows
+        return found
+
+
+def compared(rows: int, rounds: int) -> Result:
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        folder = Path(name).absolute()
+        with Rival(Both, folder / "plain", PLAIN, rows) as plain, Rival(Both, folder / "ours", OURS, rows) as ours:
+            turns = {"ours": lambda: ours(EPOCHS), "theirs": lambda: plain(EPOCHS)}
+            found = in_turn(rounds, turns, warm_up=3)
+    name = f"Holdfast, two sinks, {rows:,} rows a batch"
+    return Result("sinks", name, "plain Spark, two writes", found["ours"], found["theirs"], goal=GOAL)
+
+
+def run(quick: bool) -> list[Result]:
+    sizes = (100,) if quick else (100, 50_000)
+    return [compared(rows, 3 if quick else 8) for rows in sizes]

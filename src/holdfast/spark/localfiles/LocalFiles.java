@@ -1,0 +1,31 @@
+package holdfast;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import org.apache.hadoop.fs.LocalFileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RawLocalFileSystem;
+import org.apache.hadoop.fs.permission.FsPermission;
+
+/**
+ * Hadoop's file system of this machine, checksums and all, but for one thing: without its native library, which Spark
+ * does not bring, Hadoop starts a process of chmod for every file and folder that it makes. This one asks the system.
+ */
+public final class LocalFiles extends LocalFileSystem {
+
+  public LocalFiles() {
+    super(new Raw());
+  }
+
+  private static final class Raw extends RawLocalFileSystem {
+
+    @Override
+    public void setPermission(Path path, FsPermission permission) throws IOException {
+      try {
+        Files.setAttribute(pathToFile(path).toPath(), "unix:mode", (int) permission.toShort());
+      } catch (UnsupportedOperationException | IllegalArgumentException notHere) {
+        super.setPermission(path, permission);
+      }
+    }
+  }
+}
