@@ -36,7 +36,7 @@ PATIENCE_S = 60
 KEYS = 10_000
 SIZES = (10**4, 10**5, 10**6)
 PARTITIONS = (2, 20, 200)
-TAKEN = 5  # checkpoints at each size
+TAKEN = 3  # checkpoints at each size
 
 
 @dataclass(frozen=True)

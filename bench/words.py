@@ -45,4 +45,5 @@ def total(results: Sequence[Result]) -> str:
     """Return how many goals there are and are met, and name those that are not."""
     verdicts = [each.met for each in results if each.met is not None]
     missed = "; ".join(f"{each.name} ({ratio_of(each)}, {goal_of(each)})" for each in results if each.met is False)
-    return f"{len(verdicts)} goals, {sum(verdicts)} met{f'. Missed: {missed}' if missed else ''}"
+    goals = f"{len(verdicts)} goal{'s' * (len(verdicts) != 1)}"
+    return f"{goals}, {sum(verdicts)} met{f'. Missed: {missed}' if missed else ''}"
