@@ -195,7 +195,7 @@ def by_partitions(spark: SparkSession, folder: Path) -> Result:
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     least, most = found[PARTITIONS[0]], found[PARTITIONS[-1]]
     told = {name: value for size, each in found.items() for name, value in each.told(f"{size} partitions").items()}
-    name, against = f"checkpoint at {PARTITIONS[-1]} partitions", f"at {PARTITIONS[0]} partitions"
+    name, against = f"checkpoint at {PARTITIONS[-1]} partitions", f"at {PARTITIONS[0]}"
     return Result("path", name, against, most.seconds, least.seconds, told=told)
 
 

@@ -15,7 +15,7 @@ from bench.compare import Result
 from bench.curves import Curve, curves, sizes
 from bench.document import Document
 from bench.questions import QUESTIONS
-from bench.words import goal_of, ratio_of, shown, total, verdict_of
+from bench.words import goal_of, ratio_of, shown, sized, total, verdict_of
 
 WIDTH, MARGIN = 960, 24
 LEFT, RIGHT = 360, 700  # where the bars may be
@@ -156,13 +156,17 @@ def _charts(results: Sequence[Result], top: float) -> tuple[list[str], float]:
 
 
 def _groups(result: Result) -> list[list[Curve]]:
-    """The curves of a result that can be drawn, those of one unit and one size together."""
+    """The curves of a result that can be drawn, those of one unit and one size together.
+
+    Where there are some of the result's own unit, the others only explain these, and are left to the page.
+    """
     groups: dict[tuple[str, str], list[Curve]] = {}
     for curve in curves(result):
         points = {size: value for size, value in curve.points.items() if size > 0 and value > 0}
         if len(points) > 1:
             groups.setdefault((curve.unit, curve.by), []).append(Curve(curve.label, curve.by, curve.unit, points))
-    return list(groups.values())
+    own = [group for (unit, _), group in groups.items() if unit == result.unit]
+    return own or list(groups.values())
 
 
 def _headings(result: Result) -> list[str]:
@@ -189,7 +193,7 @@ def _chart(result: Result, group: Sequence[Curve], left: float, top: float) -> I
         below = box.top + CHART_HEIGHT + 52 + LEGEND * at
         yield f'<path d="M{box.left:.1f} {below:.1f}h26" stroke="{colour}" stroke-width="2"{dashed}/>'
         last = next(reversed(curve.points.items()))
-        name = f"{curve.label or 'ours'}: {shown(last[1], curve.unit)} at {last[0]:,g} {curve.by}"
+        name = f"{curve.label or 'ours'}: {shown(last[1], curve.unit)} at {sized(last[0])} {curve.by}".rstrip()
         yield _text(box.left + 34, below + 4, name, "small")
 
 
@@ -225,7 +229,7 @@ class _Box:
         for size in self._named():
             x, _ = self.at(size, self.least)
             yield f'<path d="M{x:.1f} {self.top + CHART_HEIGHT:.1f}v4" stroke="{FAINT}"/>'
-            yield _text(x, self.top + CHART_HEIGHT + 17, f"{size:,g}", "small", "middle")
+            yield _text(x, self.top + CHART_HEIGHT + 17, sized(size), "small", "middle")
         yield _text(self.left + self.width / 2, self.top + CHART_HEIGHT + 33, self.by, "small", "middle")
         yield self._slope()
 
@@ -234,7 +238,7 @@ class _Box:
         free = math.inf
         for size in reversed(self.sizes):
             x, _ = self.at(size, self.least)
-            half = 3.4 * len(f"{size:,g}") + 3
+            half = 3.4 * len(sized(size)) + 3
             if x + half <= free:
                 free = x - half
                 yield size
@@ -255,4 +259,4 @@ def _decades(least: float, most: float) -> tuple[float, float]:
 def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> str:
     kind = f' class="{kind}"' if kind else ""
     anchor = f' text-anchor="{anchor}"' if anchor else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}"{kind}{anchor}>{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{kind}{anchor}>{escape(text.replace("`", ""))}</text>'

@@ -21,7 +21,7 @@ from bench.curves import Curve, curves, facts, sizes
 from bench.document import Document
 from bench.plot import plot
 from bench.questions import NOT_IN_OUR_FAVOUR, PROSE, QUESTIONS
-from bench.words import goal_of, ratio_of, shown, total, verdict_of
+from bench.words import goal_of, ratio_of, shown, sized, total, verdict_of
 
 FOLDER = Path(__file__).parents[1] / "docs"
 JSON, PAGE, PLOT = "benchmarks.json", "benchmarks.md", "benchmarks.svg"
@@ -80,7 +80,7 @@ def _row(cells: Sequence[Text]) -> Table:
 def _told(result: Result) -> list[tuple[str, str, float]]:
     """What else was measured: name, unit, value."""
     on_curves = [
-        (" ".join(filter(None, (f"{size:,g}", curve.by))) + f"{', ' if curve.label else ''}{curve.label}", curve, value)
+        (" ".join(filter(None, (sized(size), curve.by))) + f"{', ' if curve.label else ''}{curve.label}", curve, value)
         for curve in curves(result)
         for size, value in curve.points.items()
     ]
@@ -173,7 +173,7 @@ def _curves(found: Sequence[Curve]) -> str:
     for by in dict.fromkeys(curve.by for curve in found):
         here = [curve for curve in found if curve.by == by]
         rows = [
-            [f"{size:,g}", *(shown(curve.points[size], curve.unit) if size in curve.points else "" for curve in here)]
+            [sized(size), *(shown(curve.points[size], curve.unit) if size in curve.points else "" for curve in here)]
             for size in sizes(here)
         ]
         names = [curve.label or {"s": "time", "rows/s": "rate"}.get(curve.unit, curve.unit) for curve in here]
@@ -189,7 +189,8 @@ def _not_in_our_favour(document: Document) -> str:
     ]
     lines += [f"- {_sentence(each)}." for each in document.results if each.behind and each.met is not False]
     lines += [f"- `{module}` could not be measured: {why}." for module, why in document.failed.items()]
-    lines += [f"- `{module}` was left out of this run." for module in document.left_out]
+    if document.left_out:
+        lines.append(f"- Left out of this run: {', '.join(f'`{module}`' for module in document.left_out)}.")
     return "\n".join(["## What is not in our favour\n", NOT_IN_OUR_FAVOUR, "", *lines]) + "\n"
 
 

@@ -26,6 +26,11 @@ def shown(value: float, unit: str) -> str:
     return f"{scaled:,.0f} {name}" if abs(scaled) >= 100 else f"{scaled:.3g} {name}"
 
 
+def sized(size: float) -> str:
+    """Return the size that a curve has a point at."""
+    return f"{size:,.0f}" if size == int(size) else f"{size:g}"
+
+
 def ratio_of(result: Result) -> str:
     """Return the ratio, with two digits behind the point where that is enough to see it."""
     return f"{result.ratio:.2f}x" if result.ratio >= 0.1 else f"{result.ratio:.2g}x"

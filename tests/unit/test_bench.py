@@ -190,7 +190,12 @@ MISSED = result([3.0] * 20, [2.0] * 20, name="bad thing", against="plain <Spark>
 SLOWER = result(100.0, 200.0, name="rows without a goal", unit="rows/s", question="postgres")
 FAR = result(1.0, 9000.0, name="far away", goal=1.0, best=True)
 CURVE = result(
-    2.0, 1.0, name="restart", goal=2.0, question="growth", told={"10 epochs": 1.0, "1000 epochs": 2.0, "quartile": 0.5}
+    2.0,
+    1.0,
+    name="restart",
+    goal=2.0,
+    question="growth",
+    told={"10 epochs": 1.0, "1_000_000 epochs": 2.0, "quartile": 0.5},
 )
 MADE = [
     Measured("triggers", "How it was measured.\n\nWhat is unfair.", 1.0, [MISSED]),
@@ -225,7 +230,7 @@ def test_the_page_has_every_result_with_its_verdict() -> None:
 
 
 def test_a_curve_is_a_table_by_size_and_a_lone_figure_a_line() -> None:
-    assert "### Restart\n\n| epochs | time |\n| --: | --: |\n| 10 | 1 s |\n| 1,000 | 2 s |\n" in page(RUN)
+    assert "### Restart\n\n| epochs | time |\n| --: | --: |\n| 10 | 1 s |\n| 1,000,000 | 2 s |\n" in page(RUN)
     assert "- restart: quartile 500 ms\n" in page(RUN)
 
 
@@ -236,7 +241,7 @@ def test_what_is_not_in_our_favour_is_listed_and_nothing_else() -> None:
         "- Restart: 2 s against 1 s, 2.00x (their thing).",
         "- Rows without a goal: 100 rows/s against 200 rows/s, 0.50x (their thing).",
         "- `postgres` could not be measured: there is no server.",
-        "- `large` was left out of this run.",
+        "- Left out of this run: `large`.",
     ]
 
 
@@ -256,7 +261,7 @@ def test_the_plot_says_in_words_what_it_says_in_colours() -> None:
     assert "0.50x   goal ≤ 1.00x   met" in found
     assert "against plain <Spark> & | co" in found
     assert "rows without a goal" not in found  # a bar is for a goal
-    assert "ours: 2 s at 1,000 epochs" in found
+    assert "ours: 2 s at 1,000,000 epochs" in found
     assert "1.0x" in found
 
 
@@ -289,7 +294,7 @@ def test_the_table_fits_a_terminal_and_ends_with_the_sum() -> None:
     assert text.rstrip().splitlines()[-1] == "4 goals, 3 met. Missed: bad thing (1.50x, ≤ 1.10x)"
     at = {line.rindex("x") for line in text.splitlines() if re.search(r"≤ \S+x (met|missed)", line)}
     assert len(at) == 1  # goals are aligned over all questions
-    assert re.search(r"10 epochs: 1 s · 1,000 epochs: 2 s · quartile: 500 ms", text)
+    assert re.search(r"10 epochs: 1 s · 1,000,000 epochs: 2 s · quartile: 500 ms", text)
 
 
 def test_the_table_names_what_could_not_be_measured() -> None:
