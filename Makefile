@@ -1,5 +1,5 @@
 # Every target does its own set-up: on a fresh machine with Python 3.11, `make test` is all there is to type.
-.PHONY: help test demo soak lint docs jar bench lock clean
+.PHONY: help test demo soak lint docs jar bench bench-quick bench-docs lock clean
 SHELL := /bin/sh
 RUN := JAVA_HOME="$$(cat .venv/java-home)" SPARK_LOCAL_IP=127.0.0.1 .venv/bin/python
 UV := 0.13.7
@@ -9,9 +9,11 @@ help:
 	@echo "make demo    kill a pipeline and its plain Spark twin, and compare their outputs; ARGS=--fast in under a minute"
 	@echo "make soak    kill drivers at random moments, KILLS=n of them (50); restore all of CUTS=n checkpoints (60)"
 	@echo "make lint    ruff and mypy"
-	@echo "make docs    renew docs/reference from the code"
 	@echo "make jar     build the one class of Java anew; needs javac"
-	@echo "make bench   benchmarks, each a ratio against a floor measured in the same run"
+	@echo "make docs    renew docs/reference from the code, and the page of the benchmarks from its figures"
+	@echo "make bench   benchmarks, each a ratio against another side of the same run; ARGS=\"durable start\" for some"
+	@echo "make bench-quick   the same with few rounds and small sizes, in under five minutes"
+	@echo "make bench-docs    the same in full, and renew docs/benchmarks.md with it"
 	@echo "make lock    renew requirements.lock from pyproject.toml"
 	@echo "make clean   remove what set-up made"
 
@@ -37,12 +39,19 @@ lint: .venv/ready
 
 docs: .venv/ready
 	@$(RUN) -m tools.reference $(ARGS)
+	@$(RUN) -m bench.report $(ARGS)
 
 jar: .venv/ready
 	@$(RUN) -m tools.jar
 
 bench: .venv/ready
 	@$(RUN) -m bench $(ARGS)
+
+bench-quick: .venv/ready
+	@$(RUN) -m bench --quick $(ARGS)
+
+bench-docs: .venv/ready
+	@$(RUN) -m bench --write $(ARGS)
 
 # No index address is written into the lock file: it is good behind any mirror.
 lock: .venv/ready

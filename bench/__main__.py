@@ -1,39 +1,79 @@
-"""Run benchmarks and print a table; the exit code says whether all goals are met."""
+"""Run benchmarks and print a table; the exit code says whether all ran and all goals are met."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
+import inspect
 import sys
 import time
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.compare import Result
+from rich.console import Console
+
+from bench.compare import CannotMeasure
+from bench.document import Document, Measured
+from bench.machine import machine, versions
+from bench.progress import Progress
 from bench.questions import MODULES
-from bench.report import table
+from bench.report import FOLDER, JSON, WIDTH, drawn, show
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and tell in the ways that were asked for."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"which to run, of {', '.join(MODULES)}; else all")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples into this file, - for the screen")
-    said = parser.parse_args()
+    parser.add_argument("--write", action="store_true", help="renew the page of the docs, its plot and its JSON")
+    said = parser.parse_args(arguments)
     unknown = set(said.modules) - set(MODULES)
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
-    results: list[Result] = []
-    for name in said.modules or MODULES:
-        start = time.perf_counter()
-        print(f"{name} …", file=sys.stderr, flush=True)
-        results += importlib.import_module(f"bench.{name}").run(said.quick)
-        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    found = run([name for name in MODULES if name in (said.modules or MODULES)], said.quick)
     if said.json:
-        text = json.dumps([each.plain() for each in results], indent=1)
-        print(text) if str(said.json) == "-" else said.json.write_text(text + "\n")
-    print(table(results))
-    return 0 if all(each.met is not False for each in results) else 1
+        print(found.to_json()) if str(said.json) == "-" else said.json.write_text(found.to_json())
+    if said.write:
+        for name, text in {JSON: found.to_json(), **drawn(found)}.items():
+            (FOLDER / name).write_text(text)
+    console = Console()
+    show(found.results, found.failed, Console(width=min(console.width, WIDTH) if console.is_terminal else WIDTH))
+    return 0 if found.good else 1
 
 
-sys.exit(main())
+def run(names: Sequence[str], quick: bool) -> Document:
+    """Run modules, one after another. One that fails is told, and the others go on."""
+    date, start = datetime.now(UTC).date().isoformat(), time.perf_counter()
+    on, made_with = machine(), versions()  # before anything runs: a benchmark has a load, and leaves files about
+    measured = []
+    for at, name in enumerate(names):
+        with Progress(f"{name} ({at + 1} of {len(names)})", start):
+            measured.append(measure(name, quick, made_with))
+    left_out = [name for name in MODULES if name not in names]
+    seconds = round(time.perf_counter() - start, 1)
+    return Document(date, quick, seconds, on, made_with, measured, left_out=left_out)
+
+
+def measure(name: str, quick: bool, made_with: dict[str, str]) -> Measured:
+    """Run one module."""
+    method, why, results = "", "", []
+    start = time.perf_counter()
+    try:
+        module = importlib.import_module(f"bench.{name}")
+        method = inspect.cleandoc(module.__doc__ or "")
+        results = [each.rounded() for each in module.run(quick)]
+        made_with.update(getattr(module, "VERSIONS", {}))
+    except CannotMeasure as error:
+        sys.stderr.write(f"\n{name} cannot be measured: {error}\n")
+        why = (str(error).splitlines() or ["it does not say why"])[0]
+    except Exception as error:
+        traceback.print_exc()
+        why = f"it failed with {type(error).__name__}"  # its text may have paths in it
+    return Measured(name, method, round(time.perf_counter() - start, 1), results, why)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

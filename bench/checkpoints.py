@@ -55,7 +55,7 @@ class Fixture:
         cut = StreamCut(
             timeline=1,
             epoch=number,
-            offsets=['{"topic":{"0":123456,"1":234567,"2":345678}}'],
+            offsets=('{"topic":{"0":123456,"1":234567,"2":345678}}',),
             rows=number * 1000,
             confs={f"spark.sql.streaming.stateStore.setting.{n}": "as many and as long as Spark's" for n in range(17)},
             sinks={"out": {"epoch": number}},

@@ -5,6 +5,7 @@ Rules:
   is turned round.
 - A side is warmed up before anything counts.
 - A result keeps every sample. The ratio is that of the medians, or of the best where the text says so.
+- What cannot be measured here says so by `CannotMeasure`: it counts as a failure, and the others go on.
 """
 
 from __future__ import annotations
@@ -12,10 +13,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 Unit = Literal["s", "rows/s"]
+ENOUGH = 20  # samples, for their p99 to be worth a look
+DIGITS = 5  # of a figure, as it is kept: more than any clock is good for
+
+
+class CannotMeasure(Exception):
+    """A machine lacks what a benchmark needs. The text's first line says what, without paths; the next, what to do."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,9 @@ class Result:
     goal: float | None = None
     unit: Unit = "s"
     best: bool = False  # compare the best of each, not the medians: for what is too short to be disturbed twice
-    told: Mapping[str, float] = field(default_factory=dict)  # what else was measured, by name
+    # What else was measured, by name. Names that differ by one number are a curve: "100 epochs", "1,000 epochs". A
+    # value is of the result's own unit, unless its name ends with another in brackets: "1,000 epochs, state (B)".
+    told: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -42,28 +51,55 @@ class Result:
         """Whether the goal is met; `None` where there is none."""
         if self.goal is None:
             return None
-        return self.ratio <= self.goal if self.unit == "s" else self.ratio >= self.goal
+        return self.ratio <= self.goal if self.less_is_better else self.ratio >= self.goal
+
+    @property
+    def less_is_better(self) -> bool:
+        """Whether a small ratio is a good one."""
+        return self.unit == "s"
+
+    @property
+    def behind(self) -> bool:
+        """Whether ours is worse than theirs, goal or no goal."""
+        return self.ratio > 1 if self.less_is_better else self.ratio < 1
 
     def figure(self, samples: Sequence[float]) -> float:
         """The one figure that stands for all samples."""
         if self.best:
-            return min(samples) if self.unit == "s" else max(samples)
+            return min(samples) if self.less_is_better else max(samples)
         return statistics.median(samples)
+
+    def p99(self, samples: Sequence[float]) -> float | None:
+        """What all but a hundredth of the samples are as good as; `None` where there are too few to say."""
+        if len(samples) < ENOUGH:
+            return None
+        return p99(samples) if self.less_is_better else -p99([-each for each in samples])
+
+    def rounded(self) -> Result:
+        """Return it with as many digits as are kept: whatever is shown or decided follows from these."""
+        ours, theirs = ([rounded(each) for each in side] for side in (self.ours, self.theirs))
+        told = {name: rounded(value) for name, value in self.told.items()}
+        return replace(self, ours=ours, theirs=theirs, told=told)
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON takes it, with what follows from it."""
         sides = {"ours": self.ours, "theirs": self.theirs}
         figures = {
-            f"{name}_{what}": value
+            f"{name}_{what}": None if value is None else rounded(value)
             for name, samples in sides.items()
-            for what, value in {"figure": self.figure(samples), "p99": p99(samples)}.items()
+            for what, value in {"figure": self.figure(samples), "p99": self.p99(samples)}.items()
         }
-        return {**asdict(self), **figures, "ratio": self.ratio, "met": self.met}
+        return {**asdict(self), **figures, "ratio": rounded(self.ratio), "met": self.met}
 
 
 def p99(samples: Sequence[float]) -> float:
     """Return the sample that a hundredth of all exceed; the largest where there are fewer than a hundred."""
-    return sorted(samples)[min(len(samples) - 1, int(len(samples) * 0.99))]
+    return sorted(samples)[-(-99 * len(samples) // 100) - 1]
+
+
+def rounded(value: float) -> float:
+    """Return a figure with as many digits as are kept."""
+    return float(f"{value:.{DIGITS}g}")
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -79,7 +115,7 @@ def in_turn(
     """Let each side measure itself, in turn, and return what each said. The first rounds do not count."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(-warm_up, rounds):
-        for name in list(sides) if number % 2 else reversed(sides):
+        for name in list(sides)[:: 1 if number % 2 else -1]:
             told = sides[name]()
             if number >= 0:
                 found[name] += [told] if isinstance(told, float | int) else told

@@ -1,4 +1,11 @@
-"""What checkpoints cost a running pipeline: inside an epoch, to its triggers, and by partitions and size of state."""
+"""What checkpoints cost a running pipeline: inside an epoch, to its triggers, and by partitions and size of state.
+
+A stream that counts keys into SQLite runs all the time. Barriers are timed inside its epochs, where they are claimed;
+their p99 stands against a limit of our own. For triggers, windows with a checkpoint a second and windows without one
+take turns on the same running stream, and the time from one epoch's end to the next is compared. For growth, a state is
+grown to a size, and each checkpoint that is timed comes after one small epoch more. Nobody else is compared with here:
+plain Spark has no such checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +15,9 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,15 +25,30 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from bench.compare import Result
+from bench.compare import Result, p99
 from bench.spark import session
 from holdfast import CheckpointPolicy, Pipeline, Retention, SqliteSink, StreamCallbacks
 from holdfast.spark.epochs import EpochRunner
 
 P99_LIMIT_S = 0.005
-WINDOW_S = 4.0
-WINDOWS = 5
+WINDOW_S, WINDOW_EPOCHS = 3.0, 5  # whichever is longer
+PATIENCE_S = 60
 KEYS = 10_000
+SIZES = (10**4, 10**5, 10**6)
+PARTITIONS = (2, 20, 200)
+TAKEN = 3  # checkpoints at each size
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    warm: int  # epochs that do not count
+    windows: int  # of either kind
+    barriers: int
+
+
+FULL, QUICK = Effort(20, 7, 100), Effort(10, 1, 20)
 
 
 class Job:
@@ -110,7 +133,7 @@ def timed(method: str, into: list[float], counts: Callable[[Any], bool]) -> Iter
         setattr(EpochRunner, method, real)
 
 
-def inside(spark: SparkSession, folder: Path) -> list[Result]:
+def inside(spark: SparkSession, folder: Path, effort: Effort) -> list[Result]:
     """Measure barriers that are claimed inside an epoch, and epochs with and without checkpoints, in turn."""
     job = Job(spark, folder)
     taken: list[float] = []
@@ -118,11 +141,11 @@ def inside(spark: SparkSession, folder: Path) -> list[Result]:
     pending = timed("_heed_barrier", taken, lambda runner: runner._barrier._slot.word != 0)
     policy = CheckpointPolicy(retention=Retention(last=20))
     with pending, feeding(job), job.pipeline().start(spark, checkpoint_every=policy) as handle:
-        job.wait(20)  # warm
-        for window in range(2 * WINDOWS):
-            with_checkpoints = window % 2 == 0
+        job.wait(effort.warm)
+        for window in range(2 * effort.windows):
+            with_checkpoints = window % 4 in (0, 3)  # the order is turned round every other time
             first, end = len(job.ends), time.perf_counter() + WINDOW_S
-            while time.perf_counter() < end:
+            while time.perf_counter() < end or len(job.ends) <= first + WINDOW_EPOCHS:
                 if with_checkpoints:
                     handle.checkpoint(timeout=60)
                 time.sleep(1.0)
@@ -130,32 +153,63 @@ def inside(spark: SparkSession, folder: Path) -> list[Result]:
             epochs[with_checkpoints] += [b - a for a, b in pairwise(ends)]
         busy = handle._streams[0]
         busy.acknowledge_idle = lambda: False  # type: ignore[method-assign] # so that all are claimed by the stream
-        until = time.perf_counter() + 60
-        while len(taken) < 100 and time.perf_counter() < until:
+        until = time.perf_counter() + PATIENCE_S
+        while len(taken) < effort.barriers and time.perf_counter() < until:
             handle.checkpoint(timeout=60)
-    p99 = sorted(taken)[int(len(taken) * 0.99) - 1]
-    spread = {each: statistics.quantiles(epochs[each], n=4) for each in (True, False)}
-    for each, name in ((True, "a checkpoint a second"), (False, "none")):
-        low, _, high = spread[each]
-        print(f"  epochs with {name}: {len(epochs[each])}, quartiles {low * 1e3:.0f} to {high * 1e3:.0f} ms")
+    name = f"barrier in an epoch, p99 of {len(taken)}"
+    told = {}
+    for how, samples in (("with", epochs[True]), ("without", epochs[False])):
+        told[f"lower quartile {how}"], _, told[f"upper quartile {how}"] = statistics.quantiles(samples, n=4)
+    claimed = {"median": statistics.median(taken)}
     return [
+        Result("path", name, "five milliseconds", [p99(taken)], [P99_LIMIT_S], goal=1.0, told=claimed),
         Result(
-            "path", f"barrier in an epoch, p99 of {len(taken)}", "five milliseconds", [p99], [P99_LIMIT_S], goal=1.0
+            "path", "epoch with a checkpoint a second", "without, in turn", epochs[True], epochs[False], 1.1, told=told
         ),
-        Result("path", "epoch with a checkpoint a second", "without, in turn", epochs[True], epochs[False], goal=1.1),
     ]
 
 
-def by_partitions(spark: SparkSession, folder: Path) -> Iterator[tuple[str, int, int, float]]:
-    """A checkpoint after one small epoch more, at 2, 20 and 200 shuffle partitions."""
-    for partitions in (2, 20, 200):
+@dataclass(frozen=True)
+class Sized:
+    """Checkpoints after a small epoch, at one size."""
+
+    state_bytes: int
+    new_files: int
+    seconds: list[float]
+
+    def told(self, size: str) -> dict[str, float]:
+        """Return it as a result tells it."""
+        return {
+            size: statistics.median(self.seconds),
+            f"{size}, state (B)": self.state_bytes,
+            f"{size}, new files (files)": self.new_files,
+        }
+
+
+def by_partitions(spark: SparkSession, folder: Path) -> Result:
+    """Take checkpoints of one state at few and at many shuffle partitions; without a goal, for each is a file more."""
+    found = {}
+    for partitions in PARTITIONS:
         spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
-        yield from grown(spark, folder / str(partitions), f"{partitions} partitions", [KEYS])
+        found[partitions] = next(grown(spark, folder / str(partitions), [KEYS]))
     spark.conf.set("spark.sql.shuffle.partitions", "2")
+    least, most = found[PARTITIONS[0]], found[PARTITIONS[-1]]
+    told = {name: value for size, each in found.items() for name, value in each.told(f"{size} partitions").items()}
+    name, against = f"checkpoint at {PARTITIONS[-1]} partitions", f"at {PARTITIONS[0]}"
+    return Result("path", name, against, most.seconds, least.seconds, told=told)
 
 
-def grown(spark: SparkSession, folder: Path, name: str, sizes: list[int]) -> Iterator[tuple[str, int, int, float]]:
-    """Grow a state to each size; then take a checkpoint after one small epoch more."""
+def by_state(spark: SparkSession, folder: Path) -> Result:
+    """Take checkpoints of a state that grows."""
+    found = dict(zip(SIZES, grown(spark, folder, SIZES), strict=True))
+    least, most = found[SIZES[0]], found[SIZES[-1]]
+    told = {name: value for size, each in found.items() for name, value in each.told(f"{size:,} keys").items()}
+    name = f"checkpoint at {SIZES[-1] // SIZES[0]} times the state"
+    return Result("path", name, "at once the state", most.seconds, least.seconds, goal=2.0, told=told)
+
+
+def grown(spark: SparkSession, folder: Path, sizes: Sequence[int]) -> Iterator[Sized]:
+    """Grow a state to each size; then take checkpoints, each after one small epoch more."""
     job = Job(spark, folder)
     known = 0
     with job.pipeline().start(spark) as handle:
@@ -163,33 +217,28 @@ def grown(spark: SparkSession, folder: Path, name: str, sizes: list[int]) -> Ite
             job.add(range(known, size))
             known = size
             job.wait(job.files)
-            handle.checkpoint(timeout=120)
-            job.add(range(100))
-            job.wait(job.files)
-            start = time.perf_counter()
             manifest = handle.checkpoint(timeout=120)
-            seconds = time.perf_counter() - start
+            seconds = []
+            for _ in range(TAKEN):
+                job.add(range(100))
+                job.wait(job.files)
+                start = time.perf_counter()
+                manifest = handle.checkpoint(timeout=120)
+                seconds.append(time.perf_counter() - start)
             kept = handle._streams[0].snapshots._last
             assert kept is not None
-            yield f"{name}, {size:,} keys", manifest.streams["counts"].file_bytes, kept.new_files, seconds
+            yield Sized(manifest.streams["counts"].file_bytes, kept.new_files, seconds)
     shutil.rmtree(folder)
 
 
 def run(quick: bool) -> list[Result]:
     spark = session()
-    with tempfile.TemporaryDirectory(dir=".") as name:
-        folder = Path(name).absolute()
-        results = inside(spark, folder / "inside")
-        if quick:
-            spark.stop()
-            return results
-        rows = [*by_partitions(spark, folder), *grown(spark, folder / "grown", "2 partitions", [10**4, 10**5, 10**6])]
-    spark.stop()
-    print(f"  {'a checkpoint after a small epoch':40}{'state':>14}{'new files':>11}{'time':>10}")
-    for what, size, new, seconds in rows:
-        print(f"  {what:40}{size:>12,} B{new:>11}{seconds * 1e3:>7.0f} ms")
-    small, large = rows[-3], rows[-1]
-    results.append(
-        Result("path", "checkpoint at 100 times the state", "at once the state", [large[3]], [small[3]], goal=2.0)
-    )
+    try:
+        with tempfile.TemporaryDirectory(dir=".") as name:
+            folder = Path(name).absolute()
+            results = inside(spark, folder / "inside", QUICK if quick else FULL)
+            if not quick:
+                results += [by_partitions(spark, folder), by_state(spark, folder / "grown")]
+    finally:
+        spark.stop()
     return results

@@ -14,7 +14,26 @@ QUESTIONS = {
     "path": "What else is on the path of an epoch, and of who looks",
 }
 
-# Each module has a `run(quick)` that returns results. In this order: what needs a quiet machine most comes first.
+# What the page says of each before its figures. No figure stands here: those come from the run.
+PROSE = {
+    "stateless": "How much longer a small micro-batch takes when its rows reach the sink exactly once.",
+    "stateful": "The same for a query with state, whose files Spark writes in every batch.",
+    "large": "Whether the price is one by the epoch, or one by the row: in a large batch only the latter would show.",
+    "postgres": "A table that is filled exactly once, against the ways in which Spark users fill one.",
+    "sinks": "One stream into two sinks, with the same rows in both and one decision for both.",
+    "decision": "The one durable write that closes an epoch, against the least that a disk allows.",
+    "restart": "From a killed driver to the first epoch that is new.",
+    "growth": "What grows with the age and the size of a pipeline, and what must not.",
+    "path": "Smaller things that a pipeline pays for in each epoch or each checkpoint, and what a person waits for.",
+}
+
+# What the page says before the list of what is slower than its rival; that list is drawn from the results.
+NOT_IN_OUR_FAVOUR = """\
+Every goal that was missed, and every result that is worse than what it is compared with, goal or no goal. A floor, such
+as a bare durable write, cannot be beaten: there the ratio says how far above it we are."""
+
+# Each module has a `run(quick)` that returns results, and may have a dict `VERSIONS` of what else it ran, by name.
+# In this order: what needs a quiet machine most comes first.
 MODULES = (
     "triggers",
     "large",

@@ -1,35 +1,241 @@
-"""What a person reads of the results."""
+"""What a person reads of the results: a table in the terminal, and the page of the docs with its plot.
+
+`python -m bench.report` draws docs/benchmarks.md and docs/benchmarks.svg from docs/benchmarks.json; with `--check` it
+says which are out of date, and changes nothing. The page is a function of the JSON and of the texts in `questions`.
+"""
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from bench.compare import Result
-from bench.questions import QUESTIONS
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from bench.compare import ENOUGH, Result
+from bench.curves import Curve, curves, facts, sizes
+from bench.document import Document
+from bench.plot import plot
+from bench.questions import NOT_IN_OUR_FAVOUR, PROSE, QUESTIONS
+from bench.words import goal_of, ratio_of, shown, sized, total, verdict_of
+
+FOLDER = Path(__file__).parents[1] / "docs"
+JSON, PAGE, PLOT = "benchmarks.json", "benchmarks.md", "benchmarks.svg"
+WIDTH = 120
 
 
-def shown(value: float, unit: str) -> str:
-    """Return a figure with a unit that fits its size."""
-    if unit != "s":
-        return f"{value:,.0f} {unit}"
-    for size, name in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= size:
-            return f"{value / size:.3g} {name}"
-    return f"{value * 1e9:.3g} ns"
+# --- in a terminal ---------------------------------------------------------------------------------------------------
 
 
-def table(results: Sequence[Result]) -> str:
-    """Return the table, question by question."""
-    lines = []
+def table(results: Sequence[Result], width: int = WIDTH) -> str:
+    """Return what `show` prints, as plain text."""
+    text = io.StringIO()
+    show(results, {}, Console(file=text, width=width, color_system=None))
+    return text.getvalue()
+
+
+def show(results: Sequence[Result], failed: dict[str, str], console: Console) -> None:
+    """Print a table for each question, all with the same columns, and the sum of it."""
+    if results:
+        console.print(_row([Text(word, "dim") for word in ("what", "against", "ours", "theirs", "ratio", "goal", "")]))
     for question, title in QUESTIONS.items():
         found = [each for each in results if each.question == question]
-        if found:
-            lines += ["", title]
+        if not found:
+            continue
+        console.print(Text(f"\n{title}", "bold"))
         for each in found:
-            ours, theirs = (shown(each.figure(side), each.unit) for side in (each.ours, each.theirs))
-            goal = "" if each.goal is None else f"{'≤' if each.unit == 's' else '≥'} {each.goal:.2f}x"
-            verdict = {True: "met", False: "MISSED", None: ""}[each.met]
-            lines.append(
-                f"  {each.name:44}{each.against:40}{ours:>16}{theirs:>16}{each.ratio:>7.2f}x {goal:>8} {verdict}"
-            )
-    return "\n".join(lines)
+            console.print(_row(_cells(each)))
+            told = " · ".join(f"{name}: {shown(value, unit)}" for name, unit, value in _told(each))
+            if told:
+                console.print(Padding(Text(told, "dim"), (0, 2, 0, 4)))
+    console.print()
+    for module, why in failed.items():
+        console.print(Text(f"{module} could not be measured: {why}", "red"))
+    console.print(Text(total(results), "bold"))
+
+
+def _cells(result: Result) -> list[Text]:
+    ours, theirs = (shown(result.figure(side), result.unit) for side in (result.ours, result.theirs))
+    verdict = Text(verdict_of(result), {True: "green", False: "bold red", None: ""}[result.met])
+    return [*map(Text, (result.name, result.against, ours, theirs, ratio_of(result), goal_of(result))), verdict]
+
+
+def _row(cells: Sequence[Text]) -> Table:
+    """One line, as a table of its own, so that what is told beside it can stand beneath it."""
+    row = Table.grid(padding=(0, 1), expand=True)
+    row.add_column(width=1)
+    row.add_column(ratio=7, overflow="fold")
+    row.add_column(ratio=6, overflow="fold")
+    for width in (17, 17, 7, 8):
+        row.add_column(width=width, justify="right", no_wrap=True)
+    row.add_column(width=6, no_wrap=True)
+    row.add_row("", *cells)
+    return row
+
+
+def _told(result: Result) -> list[tuple[str, str, float]]:
+    """What else was measured: name, unit, value."""
+    on_curves = [
+        (" ".join(filter(None, (sized(size), curve.by))) + f"{', ' if curve.label else ''}{curve.label}", curve, value)
+        for curve in curves(result)
+        for size, value in curve.points.items()
+    ]
+    alone = [(each.name, each.unit, each.value) for each in facts(result)]
+    return [(name, curve.unit, value) for name, curve, value in on_curves] + alone
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+_OPENING = """\
+# Benchmarks
+
+What the guarantees cost, and what they do not: every figure of ours stands against that of another side, measured in
+the same run, in turn, on the same machine; a few stand against a limit of our own, where it says so. This page and its
+plot are drawn from [{json}]({json}), which has every sample: no figure is typed by hand, and a test keeps it so.
+`make bench` measures your machine, `make bench-quick` gives a first look, and `make bench-docs` renews this page.
+
+**{total}**
+
+![Ratios of ours to theirs with their goals, and how things grow]({plot})
+
+A ratio is ours divided by theirs: of the medians, or of the best samples where it says so. Of times, less is better; of
+rows a second, more. Where a side has {enough} samples or more, p99 is what all but a hundredth of them are as good as.
+Whatever we write durably is synced, in every figure; Spark syncs none of its own files.
+"""
+
+
+def page(document: Document) -> str:
+    """Return the page."""
+    told: set[str] = set()  # modules whose method has been told
+    parts = [
+        _OPENING.format(json=JSON, plot=PLOT, total=total(document.results), enough=ENOUGH),
+        _machine(document),
+        *(_section(document, question, title, told) for question, title in QUESTIONS.items()),
+        _growth(document.results),
+        _not_in_our_favour(document),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _machine(document: Document) -> str:
+    rows = [*document.machine.items(), *document.versions.items(), ("date", document.date)]
+    rows.append(("took", f"{document.seconds / 60:.1f} minutes{', quick: few rounds, small sizes' * document.quick}"))
+    return "## Measured on\n\n" + _grid(["", ""], rows)
+
+
+def _section(document: Document, question: str, title: str, told: set[str]) -> str:
+    found = document.of(question)
+    if not found:
+        return ""
+    results = [each for measured in found for each in measured.results]
+    methods = [f"*`bench/{each.module}.py`*: {'as above.' if each.module in told else each.method}\n" for each in found]
+    told.update(each.module for each in found)
+    also = [f"- {each.name}: {fact.name} {shown(fact.value, fact.unit)}\n" for each in results for fact in facts(each)]
+    parts = [f"## {title}\n", f"{PROSE[question]}\n", *methods, _figures(results)]
+    return "\n".join([*parts, *(["Also measured:\n", "".join(also)] if also else [])])
+
+
+def _figures(results: Sequence[Result]) -> str:
+    """The table of a question. It has p99 where one of its results has."""
+    tails = [[each.p99(side) for side in (each.ours, each.theirs)] for each in results]
+    with_tails = any(tail is not None for pair in tails for tail in pair)
+    head = [
+        "what",
+        "against",
+        "ours",
+        "theirs",
+        *(["p99, ours", "p99, theirs"] * with_tails),
+        "ratio",
+        "goal",
+        "verdict",
+    ]
+    rows = []
+    for each, pair in zip(results, tails, strict=True):
+        sides = [shown(each.figure(side), each.unit) + ", best" * each.best for side in (each.ours, each.theirs)]
+        p99 = ["" if tail is None else shown(tail, each.unit) for tail in pair] * with_tails
+        verdict = f"**{verdict_of(each)}**" if each.met is False else verdict_of(each)
+        rows.append([each.name, each.against, *sides, *p99, ratio_of(each), goal_of(each), verdict])
+    return _grid(head, rows, words=2)
+
+
+def _growth(results: Sequence[Result]) -> str:
+    parts = [f"### {_heading(each)}\n\n{_curves(found)}" for each in results if (found := curves(each))]
+    return "\n".join(["## How it grows\n", *parts]) if parts else ""
+
+
+def _curves(found: Sequence[Curve]) -> str:
+    """A table by size for what grows, with a column a curve."""
+    parts = []
+    for by in dict.fromkeys(curve.by for curve in found):
+        here = [curve for curve in found if curve.by == by]
+        rows = [
+            [sized(size), *(shown(curve.points[size], curve.unit) if size in curve.points else "" for curve in here)]
+            for size in sizes(here)
+        ]
+        names = [curve.label or {"s": "time", "rows/s": "rate"}.get(curve.unit, curve.unit) for curve in here]
+        parts.append(_grid([by or "size", *names], rows, words=0))
+    return "\n".join(parts)
+
+
+def _not_in_our_favour(document: Document) -> str:
+    lines = [
+        f"- **Missed**: {_sentence(each)}; the goal was {goal_of(each)}."
+        for each in document.results
+        if each.met is False
+    ]
+    lines += [f"- {_sentence(each)}." for each in document.results if each.behind and each.met is not False]
+    lines += [f"- `{module}` could not be measured: {why}." for module, why in document.failed.items()]
+    if document.left_out:
+        lines.append(f"- Left out of this run: {', '.join(f'`{module}`' for module in document.left_out)}.")
+    return "\n".join(["## What is not in our favour\n", NOT_IN_OUR_FAVOUR, "", *lines]) + "\n"
+
+
+def _sentence(result: Result) -> str:
+    ours, theirs = (shown(result.figure(side), result.unit) for side in (result.ours, result.theirs))
+    return f"{_heading(result)}: {ours} against {theirs}, {ratio_of(result)} ({result.against})"
+
+
+def _heading(result: Result) -> str:
+    return result.name[0].upper() + result.name[1:]
+
+
+def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 2) -> str:
+    """A table in Markdown: the first columns are words, the others figures."""
+    lines = [head, ["---" if at < words or not any(head) else "--:" for at in range(len(head))], *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+# --- writing and checking --------------------------------------------------------------------------------------------
+
+
+def drawn(document: Document) -> dict[str, str]:
+    """Return what is drawn from a run, by file name."""
+    return {PAGE: page(document), PLOT: plot(document)}
+
+
+def main() -> int:
+    """Draw or check."""
+    source = FOLDER / JSON
+    if not source.is_file():
+        sys.stderr.write(f"there is no docs/{JSON} yet. Next: make bench-docs\n")
+        return 1
+    stale = []
+    for name, text in drawn(Document.from_json(source.read_text())).items():
+        path = FOLDER / name
+        if path.is_file() and path.read_text() == text:
+            continue
+        stale.append(name)
+        if "--check" not in sys.argv:
+            path.write_text(text)
+    if stale and "--check" in sys.argv:
+        sys.stderr.write(f"out of date: {', '.join(stale)}. Next: make docs\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from bench.compare import Result, calls_in_turn
@@ -27,7 +29,7 @@ def run(quick: bool) -> list[Result]:
         for verb in ("ls", "show"):
             words = [command, verb, "--repo", folder]
             bare = [sys.executable, "-c", "import typer, rich.console, msgspec"]
-            ours, floor = calls_in_turn(3 if quick else ROUNDS, lambda w=words: _quiet(w), lambda w=bare: _quiet(w))
+            ours, floor = calls_in_turn(3 if quick else ROUNDS, partial(_quiet, words), partial(_quiet, bare))
             found.append(
                 Result("path", f"start of `holdfast {verb}`", "what was promised", ours, [PROMISED_S], goal=1.0)
             )
@@ -37,5 +39,5 @@ def run(quick: bool) -> list[Result]:
         return found
 
 
-def _quiet(words: list[str | Path]) -> None:
+def _quiet(words: Sequence[str | Path]) -> None:
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)

@@ -1,0 +1,74 @@
+"""One run as a value, and as the JSON that the page and its plot are drawn from."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import msgspec
+
+from bench.compare import Result
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one module found."""
+
+    module: str
+    method: str  # its docstring
+    seconds: float
+    results: Sequence[Result]
+    failed: str = ""  # why it found nothing
+
+
+@dataclass(frozen=True)
+class Document:
+    """A run of the benchmarks."""
+
+    date: str
+    quick: bool
+    seconds: float
+    machine: dict[str, str]
+    versions: dict[str, str]
+    modules: Sequence[Measured]
+    format: int = 1
+    left_out: Sequence[str] = field(default_factory=tuple)  # modules that nobody asked for
+
+    @property
+    def results(self) -> list[Result]:
+        """All results, module by module."""
+        return [each for measured in self.modules for each in measured.results]
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Why modules found nothing, by name."""
+        return {each.module: each.failed for each in self.modules if each.failed}
+
+    @property
+    def good(self) -> bool:
+        """Whether every module ran, and every goal is met."""
+        return not self.failed and all(each.met is not False for each in self.results)
+
+    def of(self, question: str) -> list[Measured]:
+        """Return the modules that answer a question, with their answers to it only."""
+        found = []
+        for each in self.modules:
+            answers = [result for result in each.results if result.question == question]
+            if answers:
+                found.append(Measured(each.module, each.method, each.seconds, answers))
+        return found
+
+    def to_json(self) -> str:
+        """Return it as JSON, with what follows from the samples; the samples of a side are on one line."""
+        plain = asdict(self)
+        for module, each in zip(plain["modules"], self.modules, strict=True):
+            module["results"] = [result.plain() for result in each.results]
+        text = json.dumps(plain, indent=1, ensure_ascii=False)
+        return re.sub(r"\[\n\s+([-\d.e,\s]+?)\n\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Document:
+        """Read it back; what follows from the samples is worked out again."""
+        return msgspec.json.decode(text, type=cls)

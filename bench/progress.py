@@ -1,0 +1,39 @@
+"""A line on stderr that says what is being measured, and for how long."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+
+class Progress:
+    """In a terminal one line that is written again every second; elsewhere a line at both ends and now and then."""
+
+    def __init__(self, name: str, start: float) -> None:
+        self._name = name
+        self._all, self._own = start, time.perf_counter()
+        self._live = sys.stderr.isatty()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _say(self, what: str) -> None:
+        now = time.perf_counter()
+        line = f"{self._name} {what} {now - self._own:.0f} s, {(now - self._all) / 60:.1f} min in all"
+        sys.stderr.write(f"\r\x1b[2K{line}" if self._live else f"{line}\n")
+        sys.stderr.flush()
+
+    def _run(self) -> None:
+        while not self._over.wait(1 if self._live else 30):
+            self._say("…")
+
+    def __enter__(self) -> None:
+        self._say("…")
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._say("took")
+        if self._live:
+            sys.stderr.write("\n")
