@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -60,9 +60,7 @@ def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
         folder = Path(name).absolute()
         rivals = {side.name: Rival(Small, folder / str(n), side, stateful) for n, side in enumerate(sides)}
         try:
-            turns: dict[str, Callable[[], list[float]]] = {
-                name: lambda rival=rival: rival(EPOCHS) for name, rival in rivals.items()
-            }
+            turns = {name: partial(rival, EPOCHS) for name, rival in rivals.items()}
             found = in_turn(rounds, turns, warm_up=WARM_UP)
         finally:
             for rival in rivals.values():
