@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench.compare import Result
+from bench.compare import CannotMeasure, Result
 from bench.questions import MODULES
 from bench.report import table
 
@@ -24,16 +24,22 @@ def main() -> int:
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
     results: list[Result] = []
+    failures: dict[str, CannotMeasure] = {}
     for name in said.modules or MODULES:
         start = time.perf_counter()
         print(f"{name} …", file=sys.stderr, flush=True)
-        results += importlib.import_module(f"bench.{name}").run(said.quick)
+        try:
+            results += importlib.import_module(f"bench.{name}").run(said.quick)
+        except CannotMeasure as error:
+            failures[name] = error
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     if said.json:
         text = json.dumps([each.plain() for each in results], indent=1)
         print(text) if str(said.json) == "-" else said.json.write_text(text + "\n")
     print(table(results))
-    return 0 if all(each.met is not False for each in results) else 1
+    for name, reason in failures.items():
+        print(f"\n{name} was not measured:\n{reason}", file=sys.stderr)
+    return 0 if not failures and all(each.met is not False for each in results) else 1
 
 
 sys.exit(main())

@@ -18,6 +18,10 @@ from typing import Any, Literal
 Unit = Literal["s", "rows/s"]
 
 
+class CannotMeasure(Exception):
+    """Something that a benchmark needs is not on this machine; the text says what to do about it."""
+
+
 @dataclass(frozen=True)
 class Result:
     """One comparison. A goal of seconds is met at or below it, one of rows at or above; without one, it only tells."""
