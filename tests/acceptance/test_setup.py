@@ -1,4 +1,4 @@
-"""Set-up on machines that lack something: it finds Java, installs it where it may, or says what to type."""
+"""Set-up on machines that lack something: it finds Java and a JDBC driver, gets them if it may, or says what is due."""
 
 import os
 import shutil
@@ -131,6 +131,80 @@ def test_an_installation_that_fails_or_is_forbidden_ends_in_what_to_type(
         assert "JAVA_HOME" in result.stderr
 
 
+# --- the JDBC driver -------------------------------------------------------------------------------------------------
+
+
+def find_jdbc(machine: dict[str, str], tmp_path: Path, **more: str) -> "subprocess.CompletedProcess[str]":
+    """Run it in a checkout of its own: it unpacks beside itself."""
+    copy = tmp_path / "checkout" / "tools"
+    copy.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "tools/find-jdbc.sh", copy)
+    return subprocess.run(
+        [str(shutil.which("sh")), str(copy / "find-jdbc.sh")],
+        env={**machine, "HOLDFAST_JAR_DIRS": str(tmp_path / "jars"), **more},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["postgresql.jar", "postgresql-jdbc.jar", "postgresql-42.7.4.jar"])
+def test_a_jdbc_driver_that_is_there_is_taken(machine: dict[str, str], tmp_path: Path, name: str) -> None:
+    jar = tmp_path / "jars" / name
+    jar.parent.mkdir()
+    jar.touch()
+    program(tmp_path / "bin/apt-get", "echo should not run >&2; exit 9")
+    found = find_jdbc(machine, tmp_path)
+    assert (found.returncode, found.stdout.strip(), found.stderr) == (0, str(jar), "")
+
+
+def test_the_jdbc_driver_is_unpacked_without_rights(machine: dict[str, str], tmp_path: Path) -> None:
+    program(tmp_path / "bin/apt-get", f'echo "$@" >> {tmp_path}/called; touch driver.deb')
+    program(tmp_path / "bin/dpkg-deb", "mkdir -p $3/usr/share/java; touch $3/usr/share/java/postgresql.jar")
+    jar = tmp_path / "checkout/.venv/jdbc/usr/share/java/postgresql.jar"
+    for _ in range(2):
+        found = find_jdbc(machine, tmp_path)
+        assert (found.returncode, found.stdout.strip()) == (0, str(jar)), found.stderr
+    assert (tmp_path / "called").read_text() == "download -qq libpostgresql-jdbc-java\n"
+
+
+def test_where_it_cannot_be_unpacked_root_installs_the_jdbc_driver(machine: dict[str, str], tmp_path: Path) -> None:
+    jars = tmp_path / "jars"
+    program(tmp_path / "bin/id", "echo 0")
+    program(tmp_path / "bin/apt-get", f'[ "$1" != install ] || {{ mkdir {jars}; touch {jars}/postgresql.jar; }}')
+    found = find_jdbc(machine, tmp_path)
+    assert (found.returncode, found.stdout.strip()) == (0, str(jars / "postgresql.jar")), found.stderr
+    assert "running: apt-get install -y libpostgresql-jdbc-java" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("manager", "line"),
+    [
+        ("apt-get", "Next: sudo apt-get install -y libpostgresql-jdbc-java"),
+        ("dnf", "Next: sudo dnf install -y postgresql-jdbc"),
+        (None, "Next: put postgresql.jar, the JDBC driver, into a folder."),
+    ],
+)
+def test_without_a_jdbc_driver_it_says_exactly_what_to_type(
+    machine: dict[str, str], tmp_path: Path, manager: str | None, line: str
+) -> None:
+    program(tmp_path / "bin/id", "echo 0")
+    program(tmp_path / "bin/dpkg-deb", "exit 9")
+    if manager:
+        program(tmp_path / "bin" / manager, f"echo called >> {tmp_path}/called; exit 100")
+    failed = find_jdbc(machine, tmp_path)
+    (tmp_path / "called").unlink(missing_ok=True)
+    forbidden = find_jdbc(machine, tmp_path, HOLDFAST_NO_INSTALL="1")
+    assert not (tmp_path / "called").exists()
+    for result in (failed, forbidden):
+        assert (result.returncode, result.stdout) == (1, "")
+        assert line in result.stderr
+        assert "HOLDFAST_JAR_DIRS" in result.stderr
+
+
+# --- what else there is ----------------------------------------------------------------------------------------------
+
+
 def test_without_a_new_python_set_up_says_what_to_type(machine: dict[str, str], tmp_path: Path) -> None:
     copy = tmp_path / "checkout"
     (copy / "tools").mkdir(parents=True)
@@ -159,5 +233,5 @@ def test_the_lock_file_pins_every_package_by_digest_and_names_no_host() -> None:
 
 
 def test_the_scripts_may_be_run() -> None:
-    for name in (".ci/run", "tools/setup.sh", "tools/find-java.sh"):
+    for name in (".ci/run", "tools/setup.sh", "tools/find-java.sh", "tools/find-jdbc.sh"):
         assert os.access(ROOT / name, os.X_OK)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.errors import BadValue, HoldfastError, NotSupported, SinkFailed, SinkForeign, StagedGone
+from holdfast.sinks import pgcopy
 from holdfast.sinks.base import Owner, Setting, Sink
-from holdfast.sinks.pgcopy import into_prepared, into_stage
+from holdfast.sinks.pgcopy import PART_COLUMN, into_prepared, into_stage
 from holdfast.sinks.pgnames import Mark
 from holdfast.sinks.postgres import PostgresSink
 from holdfast.testing.sinks import Rows, SinkContract
@@ -302,6 +304,29 @@ def test_what_a_task_wrote_that_was_never_heard_of_is_not_committed(table: Table
     assert len(table.prepared()) == (len(staged.handle["gids"]) + 1 if method == "prepared" else 0)
     sink.commit(key(1), staged.handle)
     assert (table.visible(), table.prepared()) == ([1, 2], [])
+
+
+def test_a_worker_reads_the_catalog_once_and_keeps_no_connection(table: Table) -> None:
+    """Nor does it keep what a failure may have made doubtful; a type that is younger than what it keeps is taken."""
+    import pyarrow as pa
+
+    task = table.opened()._ready.task("orders")
+    copier = into_stage(replace(task, table="younger"))
+    batch = pa.RecordBatch.from_pydict({"n": pa.array([1], pa.int64()), "text": ["good"]})
+    pgcopy._server.cache_clear()
+    kept = pgcopy._server(task.address.conninfo)
+    table.run(
+        "CREATE TYPE mood AS ENUM ('good', 'bad')", f"CREATE TABLE younger (n int8, text mood, {PART_COLUMN} int8)"
+    )
+    for _ in range(2):
+        assert [out.to_pylist()[0]["rows"] for out in copier(iter([batch]))] == [1]
+    assert pgcopy._server(task.address.conninfo) is kept
+    assert table.run("SELECT n, text::text FROM younger") == [(1, "good")] * 2
+    assert table.run("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast'") == [(0,)]
+    table.run("DROP TABLE younger")
+    with pytest.raises(SinkFailed, match="younger"):
+        list(copier(iter([batch])))
+    assert pgcopy._server(task.address.conninfo) is not kept
 
 
 RETRYING = """

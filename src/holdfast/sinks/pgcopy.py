@@ -11,6 +11,9 @@ made visible:
   committed.
 
 A task without rows opens no connection. Nothing that is raised here holds a password: its text goes to Spark's log.
+
+The driver reads the server's whole catalog before it connects for the first time: tens of milliseconds, and more the
+more tables there are. So a Python worker keeps what was read (`_server`), and makes a connection a task.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
@@ -81,8 +85,8 @@ def into_stage(task: Task) -> Copier:
     def copy(batches: Iterator[Any]) -> Iterator[Any]:
         number = nonce()
 
-        def finish(connection: Any, cursor: Any, rows: int) -> None:
-            del cursor, rows
+        def finish(connection: Any, rows: int) -> None:
+            del rows
             connection.commit()
 
         rows = _copied(task, batches, ((PART_COLUMN, number),), finish)
@@ -97,10 +101,9 @@ def into_prepared(task: Task, mark: Mark, record: str) -> Copier:
     def copy(batches: Iterator[Any]) -> Iterator[Any]:
         gid = mark.gid(nonce())
 
-        def finish(connection: Any, cursor: Any, rows: int) -> None:
-            del connection
-            cursor.execute(record, (gid, rows))
-            cursor.execute(f"PREPARE TRANSACTION '{gid}'")
+        def finish(connection: Any, rows: int) -> None:
+            _execute(connection, record, gid, rows)
+            _execute(connection, f"PREPARE TRANSACTION '{gid}'")
 
         rows = _copied(task, batches, task.constants, finish)
         yield from _heard(gid, rows)
@@ -117,25 +120,49 @@ def _copied(
     task: Task,
     batches: Iterator[Any],
     constants: tuple[tuple[str, int], ...],
-    finish: Callable[[Any, Any, int], None],
+    finish: Callable[[Any, int], None],
 ) -> int:
     """Copy all rows in one transaction and finish it; return how many there were."""
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
         return 0
-    import adbc_driver_postgresql.dbapi as driver  # noqa: PLC0415 - an extra, and for tasks with rows only
+    import adbc_driver_manager as driver  # noqa: PLC0415 - an extra, and for tasks with rows only
 
     try:
-        with driver.connect(task.address.conninfo) as connection, connection.cursor() as cursor:
-            cursor.execute(f"SET LOCAL lock_timeout = {task.lock_timeout:d}")
-            cursor.execute(KEEP_COMMITS)
-            rows = _ingested(cursor, task, itertools.chain([first], filled), constants)
-            finish(connection, cursor, rows)
+        with driver.AdbcConnection(_server(task.address.conninfo)) as connection:
+            connection.set_autocommit(False)
+            _execute(connection, f"SET LOCAL lock_timeout = {task.lock_timeout:d}")
+            _execute(connection, KEEP_COMMITS)
+            rows = _ingested(connection, task, itertools.chain([first], filled), constants)
+            finish(connection, rows)
     except driver.Error as error:
+        _server.cache_clear()  # whatever it was, the next task asks the server anew
         # The server's text, not the exception: what ADBC chains may hold the connection string.
         raise copy_failed(task.sink, task.address.told(error)) from None
     return rows
+
+
+@lru_cache(maxsize=8)
+def _server(conninfo: str) -> Any:
+    """Return what the driver knows of a server: where it is, and its types. It holds no connection.
+
+    A type that is made later is written as one that the driver does not know: by the type of the rows.
+    """
+    import adbc_driver_postgresql  # noqa: PLC0415 - an extra
+
+    return adbc_driver_postgresql.connect(conninfo)
+
+
+def _execute(connection: Any, statement: str, *values: Any) -> None:
+    import adbc_driver_manager as driver  # noqa: PLC0415 - an extra
+
+    with driver.AdbcStatement(connection) as prepared:
+        prepared.set_sql_query(statement)
+        if values:
+            prepared.prepare()
+            prepared.bind(pa.RecordBatch.from_pylist([{str(n): value for n, value in enumerate(values)}]))
+        prepared.execute_update()
 
 
 def copy_failed(sink: str, why: str) -> SinkFailed:
@@ -144,7 +171,9 @@ def copy_failed(sink: str, why: str) -> SinkFailed:
     return SinkFailed(sink=sink, action=COPYING, why=why, do=do)
 
 
-def _ingested(cursor: Any, task: Task, batches: Iterable[Any], constants: tuple[tuple[str, int], ...]) -> int:
+def _ingested(connection: Any, task: Task, batches: Iterable[Any], constants: tuple[tuple[str, int], ...]) -> int:
+    import adbc_driver_manager as driver  # noqa: PLC0415 - an extra
+
     sent = 0
 
     def widened() -> Iterator[Any]:
@@ -159,7 +188,17 @@ def _ingested(cursor: Any, task: Task, batches: Iterable[Any], constants: tuple[
     stream = widened()
     first = next(stream)
     reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], stream))
-    taken = cursor.adbc_ingest(task.table, reader, mode="append", db_schema_name=task.schema)
+    options = driver.StatementOptions
+    with driver.AdbcStatement(connection) as statement:
+        statement.set_options(
+            **{
+                options.INGEST_TARGET_TABLE.value: task.table,
+                options.INGEST_TARGET_DB_SCHEMA.value: task.schema,
+                options.INGEST_MODE.value: driver.INGEST_OPTION_MODE_APPEND,
+            }
+        )
+        statement.bind_stream(reader)
+        taken = statement.execute_update()
     if taken not in (sent, -1):  # -1: the driver did not count
         raise copy_failed(task.sink, f"{sent} rows were sent and {taken} were taken")
     return sent

