@@ -22,7 +22,7 @@ DIGITS = 5  # of a figure, as it is kept: more than any clock is good for
 
 
 class CannotMeasure(Exception):
-    """Something that a benchmark needs is not on this machine; the text says what to do about it."""
+    """A machine lacks what a benchmark needs. The text's first line says what, without paths; the next, what to do."""
 
 
 @dataclass(frozen=True)

