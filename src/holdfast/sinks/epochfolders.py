@@ -98,6 +98,12 @@ def epochs_in(path: Path) -> list[tuple[int, int]]:
     return [(t, e) for t, e in places_in(path, EPOCH_FOLDER) if (path / folder_name(t, e) / KEY_FILE).exists()]
 
 
+def last_epoch_in(path: Path, timeline: int) -> int:
+    """Return a timeline's last epoch that is there, or 0. Keys are looked for from the end: there may be thousands."""
+    epochs = sorted((epoch for found, epoch in places_in(path, EPOCH_FOLDER) if found == timeline), reverse=True)
+    return next((epoch for epoch in epochs if (path / folder_name(timeline, epoch) / KEY_FILE).exists()), 0)
+
+
 def folder_of(path: Path, timeline: int, epoch: int) -> EpochFolder:
     """Read the record of an epoch's folder, or raise `RecordCorrupt` where it is damaged or another's."""
     name = folder_name(timeline, epoch)
