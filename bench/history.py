@@ -106,11 +106,7 @@ class Job:
         return seconds
 
     def _wait(self) -> None:
-        commit, end = str(self.log / "commits" / str(self.epochs)), time.monotonic() + PATIENCE_S
-        while not os.path.exists(commit):  # noqa: PTH110 - a thousand times a second
-            if time.monotonic() > end:
-                raise TimeoutError(f"epoch {self.epochs + 1} of {self.folder} does not end")
-            time.sleep(0.001)
+        wait_for(self.log / "commits" / str(self.epochs))
         self.epochs += 1
 
     def check(self) -> None:
@@ -154,7 +150,8 @@ class OurJob(Job):
     stream = "rows"
 
     def __init__(self, spark: SparkSession, folder: Path, epochs: int) -> None:
-        self.repository = LocalRepository(folder / "root" / "bench")
+        self.name = f"after-{epochs}"  # several may run in one session
+        self.repository = LocalRepository(folder / "root" / self.name)
         super().__init__(spark, folder, epochs)
 
     @property
@@ -164,7 +161,7 @@ class OurJob(Job):
 
     def pipeline(self, callbacks: StreamCallbacks | None = None) -> Pipeline:
         """Return the pipeline, to be started."""
-        made = Pipeline("bench", self.folder / "root", callbacks=callbacks)
+        made = Pipeline(self.name, self.folder / "root", callbacks=callbacks)
         made.stream(self.read, name=self.stream, sinks=[FileSink(self.out)])
         return made
 
@@ -225,6 +222,15 @@ class OurJob(Job):
         )
         attempt = msgspec.structs.replace(last.attempt, epoch=epoch, attempt=1)
         return msgspec.structs.replace(last, attempt=attempt, facts=facts.plain())
+
+
+def wait_for(commit: Path) -> None:
+    """Wait until Spark has written its commit of an epoch."""
+    path, end = str(commit), time.monotonic() + PATIENCE_S
+    while not os.path.exists(path):  # noqa: PTH110 - a thousand times a second
+        if time.monotonic() > end:
+            raise TimeoutError(f"{commit} does not come")
+        time.sleep(0.001)
 
 
 def _stretch_logs(log: Path, inputs: Path, epochs: int) -> None:
