@@ -99,9 +99,14 @@ def epochs_in(path: Path) -> list[tuple[int, int]]:
 
 
 def last_epoch_in(path: Path, timeline: int) -> int:
-    """Return a timeline's last epoch that is there, or 0. Keys are looked for from the end: there may be thousands."""
-    epochs = sorted((epoch for found, epoch in places_in(path, EPOCH_FOLDER) if found == timeline), reverse=True)
-    return next((epoch for epoch in epochs if (path / folder_name(timeline, epoch) / KEY_FILE).exists()), 0)
+    """Return a timeline's last epoch that is there, or 0. There may be thousands: names are looked at from the end."""
+    start = f"{EPOCH_COLUMN}=t{timeline}-"
+    names = [name for name in names_in(path) if name.startswith(start)]
+    for name in sorted(names, key=lambda name: (len(name), name), reverse=True):
+        match = EPOCH_FOLDER.fullmatch(name)
+        if match and name == folder_name(timeline, int(match[2])) and (path / name / KEY_FILE).exists():
+            return int(match[2])
+    return 0
 
 
 def folder_of(path: Path, timeline: int, epoch: int) -> EpochFolder:
