@@ -100,8 +100,7 @@ class Decisions:
         old = [name for name in names if (match := _SLOT.fullmatch(name)) and int(match[1]) < before]
         if old:
             self._repository.put(_floor_key(stream, timeline), Floor(epoch=before).sealed())
-        for name in old:
-            self._repository.delete(f"{_folder(stream, timeline)}/{name}")
+            self._repository.delete_all(f"{_folder(stream, timeline)}/{name}" for name in old)  # synced once
         return len(old)
 
     def _names(self, stream: str, timeline: int) -> list[str]:

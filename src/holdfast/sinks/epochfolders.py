@@ -98,6 +98,17 @@ def epochs_in(path: Path) -> list[tuple[int, int]]:
     return [(t, e) for t, e in places_in(path, EPOCH_FOLDER) if (path / folder_name(t, e) / KEY_FILE).exists()]
 
 
+def last_epoch_in(path: Path, timeline: int) -> int:
+    """Return a timeline's last epoch that is there, or 0. There may be thousands: names are looked at from the end."""
+    start = f"{EPOCH_COLUMN}=t{timeline}-"
+    names = [name for name in names_in(path) if name.startswith(start)]
+    for name in sorted(names, key=lambda name: (len(name), name), reverse=True):
+        match = EPOCH_FOLDER.fullmatch(name)
+        if match and name == folder_name(timeline, int(match[2])) and (path / name / KEY_FILE).exists():
+            return int(match[2])
+    return 0
+
+
 def folder_of(path: Path, timeline: int, epoch: int) -> EpochFolder:
     """Read the record of an epoch's folder, or raise `RecordCorrupt` where it is damaged or another's."""
     name = folder_name(timeline, epoch)

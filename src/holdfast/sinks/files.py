@@ -40,8 +40,8 @@ from holdfast.sinks.epochfolders import (
     LEDGER,
     LEDGER_FILE,
     KeyRecord,
-    epochs_in,
     folder_name,
+    last_epoch_in,
     merged_over,
     place,
     places_in,
@@ -276,8 +276,9 @@ class FileSink(Sink):
             return Standing(self._last(timeline))
 
     def _last(self, timeline: int) -> int:
-        places = self._ledger() if self.layout == "flat" else epochs_in(self.path)
-        return max((epoch for found, epoch in places if found == timeline), default=0)
+        if self.layout == "epochs":
+            return last_epoch_in(self.path, timeline)
+        return max((epoch for found, epoch in self._ledger() if found == timeline), default=0)
 
     def _ledger(self) -> list[tuple[int, int]]:
         return places_in(self.path / LEDGER, LEDGER_FILE)

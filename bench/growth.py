@@ -1,0 +1,244 @@
+"""Whether our own cost of an epoch grows: with the streams of a pipeline, with its history, with its state.
+
+Our own is what an epoch takes from its call by Spark to its return, less Spark's own job in it: lease, slots, what is
+made durable, the decision, the commit of the sink. Each figure is of one epoch of one stream, so a cost that has no
+super-linear term in it stays where it is. Each goal of 1.5 leaves room for the noise of syncs of a few milliseconds; a
+cost that grew with the size would be 32, 100 or 1,000 times as much.
+
+- Streams: one is fed at a time, and looks for input ten times a second, so that nobody waits for a core that others
+  have; even so, the other streams' looking is in the time that passes, so the goal is for the thread's CPU time alone.
+  The sizes are gone through upwards and downwards. The start of a pipeline is divided by its streams too.
+- Epochs: the histories are those of `bench/restart.py`, written, not run. A figure is the mean of ten epochs: every
+  tenth makes durable a list of all files that Spark's source ever saw.
+- State: keys that are counted, in RocksDB, grown by one large epoch; then epochs of a hundred keys each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from bench.compare import Result, in_turn
+from bench.history import OurJob, wait_for
+from bench.spark import session
+from holdfast import FileSink, Pipeline
+from holdfast.repository.decisions import stream_folder
+from holdfast.spark.epochs import EpochRunner
+
+STREAMS = (1, 2, 4, 8, 16, 32)
+EPOCHS = (10, 1_000, 10_000)
+KEYS = (10**4, 10**5, 10**6)
+FED = 8  # streams of a pipeline that are fed, at most
+A_SAMPLE = 10  # epochs: one compaction of the source's log is among them
+GOAL = 1.5
+START_GOAL = 1.2  # each stream has as much to recover as any other; what a start does once is shared by more of them
+
+
+Points = Mapping[int, Sequence[float]]
+"""What was measured, by size."""
+
+
+class Meter:
+    """Takes down what each epoch cost us, one epoch at a time."""
+
+    def __init__(self) -> None:
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+        self._open = threading.local()
+
+    def reach(self, point: str) -> None:
+        """Take Spark's part out: from the opened attempt until its job has written the sink's files."""
+        if point == "opened":
+            self._open.since = _clocks()
+        elif point == "staging":
+            self._open.spark = _since(self._open.since)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Measure all epochs meanwhile."""
+        real = EpochRunner.__call__
+
+        def measured(runner: EpochRunner, df: DataFrame, batch: int) -> None:
+            self._open.spark, start = None, _clocks()
+            real(runner, df, batch)
+            wall, cpu = _since(start)
+            if self._open.spark is not None:  # else it is one that nobody watches
+                self.wall.append(wall - self._open.spark[0])
+                self.cpu.append(cpu - self._open.spark[1])
+
+        EpochRunner.__call__ = measured  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            EpochRunner.__call__ = real  # type: ignore[method-assign]
+
+
+def _clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.thread_time()
+
+
+def _since(start: tuple[float, float]) -> tuple[float, float]:
+    now = _clocks()
+    return now[0] - start[0], now[1] - start[1]
+
+
+class Fed(Protocol):
+    """Whatever runs and can be given an epoch."""
+
+    def epoch(self) -> None:
+        """Give it an epoch's input and wait until Spark has committed it."""
+
+
+class Stream:
+    """A stream of a pipeline: rows as they come, or counted by key."""
+
+    def __init__(self, folder: Path, pipeline: str, name: str, *, counting: bool = False) -> None:
+        self.name = name
+        self.inputs, self.out = folder / f"in-{name}", folder / f"out-{name}"
+        self.commits = folder / "root" / pipeline / stream_folder(name, 1) / "spark" / "commits"
+        self.counting = counting
+        self.epochs = 0
+        self.inputs.mkdir(parents=True)
+
+    def add_to(self, pipeline: Pipeline) -> None:
+        """Make it one of the pipeline's."""
+        mode = "update" if self.counting else "append"
+        sink = FileSink(self.out, changelog=self.counting)
+        pipeline.stream(self._read, name=self.name, sinks=[sink], output_mode=mode)
+
+    def _read(self, spark: SparkSession) -> DataFrame:
+        rows = spark.readStream.schema("k long").option("maxFilesPerTrigger", 1).json(str(self.inputs))
+        return rows.groupBy("k").agg(f.count("*").alias("n")) if self.counting else rows
+
+    def feed(self, keys: int) -> None:
+        """Give it an epoch's input."""
+        hidden = self.inputs / f".{self.epochs:06}.json"
+        hidden.write_text("".join(json.dumps({"k": key}) + "\n" for key in range(keys)))
+        hidden.rename(self.inputs / f"{self.epochs:06}.json")
+        self.epochs += 1
+
+    def wait(self) -> None:
+        """Wait until Spark has committed all that it was given."""
+        wait_for(self.commits / str(self.epochs - 1))
+
+    def epoch(self) -> None:
+        """Give it a small epoch, and wait."""
+        self.feed(100)
+        self.wait()
+
+
+def by_streams(spark: SparkSession, folder: Path, sizes: Sequence[int], epochs: int, meter: Meter) -> list[Result]:
+    """Measure pipelines of so many streams, upwards and downwards."""
+    points: dict[str, dict[int, list[float]]] = {what: {n: [] for n in sizes} for what in ("cpu", "wall", "start")}
+    made = {n: [Stream(folder / str(n), "bench", f"s{number:02}") for number in range(n)] for n in sizes}
+    for count in (sizes[0], *sizes, *reversed(sizes)):  # the first is for warmth
+        streams = made[count]
+        pipeline = Pipeline("bench", folder / str(count) / "root")
+        for stream in streams:
+            stream.add_to(pipeline)
+        start = time.perf_counter()
+        with pipeline.start(spark, reach=meter.reach):
+            points["start"][count].append((time.perf_counter() - start) / count)
+            for stream in streams:
+                stream.feed(1)
+            for stream in streams:
+                stream.wait()
+            cpu, wall = _fed(streams[:: max(1, count // FED)], epochs, meter)
+            points["cpu"][count] += cpu
+            points["wall"][count] += wall
+    del points["start"][sizes[0]][0]
+    most, least = f"{sizes[-1]} streams", "one stream"
+    return [
+        *_both(most, least, points["cpu"], points["wall"], None),
+        _result(f"start of a stream, {most}", least, points["start"], START_GOAL),
+    ]
+
+
+def _fed(streams: Sequence[Stream], epochs: int, meter: Meter) -> tuple[list[float], list[float]]:
+    """Feed one stream at a time; return our CPU time and our time of each epoch."""
+    first = len(meter.wall)
+    for number in range(epochs):
+        streams[number % len(streams)].epoch()
+    return meter.cpu[first:], meter.wall[first:]
+
+
+def by_epochs(spark: SparkSession, folder: Path, sizes: Sequence[int], rounds: int, meter: Meter) -> list[Result]:
+    """Measure epochs after histories of so many."""
+    jobs = {size: OurJob(spark, folder / str(size), size) for size in sizes}
+    with ExitStack() as running:
+        for job in jobs.values():
+            running.enter_context(job.pipeline().start(spark, reach=meter.reach))
+        points = _in_turn(jobs, rounds, meter)
+    for job in jobs.values():
+        job.check()
+    return _both(f"after {sizes[-1]:,} epochs", f"after {sizes[0]}", *points, GOAL)
+
+
+def by_state(spark: SparkSession, folder: Path, sizes: Sequence[int], rounds: int, meter: Meter) -> list[Result]:
+    """Measure small epochs of streams that keep so many keys."""
+    streams = {size: Stream(folder / str(size), f"keys-{size}", "counts", counting=True) for size in sizes}
+    with ExitStack() as running:
+        for size, stream in streams.items():
+            pipeline = Pipeline(f"keys-{size}", folder / str(size) / "root")
+            stream.add_to(pipeline)
+            running.enter_context(pipeline.start(spark, reach=meter.reach))
+            stream.feed(size)
+            stream.wait()
+        os.sync()
+        points = _in_turn(streams, rounds, meter)
+    return _both(f"{sizes[-1]:,} keys", f"{sizes[0]:,} keys", *points, GOAL)
+
+
+def _in_turn(jobs: Mapping[int, Fed], rounds: int, meter: Meter) -> tuple[Points, Points]:
+    """Return our CPU time and our time of epochs of each, taken in turn: means of several."""
+    spent: dict[int, list[float]] = {size: [] for size in jobs}
+
+    def sample(size: int) -> float:
+        first = len(meter.wall)
+        for _ in range(A_SAMPLE):
+            jobs[size].epoch()
+        spent[size].append(statistics.mean(meter.cpu[first:]))
+        return statistics.mean(meter.wall[first:])
+
+    passed = in_turn(rounds, {str(size): lambda size=size: sample(size) for size in jobs})
+    return {size: each[-rounds:] for size, each in spent.items()}, {size: passed[str(size)] for size in jobs}
+
+
+def _both(most: str, least: str, cpu: Points, wall: Points, goal: float | None) -> list[Result]:
+    """Return the comparison of our CPU time, and that of our time."""
+    return [
+        _result(f"our own CPU an epoch, {most}", least, cpu, GOAL),
+        _result(f"our own time an epoch, {most}", least, wall, goal),
+    ]
+
+
+def _result(name: str, against: str, points: Points, goal: float | None) -> Result:
+    sizes = sorted(points)
+    told = {str(size): statistics.median(points[size]) for size in sizes}
+    return Result("growth", name, against, points[sizes[-1]], points[sizes[0]], goal, told=told)
+
+
+def run(quick: bool) -> list[Result]:
+    spark, meter = session(spark__sql__streaming__pollingDelay="100ms"), Meter()
+    streams, epochs, keys = (STREAMS[::3], EPOCHS[:2], KEYS[:2]) if quick else (STREAMS, EPOCHS, KEYS)
+    rounds = 1 if quick else 5
+    with tempfile.TemporaryDirectory(dir=".") as name, meter.running():
+        folder = Path(name).absolute()
+        found = [
+            *by_streams(spark, folder / "streams", streams, 8 if quick else 16, meter),
+            *by_epochs(spark, folder / "epochs", epochs, rounds, meter),
+            *by_state(spark, folder / "state", keys, rounds, meter),
+        ]
+    spark.stop()
+    return found

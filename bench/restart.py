@@ -1,0 +1,79 @@
+"""How long a restart takes: from the start of a query to the end of its first new epoch, by the length of its history.
+
+Compared with plain Spark on the same job: files of JSON, one an epoch, to Parquet; plain Spark appends to a folder in
+`foreachBatch`, ours is a pipeline with one `FileSink`. The clock runs from the building of the stream until Spark's
+commit of the new epoch is there, on both sides. Each side has its own process and session; a restart is one within a
+warm session. In a new process both sides would first wait ten seconds for their JVMs, and the ratio would say nothing.
+
+The history is written, not run (`bench/history.py` says how): ten real epochs, stretched to what 1,000 and 10,000
+leave. The products prove it: the pipeline starts from it, and at the end every row that it tells of is counted in the
+output. A history is not free for plain Spark either: its source reads a list of all files that it ever saw. So ours
+after 10,000 epochs against ours after 10 has that in it, and plain Spark's own growth is told beside it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench.compare import Result, in_turn
+from bench.history import Job, OurJob, PlainJob
+from bench.rival import Rival
+from bench.spark import session
+
+SIZES = (10, 1_000, 10_000)
+ROUNDS, QUICK_ROUNDS = 10, 4
+GOAL = 1.1
+FLAT_GOAL = 1.2  # what a person would not notice; Spark's reading of its source's log is in it
+
+
+def side(kind: type[Job], folder: str, sizes: Sequence[int]) -> Callable[[int], float]:
+    """Make the histories of one side; what is returned restarts the job with that one, or, at 0, checks them all."""
+    spark = session()
+    jobs = {size: kind(spark, Path(folder) / str(size), size) for size in sizes}
+
+    def sample(size: int) -> float:
+        if size:
+            return jobs[size].restart()
+        for job in jobs.values():
+            job.check()
+        return 0.0
+
+    return sample
+
+
+def run(quick: bool) -> list[Result]:
+    sizes = SIZES[:2] if quick else SIZES
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        folder = Path(name).absolute()
+        ours_at, theirs_at = str(folder / "ours"), str(folder / "plain")
+        with Rival(side, OurJob, ours_at, sizes) as ours, Rival(side, PlainJob, theirs_at, sizes) as theirs:
+            sides = {
+                f"{who} {size}": lambda rival=rival, size=size: rival(size)
+                for size in sizes
+                for who, rival in (("ours", ours), ("plain", theirs))
+            }
+            found = in_turn(QUICK_ROUNDS if quick else ROUNDS, sides, warm_up=1 if quick else 2)
+            for rival in (ours, theirs):
+                rival(0)
+    least, most = sizes[0], sizes[-1]
+    told = {name: statistics.median(samples) for name, samples in found.items()}
+    return [
+        *(
+            Result(
+                "restart", f"after {size:,} epochs", "plain Spark", found[f"ours {size}"], found[f"plain {size}"], GOAL
+            )
+            for size in sizes
+        ),
+        Result(
+            "restart",
+            f"after {most:,} epochs, ours",
+            f"after {least}, ours",
+            found[f"ours {most}"],
+            found[f"ours {least}"],
+            FLAT_GOAL,
+            told=told,
+        ),
+    ]
