@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -77,7 +78,7 @@ class Meter:
                 self.wall.append(wall - self._open.spark[0])
                 self.cpu.append(cpu - self._open.spark[1])
 
-        EpochRunner.__call__ = measured  # type: ignore[method-assign]
+        EpochRunner.__call__ = measured  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
@@ -211,7 +212,7 @@ def _in_turn(jobs: Mapping[int, Fed], rounds: int, meter: Meter) -> tuple[Points
         spent[size].append(statistics.mean(meter.cpu[first:]))
         return statistics.mean(meter.wall[first:])
 
-    passed = in_turn(rounds, {str(size): lambda size=size: sample(size) for size in jobs})
+    passed = in_turn(rounds, {str(size): partial(sample, size) for size in jobs})
     return {size: each[-rounds:] for size, each in spent.items()}, {size: passed[str(size)] for size in jobs}
 
 
@@ -230,7 +231,7 @@ def _result(name: str, against: str, points: Points, goal: float | None) -> Resu
 
 
 def run(quick: bool) -> list[Result]:
-    spark, meter = session(spark__sql__streaming__pollingDelay="100ms"), Meter()
+    spark, meter = session({"spark.sql.streaming.pollingDelay": "100ms"}), Meter()
     streams, epochs, keys = (STREAMS[::3], EPOCHS[:2], KEYS[:2]) if quick else (STREAMS, EPOCHS, KEYS)
     rounds = 1 if quick else 5
     with tempfile.TemporaryDirectory(dir=".") as name, meter.running():

