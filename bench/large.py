@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.compare import Result, in_turn
-from bench.rival import Rival
+from bench.rival import Rival, rivals
 from bench.spark import OURS, PLAIN, Job, Side, session
 
 SCHEMA = "id long, customer string, amount double, at timestamp, paid boolean"
@@ -60,7 +60,8 @@ def run(quick: bool) -> list[Result]:
             make(folder / "input")
         files = sorted((folder / "input").glob("part-*"))
         assert len(files) == 2
-        with Rival(Large, folder / "plain", PLAIN, files) as plain, Rival(Large, folder / "ours", OURS, files) as ours:
-            found = in_turn(4 if quick else 15, {"ours": ours, "theirs": plain}, warm_up=2 if quick else 4)
+        made = {"theirs": (Large, folder / "plain", PLAIN, files), "ours": (Large, folder / "ours", OURS, files)}
+        with rivals(made) as running:
+            found = in_turn(3 if quick else 15, running, warm_up=2 if quick else 6)
     name = f"Holdfast, {ROWS:,} rows a batch"
     return [Result("large", name, PLAIN.name, found["ours"], found["theirs"], goal=GOAL, unit="rows/s")]

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -30,6 +30,9 @@ class Rival:
         self._process = _SPAWN.Process(target=_serve, args=(theirs, make, args), daemon=True)
         self._process.start()
         theirs.close()
+
+    def get_ready(self) -> None:
+        """Wait until it is made. Several can be made side by side."""
         self._answer()
         self._signal(signal.SIGSTOP)
 
@@ -61,10 +64,24 @@ class Rival:
         self._process.join()
 
     def __enter__(self) -> Rival:
+        self.get_ready()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def rivals(made: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Rival]]:
+    """Give several by name, each made of a function and its arguments; they start side by side."""
+    found = {name: Rival(*how) for name, how in made.items()}
+    try:
+        for rival in found.values():
+            rival.get_ready()
+        yield found
+    finally:
+        for rival in found.values():
+            rival.close()
 
 
 def _serve(pipe: Connection, make: Callable[..., Callable[[Any], Any]], args: tuple[Any, ...]) -> None:

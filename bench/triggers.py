@@ -22,13 +22,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from bench.compare import Result, in_turn
-from bench.rival import Rival
+from bench.rival import rivals
 from bench.spark import OURS, OURS_OWN, PLAIN, PLAIN_ALL, PLAIN_MANAGER, Job, Side, as_it_is
 
 SCHEMA = "k long, v string"
 ROWS = 100
 GOAL = 0.6
-ROUNDS, EPOCHS, WARM_UP = 8, 12, 3
+EPOCHS = 12  # a turn
+ROUNDS, WARM_UP = 9, 6  # Java compiles what is called often: dozens of epochs, before their times settle
+QUICK_ROUNDS, QUICK_WARM_UP = 2, 4
 
 
 def counted(df: DataFrame) -> DataFrame:
@@ -42,35 +44,36 @@ class Small:
         query, mode = (counted, "update") if stateful else (as_it_is, "append")
         self._job = Job(folder, side, SCHEMA, "json", query, output_mode=mode)
 
-    def __call__(self, epochs: int) -> list[float]:
-        """Take them."""
+    def __call__(self, epochs: int) -> list[float] | dict[str, float]:
+        """Take them; none means: count what is there, and tell what the time was spent with."""
+        if not epochs:
+            assert self._job.rows() == self._job.ended * ROWS  # no key comes twice in a file: as many counts as rows
+            return self._job.parts(EPOCHS * QUICK_ROUNDS)
         for _ in range(epochs):
             first = self._job.given
             rows = ({"k": (first * 7 + n) % 1000, "v": "x" * 20} for n in range(ROWS))
             self._job.add(["\n".join(map(json.dumps, rows))])
-        found = self._job.triggers(epochs)
-        assert self._job.rows() == self._job.ended * ROWS  # every key is new to its file, so counts have as many rows
-        return found
+        return self._job.triggers(epochs)
 
 
 def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
     sides = [PLAIN, OURS] if quick else [PLAIN, PLAIN_MANAGER, PLAIN_ALL, OURS, OURS_OWN]
-    rounds = 3 if quick else ROUNDS
+    rounds, warm_up = (QUICK_ROUNDS, QUICK_WARM_UP) if quick else (ROUNDS, WARM_UP)
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name).absolute()
-        rivals = {side.name: Rival(Small, folder / str(n), side, stateful) for n, side in enumerate(sides)}
-        try:
-            turns = {name: partial(rival, EPOCHS) for name, rival in rivals.items()}
-            found = in_turn(rounds, turns, warm_up=WARM_UP)
-        finally:
-            for rival in rivals.values():
-                rival.close()
+        made = {side.name: (Small, folder / str(n), side, stateful) for n, side in enumerate(sides)}
+        with rivals(made) as running:
+            turns = {name: partial(rival, EPOCHS) for name, rival in running.items()}
+            found = in_turn(rounds, turns, warm_up=warm_up)
+            parts = {name: rival(0) for name, rival in running.items()}
     what = "with state" if stateful else "stateless"
 
-    def result(ours: Side, theirs: Side, goal: float | None = None) -> Result:
-        return Result(question, f"{ours.name}, {what}", theirs.name, found[ours.name], found[theirs.name], goal=goal)
+    def result(ours: Side, theirs: Side, goal: float | None = None, **told: float) -> Result:
+        samples = found[ours.name], found[theirs.name]
+        return Result(question, f"{ours.name}, {what}", theirs.name, *samples, goal=goal, told=told)
 
-    told = [result(OURS, PLAIN, GOAL)]
+    spent = {f"{part}, {side.name}": s for side in (OURS, PLAIN) for part, s in sorted(parts[side.name].items())}
+    told = [result(OURS, PLAIN, GOAL, **spent)]
     if not quick:
         told += [result(OURS, PLAIN_MANAGER), result(OURS, PLAIN_ALL), result(OURS_OWN, PLAIN)]
         told += [result(PLAIN_MANAGER, PLAIN)]

@@ -22,7 +22,7 @@ from bench.document import Document, Measured
 from bench.plot import plot
 from bench.questions import MODULES, NOT_IN_OUR_FAVOUR, PROSE, QUESTIONS
 from bench.report import page, show, table
-from bench.rival import Rival, RivalFailed
+from bench.rival import Rival, RivalFailed, rivals
 from bench.words import goal_of, ratio_of, shown, total
 
 
@@ -132,8 +132,14 @@ def test_the_traceback_of_a_rival_that_fails_arrives() -> None:
         pytest.raises(RivalFailed, match=r"Traceback(.|\n)*invalid literal.*'x'"),
     ):
         rival("x")
-    with pytest.raises(RivalFailed, match="TypeError"):
-        Rival(functools.partial, 7)  # what is made there fails before the first question
+    with pytest.raises(RivalFailed, match="TypeError"), Rival(functools.partial, 7):
+        pytest.fail("what is made there fails before the first question")
+
+
+def test_rivals_are_made_side_by_side_and_all_end() -> None:
+    with rivals({"a": (functools.partial, int), "b": (functools.partial, str)}) as both:
+        assert (both["a"]("7"), both["b"](7)) == (7, "7")
+    assert not any(each._process.is_alive() for each in both.values())
 
 
 # --- words and curves ------------------------------------------------------------------------------------------------

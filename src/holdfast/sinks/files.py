@@ -135,11 +135,11 @@ class FileSink(Sink):
 
     def _refuse_loose_files(self) -> None:
         """Refuse a folder in which files lie already: beside `hf_epoch=` folders, Spark could not read either."""
-        for each in os.scandir(self.path):
-            if not each.name.startswith(("_", ".")) and not EPOCH_FOLDER.fullmatch(each.name):
+        for name in os.listdir(self.path):  # noqa: PTH208 - thousands of them
+            if not EPOCH_FOLDER.fullmatch(name) and not name.startswith(("_", ".")):
                 raise NotSupported(
                     what=f"the layout 'epochs' in {self.path}",
-                    why=f"there is {each.name!r} already, and readers could not tell the two layouts apart",
+                    why=f"there is {name!r} already, and readers could not tell the two layouts apart",
                     do="choose an empty folder, or layout='flat'",
                 )
 
