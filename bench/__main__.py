@@ -28,7 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"which to run, of {', '.join(MODULES)}; else all")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples into this file, - for the screen")
-    parser.add_argument("--write", action="store_true", help="renew the page of the docs, its plot and its JSON")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="renew the page of the docs, its plot and its JSON; with names of modules, their part of it",
+    )
     said = parser.parse_args(arguments)
     unknown = set(said.modules) - set(MODULES)
     if unknown:
@@ -37,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if said.json:
         print(found.to_json()) if str(said.json) == "-" else said.json.write_text(found.to_json())
     if said.write:
+        if found.left_out and (FOLDER / JSON).is_file():
+            found = found.renewing(Document.from_json((FOLDER / JSON).read_text()))
         for name, text in {JSON: found.to_json(), **drawn(found)}.items():
             (FOLDER / name).write_text(text)
     console = Console()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import msgspec
 
@@ -59,6 +59,18 @@ class Document:
             if answers:
                 found.append(Measured(each.module, each.method, each.seconds, answers))
         return found
+
+    def renewing(self, older: Document) -> Document:
+        """Return the older run with what this one measured anew. Another machine's, or a quick one's, is left alone."""
+        if (older.machine["processor"], older.quick) != (self.machine["processor"], self.quick):
+            return self
+        found = {each.module: each for each in (*older.modules, *self.modules)}
+        seconds = round(sum(each.seconds for each in found.values()), 1)
+        left_out = [name for name in self.left_out if name not in found]
+        names = ", ".join(each.module for each in self.modules)
+        versions = {**older.versions, **self.versions}
+        versions["Holdfast"] = f"{older.versions['Holdfast']}; measured anew, {names}: {self.versions['Holdfast']}"
+        return replace(self, modules=list(found.values()), seconds=seconds, left_out=left_out, versions=versions)
 
     def to_json(self) -> str:
         """Return it as JSON, with what follows from the samples; the samples of a side are on one line."""

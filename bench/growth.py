@@ -236,10 +236,11 @@ def run(quick: bool) -> list[Result]:
     rounds = 1 if quick else 5
     with tempfile.TemporaryDirectory(dir=".") as name, meter.running():
         folder = Path(name).absolute()
-        found = [
-            *by_streams(spark, folder / "streams", streams, 8 if quick else 16, meter),
-            *by_epochs(spark, folder / "epochs", epochs, rounds, meter),
-            *by_state(spark, folder / "state", keys, rounds, meter),
-        ]
-    spark.stop()
-    return found
+        try:
+            return [
+                *by_streams(spark, folder / "streams", streams, 8 if quick else 16, meter),
+                *by_epochs(spark, folder / "epochs", epochs, rounds, meter),
+                *by_state(spark, folder / "state", keys, rounds, meter),
+            ]
+        finally:
+            spark.stop()  # before the folder goes: it looks after its state in the background

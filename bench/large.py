@@ -46,11 +46,16 @@ class Large:
 
     def __call__(self, _: object) -> float:
         """Take one."""
-        self._job.add(self._files)
-        (seconds,) = self._job.triggers(1)
-        assert self._job.rows() == ROWS
-        self._job.forget()
-        return ROWS / seconds
+        while True:
+            self._job.add(self._files)
+            (seconds,) = self._job.triggers(1)
+            whole = self._job.rows() == ROWS
+            if not whole:
+                self._job.triggers(1)  # Spark looked between the two files: each is a batch, and that does not count
+                assert self._job.rows() == ROWS
+            self._job.forget()
+            if whole:
+                return ROWS / seconds
 
 
 def run(quick: bool) -> list[Result]:

@@ -142,6 +142,22 @@ def test_rivals_are_made_side_by_side_and_all_end() -> None:
     assert not any(each._process.is_alive() for each in both.values())
 
 
+def test_a_run_of_some_modules_renews_their_part_of_an_older_one() -> None:
+    def run(figure: float, *names: str, processor: str = "this") -> Document:
+        results = [Result("path", "a", "b", [figure], [1.0])]
+        modules = [Measured(name, "", 1.0, results) for name in names]
+        left_out = [name for name in ("one", "two", "three") if name not in names]
+        about = {"machine": {"processor": processor}, "versions": {"Holdfast": f"commit {figure:.0f}"}}
+        return Document("today", False, 1.0, **about, modules=modules, left_out=left_out)
+
+    found = run(2.0, "two").renewing(run(1.0, "one", "two"))
+    assert [(each.module, each.results[0].ours) for each in found.modules] == [("one", [1.0]), ("two", [2.0])]
+    assert (found.seconds, found.left_out) == (2.0, ["three"])
+    assert found.versions["Holdfast"] == "commit 1; measured anew, two: commit 2"
+    other = run(2.0, "two", processor="another")
+    assert other.renewing(run(1.0, "one", "two")) == other
+
+
 # --- words and curves ------------------------------------------------------------------------------------------------
 
 

@@ -52,9 +52,9 @@ def stage(
         writer = writer.partitionBy(*partition_by)
     _make_unused(folder)
     writer.mode("append").save(hadoop_address(folder))
+    setting.reach("staging")
     found = list(below(folder))
     count = tell() if tell else _rows_in(folder, found, df, options or {})
-    setting.reach("staging")
     if not count:
         staging.clear(key)
         return Staged({"rows": 0}, 0, trace=False)
