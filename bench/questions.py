@@ -16,13 +16,13 @@ QUESTIONS = {
 
 # What the page says of each before its figures. No figure stands here: those come from the run.
 PROSE = {
-    "stateless": "How much longer a small micro-batch takes when its rows reach the sink exactly once.",
+    "stateless": "What a small micro-batch takes when its rows reach the sink exactly once, and what when they do not.",
     "stateful": "The same for a query with state, whose files Spark writes in every batch.",
     "large": "Whether the price is one by the epoch, or one by the row: in a large batch only the latter would show.",
     "postgres": "A table that is filled exactly once, against the ways in which Spark users fill one.",
     "sinks": "One stream into two sinks, with the same rows in both and one decision for both.",
     "decision": "The one durable write that closes an epoch, against the least that a disk allows.",
-    "restart": "From a killed driver to the first epoch that is new.",
+    "restart": "From the start of a stream to the end of its first new epoch, by how long it has run before.",
     "growth": "What grows with the age and the size of a pipeline, and what must not.",
     "path": "Smaller things that a pipeline pays for in each epoch or each checkpoint, and what a person waits for.",
 }

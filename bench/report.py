@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.compare import ENOUGH, Result
-from bench.curves import Curve, curves, facts, sizes
+from bench.curves import Curve, Fact, curves, facts, sizes
 from bench.document import Document
 from bench.plot import plot
 from bench.questions import NOT_IN_OUR_FAVOUR, PROSE, QUESTIONS
@@ -134,9 +134,20 @@ def _section(document: Document, question: str, title: str, told: set[str]) -> s
     results = [each for measured in found for each in measured.results]
     methods = [f"*`bench/{each.module}.py`*: {'as above.' if each.module in told else each.method}\n" for each in found]
     told.update(each.module for each in found)
-    also = [f"- {each.name}: {fact.name} {shown(fact.value, fact.unit)}\n" for each in results for fact in facts(each)]
-    parts = [f"## {title}\n", f"{PROSE[question]}\n", *methods, _figures(results)]
-    return "\n".join([*parts, *(["Also measured:\n", "".join(also)] if also else [])])
+    also = [f"Also measured, {each.name}:\n\n{_facts(facts(each))}" for each in results if facts(each)]
+    return "\n".join([f"## {title}\n", f"{PROSE[question]}\n", *methods, _figures(results), *also])
+
+
+def _facts(found: Sequence[Fact]) -> str:
+    """What is told beside a result: a table where names have two parts, "what, where"; else a list."""
+    if not all(", " in each.name for each in found):
+        return "".join(f"- {each.name}: {shown(each.value, each.unit)}\n" for each in found)
+    cells = {tuple(each.name.split(", ", 1)): shown(each.value, each.unit) for each in found}
+    columns = list(dict.fromkeys(column for _, column in cells))
+    rows = [
+        [row, *(cells.get((row, column), "") for column in columns)] for row in dict.fromkeys(row for row, _ in cells)
+    ]
+    return _grid(["", *columns], rows, words=1)
 
 
 def _figures(results: Sequence[Result]) -> str:

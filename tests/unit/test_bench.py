@@ -1,5 +1,6 @@
 """The harness of the benchmarks, and what is drawn from results: with made-up ones, for nothing is measured here."""
 
+import dataclasses
 import functools
 import io
 import re
@@ -253,7 +254,14 @@ def test_the_page_has_every_result_with_its_verdict() -> None:
 
 def test_a_curve_is_a_table_by_size_and_a_lone_figure_a_line() -> None:
     assert "### Restart\n\n| epochs | time |\n| --: | --: |\n| 10 | 1 s |\n| 1,000,000 | 2 s |\n" in page(RUN)
-    assert "- restart: quartile 500 ms\n" in page(RUN)
+    assert "Also measured, restart:\n\n- quartile: 500 ms\n" in page(RUN)
+
+
+def test_what_is_told_of_both_sides_is_a_table() -> None:
+    told = {"planning, ours": 0.5, "writing, ours": 1.0, "planning, theirs": 2.0}
+    module = Measured("one", "", 1.0, [Result("path", "a", "b", [1.0], [1.0], told=told)])
+    table = "|  | ours | theirs |\n| --- | --: | --: |\n| planning | 500 ms | 2 s |\n| writing | 1 s |  |\n"
+    assert table in page(dataclasses.replace(RUN, modules=[module]))
 
 
 def test_what_is_not_in_our_favour_is_listed_and_nothing_else() -> None:

@@ -101,8 +101,7 @@ def epochs_in(path: Path) -> list[tuple[int, int]]:
 def last_epoch_in(path: Path, timeline: int) -> int:
     """Return a timeline's last epoch that is there, or 0. There may be thousands: names are looked at from the end."""
     start = f"{EPOCH_COLUMN}=t{timeline}-"
-    names = [name for name in names_in(path) if name.startswith(start)]
-    for name in sorted(names, key=lambda name: (len(name), name), reverse=True):
+    for name in sorted(filter(lambda name: name.startswith(start), names_in(path)), key=len)[::-1]:
         match = EPOCH_FOLDER.fullmatch(name)
         if match and name == folder_name(timeline, int(match[2])) and (path / name / KEY_FILE).exists():
             return int(match[2])
