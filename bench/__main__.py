@@ -18,7 +18,7 @@ from bench.compare import CannotMeasure
 from bench.document import Document, Measured
 from bench.machine import machine, versions
 from bench.progress import Progress
-from bench.questions import MODULES
+from bench.questions import MODULES, NOT_QUICK
 from bench.report import FOLDER, JSON, WIDTH, drawn, show
 
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and tell in the ways that were asked for."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"which to run, of {', '.join(MODULES)}; else all")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes; without cuts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples into this file, - for the screen")
     parser.add_argument(
         "--write",
@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = set(said.modules) - set(MODULES)
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
-    found = run([name for name in MODULES if name in (said.modules or MODULES)], said.quick)
+    chosen = said.modules or [name for name in MODULES if not said.quick or name not in NOT_QUICK]
+    found = run([name for name in MODULES if name in chosen], said.quick)
     if said.json:
         print(found.to_json()) if str(said.json) == "-" else said.json.write_text(found.to_json())
     if said.write:

@@ -67,6 +67,6 @@ def run(quick: bool) -> list[Result]:
         assert len(files) == 2
         made = {"theirs": (Large, folder / "plain", PLAIN, files), "ours": (Large, folder / "ours", OURS, files)}
         with rivals(made) as running:
-            found = in_turn(3 if quick else 15, running, warm_up=2 if quick else 6)
+            found = in_turn(2 if quick else 15, running, warm_up=2 if quick else 6)
     name = f"Holdfast, {ROWS:,} rows a batch"
     return [Result("large", name, PLAIN.name, found["ours"], found["theirs"], goal=GOAL, unit="rows/s")]

@@ -198,7 +198,7 @@ def measured(server: Server, spark: SparkSession, quick: bool) -> dict[str, list
 
     sides = {table: side(table) for table in writes}
     sides["handed"] = lambda: rows / timed(hand)
-    return in_turn(3 if quick else 7, sides, warm_up=2 if quick else 4)
+    return in_turn(3 if quick else 7, sides, warm_up=1 if quick else 4)
 
 
 def run(quick: bool) -> list[Result]:

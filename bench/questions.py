@@ -47,3 +47,4 @@ MODULES = (
     "cuts",
     "start",
 )
+NOT_QUICK = ("cuts",)  # its windows would be too few to say anything

@@ -54,5 +54,5 @@ def compared(rows: int, rounds: int, warm_up: int) -> Result:
 
 def run(quick: bool) -> list[Result]:
     if quick:
-        return [compared(100, 2, 4)]
+        return [compared(100, 2, 3)]
     return [compared(100, 8, 8), compared(50_000, 6, 6)]

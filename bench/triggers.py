@@ -30,7 +30,7 @@ ROWS = 100
 GOAL = 0.6
 EPOCHS = 12  # a turn
 ROUNDS, WARM_UP = 7, 6  # Java compiles what is called often: dozens of epochs, before their times settle
-QUICK_ROUNDS, QUICK_WARM_UP = 2, 4
+QUICK_ROUNDS, QUICK_WARM_UP = 2, 3
 
 
 def counted(df: DataFrame) -> DataFrame:
