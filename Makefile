@@ -12,8 +12,9 @@ help:
 	@echo "make jar     build the one class of Java anew; needs javac"
 	@echo "make docs    renew docs/reference from the code, and the page of the benchmarks from its figures"
 	@echo "make bench   benchmarks, each a ratio against another side of the same run; ARGS=\"durable start\" for some"
-	@echo "make bench-quick   the same with few rounds and small sizes, in under five minutes"
-	@echo "make bench-docs    the same in full, and renew docs/benchmarks.md with it"
+	@echo "             about 20 minutes; an exit code of 1 says that a goal was missed"
+	@echo "make bench-quick  the same with few rounds and small sizes, in under five minutes"
+	@echo "make bench-docs   the same in full, and renew docs/benchmarks.md with it"
 	@echo "make lock    renew requirements.lock from pyproject.toml"
 	@echo "make clean   remove what set-up made"
 

@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     said = parser.parse_args(arguments)
     unknown = set(said.modules) - set(MODULES)
     if unknown:
-        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
+    if said.json and not said.json.parent.is_dir():
+        parser.error(f"there is no folder {said.json.parent} to write {said.json.name} into")
     chosen = said.modules or [name for name in MODULES if not said.quick or name not in NOT_QUICK]
     found = run([name for name in MODULES if name in chosen], said.quick)
     if said.json:
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = found.renewing(Document.from_json((FOLDER / JSON).read_text()))
         for name, text in {JSON: found.to_json(), **drawn(found)}.items():
             (FOLDER / name).write_text(text)
-    console = Console()
+    console = Console(stderr=str(said.json) == "-")  # then what is on the screen is JSON and nothing else
     show(found.results, found.failed, Console(width=min(console.width, WIDTH) if console.is_terminal else WIDTH))
     return 0 if found.good else 1
 

@@ -6,12 +6,22 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 _SPAWN = multiprocessing.get_context("spawn")
+_REAPER = """
+import os, signal, sys
+sys.stdin.read()
+try:
+    os.killpg(int(sys.argv[1]), signal.SIGKILL)
+except ProcessLookupError:
+    pass
+"""
 
 
 class RivalFailed(Exception):
@@ -22,7 +32,8 @@ class Rival:
     """Calls a function in another process: `make(*args)` there returns it. Between two calls the process is stopped.
 
     Stopped are Python and its JVM, by the signal: an idle query looks for input all the time, and would take its share
-    of the machine from whoever is measured.
+    of the machine from whoever is measured. What is stopped cannot end by itself, so a third process, which only waits
+    for the end of this one, ends it whatever this one dies of.
     """
 
     def __init__(self, make: Callable[..., Callable[[Any], Any]], *args: Any) -> None:
@@ -30,10 +41,17 @@ class Rival:
         self._process = _SPAWN.Process(target=_serve, args=(theirs, make, args), daemon=True)
         self._process.start()
         theirs.close()
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-c", _REAPER, str(self._process.pid)], stdin=subprocess.PIPE, start_new_session=True
+        )
 
     def get_ready(self) -> None:
         """Wait until it is made. Several can be made side by side."""
-        self._answer()
+        try:
+            self._answer()
+        except RivalFailed:
+            self.close()
+            raise
         self._signal(signal.SIGSTOP)
 
     def __call__(self, request: Any = None) -> Any:
@@ -62,6 +80,7 @@ class Rival:
         """End it and its JVM."""
         self._signal(signal.SIGKILL)
         self._process.join()
+        self._reaper.communicate()  # the end of its input is what it waits for
 
     def __enter__(self) -> Rival:
         self.get_ready()

@@ -9,7 +9,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ class Side:
     name: str
     ours: bool
     settings: tuple[tuple[str, str], ...] = ()
+    persists: bool = False  # plain Spark keeps the rows of a batch for all its writes
 
 
 def _settings(*parts: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -62,10 +64,11 @@ def _settings(*parts: dict[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 PLAIN = Side("plain Spark", ours=False)
-PLAIN_MANAGER = Side("plain Spark with our file manager", ours=False, settings=_settings(FAST_FILES))
+PLAIN_MANAGER = Side("plain Spark with the same file manager", ours=False, settings=_settings(FAST_FILES))
 PLAIN_ALL = Side("plain Spark with all our settings", ours=False, settings=_settings(FAST_FILES, STATE, QUICK_FILES))
+PLAIN_PERSISTS = replace(PLAIN_ALL, name="plain Spark with all our settings, persisted", persists=True)
 OURS = Side("Holdfast", ours=True, settings=_settings(QUICK_FILES))
-OURS_OWN = Side("Holdfast in a session as Spark has it", ours=True)
+OURS_OWN = Side("Holdfast without its file system", ours=True)
 
 Query = Callable[[DataFrame], DataFrame]
 
@@ -105,13 +108,17 @@ class Job:
             reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", files)
             return query(reader.format(format).load(str(self.input)))
 
-        start = self._pipeline if side.ours else self._plain
+        start = self._pipeline if side.ours else partial(self._plain, side.persists)
         self._query = start(read, output_mode)
 
-    def _plain(self, read: Callable[[SparkSession], DataFrame], output_mode: str) -> Callable[[], Any]:
+    def _plain(self, persists: bool, read: Callable[[SparkSession], DataFrame], output_mode: str) -> Callable[[], Any]:
         def body(df: DataFrame, _: int) -> None:
+            if persists:
+                df.persist()
             for path in self.outputs:
                 df.write.mode("append").parquet(str(path))
+            if persists:
+                df.unpersist()
 
         writer = read(self.spark).writeStream.foreachBatch(body).outputMode(output_mode)
         started = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()

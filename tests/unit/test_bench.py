@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import io
 import re
+import subprocess
 import sys
 import time
 import types
@@ -135,6 +136,25 @@ def test_the_traceback_of_a_rival_that_fails_arrives() -> None:
         rival("x")
     with pytest.raises(RivalFailed, match="TypeError"), Rival(functools.partial, 7):
         pytest.fail("what is made there fails before the first question")
+
+
+def test_a_rival_ends_with_whoever_made_it_though_it_stands_still() -> None:
+    program = "import functools, os, time; from bench.rival import Rival\nrival = Rival(functools.partial, int)\n"
+    program += "rival.get_ready(); print(rival._process.pid, flush=True); time.sleep(600)"
+    maker = subprocess.Popen(
+        [sys.executable, "-c", "if __name__ == '__main__':\n    " + program.replace("\n", "\n    ")],
+        cwd=Path(command.__file__).parents[1],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert maker.stdout is not None
+    pid = int(maker.stdout.readline())
+    maker.kill()
+    maker.communicate()
+    until = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_rivals_are_made_side_by_side_and_all_end() -> None:
