@@ -36,6 +36,7 @@ class Result:
     theirs: Sequence[float]
     goal: float | None = None
     unit: Unit = "s"
+    alike: bool = False  # both sides have the same settings: what differs is the price of what we promise
     best: bool = False  # compare the best of each, not the medians: for what is too short to be disturbed twice
     # What else was measured, by name. Names that differ by one number are a curve: "100 epochs", "1,000 epochs". A
     # value is of the result's own unit, unless its name ends with another in brackets: "1,000 epochs, state (B)".

@@ -62,14 +62,14 @@ def plot(document: Document) -> str:
 
 def _bars(results: Sequence[Result], top: float) -> tuple[list[str], float]:
     """A bar from 1.0 to each ratio, on a scale of powers of two, question by question."""
-    with_goal = [each for each in results if each.goal is not None]
-    if not with_goal:
+    shown = [each for each in results if each.goal is not None or each.alike]
+    if not shown:
         return [], top
-    reach = _reach(with_goal)
+    reach = _reach(shown)
     rows: list[str] = []
     below = top + 20
     for question, title in QUESTIONS.items():
-        found = [each for each in with_goal if each.question == question]
+        found = [each for each in shown if each.question == question]
         if found:
             rows.append(f'<rect x="{MARGIN}" y="{below:.1f}" width="{RIGHT}" height="20" fill="{GROUND}"/>')
             rows.append(_text(MARGIN, below + 14, title, "head"))
@@ -84,21 +84,32 @@ def _bars(results: Sequence[Result], top: float) -> tuple[list[str], float]:
 def _bar(result: Result, top: float, reach: float) -> tuple[list[str], float]:
     names = textwrap.wrap(result.name, 48) or [""]
     others = textwrap.wrap(f"against {result.against}", 54)
-    assert result.goal is not None
-    one, end, goal = (_across(each, reach) for each in (1.0, result.ratio, result.goal))
+    one, end = (_across(each, reach) for each in (1.0, result.ratio))
     middle = top + 18
     said = f"{ratio_of(result)}   goal {goal_of(result)}   {verdict_of(result)}"
-    colour = COLOURS[bool(result.met)]
+    if result.goal is None:
+        said = f"{ratio_of(result)}   same settings"
+    colour = LINE if result.goal is None else COLOURS[bool(result.met)]
     drawn = [
         *(_text(MARGIN, top + 14 + 15 * at, line) for at, line in enumerate(names)),
         *(_text(MARGIN, top + 14 + 15 * len(names) + 14 * at, line, "small") for at, line in enumerate(others)),
         f'<rect x="{min(one, end):.1f}" y="{middle - 7:.1f}" width="{max(abs(end - one), 1.5):.1f}" height="14" '
         f'fill="{colour}"/>',
         *_gap(result.ratio, end, middle, reach),
-        f'<path d="M{goal:.1f} {middle - 12:.1f}v24m-4 0h8m0 -24h-8" stroke="{INK}" stroke-width="1.6" fill="none"/>',
+        *_mark(result, middle, reach),
         f'<text x="{RIGHT + 16}" y="{middle + 4:.1f}" xml:space="preserve">{escape(said)}</text>',
     ]
     return drawn, top + 14 + 15 * len(names) + 14 * len(others)
+
+
+def _mark(result: Result, middle: float, reach: float) -> Iterator[str]:
+    """The goal, where there is one."""
+    if result.goal is not None:
+        goal = _across(result.goal, reach)
+        yield (
+            f'<path d="M{goal:.1f} {middle - 12:.1f}v24m-4 0h8m0 -24h-8" stroke="{INK}" stroke-width="1.6" '
+            'fill="none"/>'
+        )
 
 
 def _gap(ratio: float, end: float, middle: float, reach: float) -> Iterator[str]:

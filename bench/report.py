@@ -99,7 +99,7 @@ plot are drawn from [{json}]({json}), which has every sample: no figure is typed
 `make bench` measures your machine, `make bench-quick` gives a first look, and `make bench-docs` renews this page.
 
 **{total}**
-
+{price}
 ![Ratios of ours to theirs with their goals, and how things grow]({plot})
 
 A ratio is ours divided by theirs: of the medians, or of the best samples where it says so. Of times, less is better; of
@@ -112,13 +112,23 @@ def page(document: Document) -> str:
     """Return the page."""
     told: set[str] = set()  # modules whose method has been told
     parts = [
-        _OPENING.format(json=JSON, plot=PLOT, total=total(document.results), enough=ENOUGH),
+        _OPENING.format(
+            json=JSON, plot=PLOT, total=total(document.results), price=_price(document.results), enough=ENOUGH
+        ),
         _machine(document),
         *(_section(document, question, title, told) for question, title in QUESTIONS.items()),
         _growth(document.results),
         _not_in_our_favour(document),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _price(results: Sequence[Result]) -> str:
+    """Say what is left where both sides have the same settings."""
+    found = [f"{each.name} {ratio_of(each)}" for each in results if each.alike]
+    if not found:
+        return ""
+    return f"\nMuch of what is won is won by settings. With the same ones on both sides: {'; '.join(found)}.\n"
 
 
 def _machine(document: Document) -> str:

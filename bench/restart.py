@@ -78,6 +78,7 @@ def run(quick: bool) -> list[Result]:
                 PLAIN_ALL.name,
                 found[f"ours {size}"],
                 found[f"plain, all settings {size}"],
+                alike=True,
             )
             for size in ([] if quick else sizes)
         ),

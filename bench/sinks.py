@@ -54,7 +54,16 @@ def compared(rows: int, rounds: int, warm_up: int, rivals_: Sequence[Side]) -> l
     name = f"Holdfast, two sinks, {rows:,} rows a batch"
     goals = {PLAIN.name: GOAL}
     return [
-        Result("sinks", name, side.name, found[OURS.name], found[side.name], goals.get(side.name)) for side in rivals_
+        Result(
+            "sinks",
+            name,
+            side.name,
+            found[OURS.name],
+            found[side.name],
+            goals.get(side.name),
+            alike=side is not PLAIN,
+        )
+        for side in rivals_
     ]
 
 

@@ -73,7 +73,8 @@ def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
 
     def result(ours: Side, theirs: Side, goal: float | None = None, **told: float) -> Result:
         samples = found[ours.name], found[theirs.name]
-        return Result(question, f"{ours.name}, {what}", theirs.name, *samples, goal=goal, told=told)
+        name, alike = f"{ours.name}, {what}", ours is OURS and theirs is PLAIN_ALL
+        return Result(question, name, theirs.name, *samples, goal=goal, alike=alike, told=told)
 
     spent = {f"{part}, {side.name}": s for side in (OURS, PLAIN) for part, s in sorted(parts[side.name].items())}
     told = [result(OURS, PLAIN, GOAL, **spent)]
