@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
+from holdfast.spark import localfiles
 from holdfast.spark.adapter import FAST_FILES, FILE_MANAGER
 from holdfast.spark.localfiles import CLASS, SOURCE
 from rig import FilesTarget, Rig
@@ -49,6 +52,63 @@ def test_files_are_made_as_hadoop_makes_them(spark: SparkSession, tmp_path: Path
         assert (top / "a/b/c").read_bytes() == b"some bytes"
     assert seen[0] == seen[1]
     assert "a/b/.c.crc" in seen[0]
+
+
+@pytest.mark.parametrize("name", [HADOOPS, CLASS])
+def test_a_folder_that_is_shared_by_its_group_stays_so(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    """The command leaves the bit alone, the system's call would not; all below would then be of another group."""
+    jvm: Any = spark._jvm
+    tmp_path.chmod(0o2775)
+    made(spark, name).mkdirs(jvm.org.apache.hadoop.fs.Path(f"file:{tmp_path}/a/b"))
+    assert oct((tmp_path / "a" / "b").stat().st_mode) == "0o42755"
+
+
+def test_no_settings_where_a_class_path_cannot_name_the_jar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(localfiles, "JAR", Path("/with:colon/localfiles.jar"))
+    assert localfiles.local_files() == {}
+
+
+def test_an_epochs_folder_is_for_whom_hadoop_would_make_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Hadoop has a umask of its own; ours must not keep others from reading, nor let them write."""
+    for umask in (0o077, 0o000):
+        place = tmp_path / oct(umask)
+        (place / "out").mkdir(parents=True)
+        (place / "out").chmod(0o2775)
+        rig = Rig(spark, place, [FilesTarget(place / "out")])
+        rig.add(1)
+        before = os.umask(umask)
+        try:
+            rig.run()
+        finally:
+            os.umask(before)
+        (folder,) = (place / "out").glob("hf_epoch=*")
+        assert oct(folder.stat().st_mode).endswith("755")
+
+
+def test_a_partition_that_is_named_like_a_file_is_none(spark: SparkSession, tmp_path: Path) -> None:
+    target = FilesTarget(tmp_path / "out", partition_by="text")
+    rig = Rig(spark, tmp_path, [target], lambda df: df.withColumn("text", f.lit("a.parquet")))
+    rig.add(1, 2)
+    rig.run()
+    assert rig.visible() == [[1, 2]]
+
+
+@pytest.mark.parametrize("error", [OSError("encrypted"), pyarrow.ArrowInvalid("no footer")], ids=["OSError", "Arrow"])
+def test_spark_counts_rows_of_files_that_tell_us_nothing(
+    error: Exception, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is with encrypted ones, for which Spark has the keys."""
+
+    def silent(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pyarrow.parquet, "read_metadata", silent)
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    rig.add(1, 2, 3)
+    rig.run()
+    assert rig.visible() == [[1, 2, 3]]
+    (record,) = (tmp_path / "out").glob("hf_epoch=*/_holdfast.key")
+    assert '"rows":3' in record.read_text().replace(" ", "")
 
 
 def test_a_file_that_is_not_there_is_an_error(spark: SparkSession, tmp_path: Path) -> None:

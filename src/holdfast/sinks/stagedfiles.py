@@ -15,10 +15,12 @@ from holdfast.sinks.base import Key, Setting, Staged
 from holdfast.sinks.epochfolders import KEY_FILE, KeyRecord, told_options
 from holdfast.sinks.rows import counted
 from holdfast.sinks.staging import Staging, below
+from holdfast.spark.adapter import folder_mode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_SET_IDS = 0o6000  # of a folder that is shared by its group
 _PENDING = "_temporary/0/_temporary"  # where Hadoop's committer keeps what is not committed; it removes all of it
 
 
@@ -50,7 +52,9 @@ def stage(
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     if partition_by:
         writer = writer.partitionBy(*partition_by)
-    _make_unused(folder)
+    if staging.mode is None:
+        staging.mode = folder_mode(df.sparkSession)
+    _make_unused(folder, staging.mode)
     writer.mode("append").save(hadoop_address(folder))
     setting.reach("staging")
     found = list(below(folder))
@@ -66,12 +70,14 @@ def stage(
     return Staged(handle, count, (*found, staging.root))
 
 
-def _make_unused(folder: Path) -> None:
+def _make_unused(folder: Path, mode: int) -> None:
     """Make an attempt's folder, and in it those that Hadoop would make: for each it may start a process.
 
-    One that is there is refused, as two jobs in one folder would mix up their files.
+    One that is there is refused, as two jobs in one folder would mix up their files. It becomes an epoch's, so it is
+    for whom Hadoop would make it for, whatever this process's own umask says.
     """
     folder.mkdir()
+    folder.chmod(mode | folder.stat().st_mode & _SET_IDS)
     (folder / _PENDING).mkdir(parents=True)
 
 
@@ -80,8 +86,9 @@ def _rows_in(folder: Path, found: Sequence[Path], df: DataFrame, options: Mappin
     from pyarrow import ArrowException, parquet  # noqa: PLC0415 - heavy, and for tasks of Spark only
 
     try:
-        return sum(parquet.read_metadata(path).num_rows for path in found if path.suffix == ".parquet")
-    except ArrowException:
+        files = (path for path in found if path.suffix == ".parquet" and path.is_file())
+        return sum(parquet.read_metadata(path).num_rows for path in files)
+    except (ArrowException, OSError):
         return int(df.sparkSession.read.options(**options).parquet(hadoop_address(folder)).count())
 
 

@@ -37,6 +37,7 @@ class Staging:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.mode: int | None = None  # of an attempt's folder, once it is known
 
     def make(self) -> None:
         """Make the place durably."""

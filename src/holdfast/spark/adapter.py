@@ -54,7 +54,7 @@ _STATEFUL = {
     "TransformWithState",
     "TransformWithStateInPySpark",
 }
-_SOURCES_S = 10.0  # for a query to make its sources
+_SOURCES_S = 3.0  # for a query to make its sources
 _settings = threading.RLock()  # a session's settings are changed around the start of one query at a time
 _locks = threading.Lock()
 _locked: set[Path] = set()  # what this process's JVM has locked
@@ -157,6 +157,13 @@ def let_replace_sources(spark: SparkSession) -> None:
         logging_: Any = spark._jvm.org.apache.logging.log4j
         name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
         logging_.core.config.Configurator.setLevel(name, logging_.Level.ERROR)
+
+
+def folder_mode(spark: SparkSession) -> int:
+    """Return the permissions of folders that Spark makes: Hadoop has a umask of its own."""
+    jvm: Any = spark._jvm
+    umask = jvm.org.apache.hadoop.fs.permission.FsPermission.getUMask(spark.sparkContext._jsc.hadoopConfiguration())
+    return 0o777 & ~int(umask.toShort())
 
 
 # --- freezing rows ---
@@ -279,7 +286,11 @@ def start_query(
         writer = writer.trigger(**trigger)
     with with_settings(df.sparkSession, settings):
         query: StreamingQuery = writer.start()
-        _wait_for_sources(query)
+        try:
+            _wait_for_sources(query)
+        except BaseException:
+            query.stop()  # nobody will ever hold it
+            raise
     return query
 
 

@@ -102,13 +102,13 @@ def _with_jar() -> Iterator[None]:
 
 
 def _has_local_files() -> bool:
-    """Whether the JVM knows our own class; one that somebody else has started does not."""
+    """Whether the JVM knows our own class, and the user has none: a JVM that somebody else has started does not."""
     jvm: Any = SparkContext._jvm
     try:
         jvm.java.lang.Class.forName(CLASS)
     except Py4JJavaError:
         return False
-    return True
+    return jvm.org.apache.hadoop.conf.Configuration().get(SETTING.removeprefix("spark.hadoop.")) is None
 
 
 @contextlib.contextmanager

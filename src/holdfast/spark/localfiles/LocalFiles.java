@@ -19,10 +19,18 @@ public final class LocalFiles extends LocalFileSystem {
 
   private static final class Raw extends RawLocalFileSystem {
 
+    /** What the command leaves alone on a folder: whoever shares it by its group has set them. */
+    private static final int SET_IDS = 06000;
+
     @Override
     public void setPermission(Path path, FsPermission permission) throws IOException {
       try {
-        Files.setAttribute(pathToFile(path).toPath(), "unix:mode", (int) permission.toShort());
+        java.nio.file.Path file = pathToFile(path).toPath();
+        int mode = permission.toShort();
+        if (Files.isDirectory(file)) {
+          mode |= (int) Files.getAttribute(file, "unix:mode") & SET_IDS;
+        }
+        Files.setAttribute(file, "unix:mode", mode);
       } catch (UnsupportedOperationException | IllegalArgumentException notHere) {
         super.setPermission(path, permission);
       }

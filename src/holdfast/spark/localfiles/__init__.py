@@ -7,6 +7,7 @@ same; whoever takes the settings away again finds nothing changed.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 CLASS = "holdfast.LocalFiles"
@@ -18,6 +19,9 @@ SOURCE = Path(__file__).with_name("LocalFiles.java")
 def local_files() -> dict[str, str]:
     """Return the settings with which a session on one machine writes its files faster.
 
-    They are for a session's builder, before it starts Java: `SparkSession.builder.config(map=local_files())`.
+    They are for a session's builder, before it starts Java: `SparkSession.builder.config(map=local_files())`. None,
+    where Holdfast is installed in a folder that no class path can name.
     """
+    if os.pathsep in str(JAR):
+        return {}
     return {"spark.driver.extraClassPath": str(JAR), SETTING: CLASS}
