@@ -61,8 +61,8 @@ class Document:
         return found
 
     def renewing(self, older: Document) -> Document:
-        """Return the older run with what this one measured anew. Another machine's, or a quick one's, is left alone."""
-        if (older.machine["processor"], older.quick) != (self.machine["processor"], self.quick):
+        """Return the older run with what this one measured anew, unless that one's machine or versions were others."""
+        if self._setting() != older._setting():
             return self
         found = {each.module: each for each in (*older.modules, *self.modules)}
         seconds = round(sum(each.seconds for each in found.values()), 1)
@@ -70,7 +70,12 @@ class Document:
         names = ", ".join(each.module for each in self.modules)
         versions = {**older.versions, **self.versions}
         versions["Holdfast"] = f"{older.versions['Holdfast']}; measured anew, {names}: {self.versions['Holdfast']}"
-        return replace(self, modules=list(found.values()), seconds=seconds, left_out=left_out, versions=versions)
+        return replace(older, modules=list(found.values()), seconds=seconds, left_out=left_out, versions=versions)
+
+    def _setting(self) -> tuple[object, ...]:
+        """What must be the same for two runs to stand on one page."""
+        machine = {name: value for name, value in self.machine.items() if name != "load before"}
+        return self.quick, machine, self.versions["Python"], self.versions["Java"], self.versions["Spark"]
 
     def to_json(self) -> str:
         """Return it as JSON, with what follows from the samples; the samples of a side are on one line."""

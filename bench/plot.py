@@ -37,7 +37,7 @@ def plot(document: Document) -> str:
     """Return the picture."""
     parts: list[str] = []
     below = 34.0
-    parts.append(_text(MARGIN, below, "Ours against theirs, measured in one run", "title"))
+    parts.append(_text(MARGIN, below, "Ours against theirs, measured in turn", "title"))
     for line in textwrap.wrap(total(document.results), 135):
         below += 19
         parts.append(_text(MARGIN, below, line, "small"))

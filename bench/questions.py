@@ -19,7 +19,7 @@ PROSE = {
     "stateless": "What a small micro-batch takes when its rows reach the sink exactly once, and what when they do not.",
     "stateful": "The same for a query with state, whose files Spark writes in every batch.",
     "large": "Whether the price is one by the epoch, or one by the row: in a large batch only the latter would show.",
-    "postgres": "A table that is filled exactly once, against the ways in which Spark users fill one.",
+    "postgres": "A table that is filled exactly once, against Spark's own writer into one.",
     "sinks": "One stream into two sinks, with the same rows in both and one decision for both.",
     "decision": "The one durable write that closes an epoch, against the least that a disk allows.",
     "restart": "From the start of a stream to the end of its first new epoch, by how long it has run before.",
@@ -30,7 +30,10 @@ PROSE = {
 # What the page says before the list of what is slower than its rival; that list is drawn from the results.
 NOT_IN_OUR_FAVOUR = """\
 Every goal that was missed, and every result that is worse than what it is compared with, goal or no goal. A floor, such
-as a bare durable write, cannot be beaten: there the ratio says how far above it we are."""
+as a bare durable write, cannot be beaten: there the ratio says how far above it we are.
+
+Not measured: recovery after a kill, a cold start, memory, readers of many epoch folders, Spark's own file sink, Kafka,
+network disks and clusters, state that does not fit into memory, more cores than this machine has."""
 
 # Each module has a `run(quick)` that returns results, and may have a dict `VERSIONS` of what else it ran, by name.
 # In this order: what needs a quiet machine most comes first.

@@ -163,12 +163,15 @@ def test_rivals_are_made_side_by_side_and_all_end() -> None:
     assert not any(each._process.is_alive() for each in both.values())
 
 
+JAVA = {"Python": "3", "Java": "17", "Spark": "4"}
+
+
 def test_a_run_of_some_modules_renews_their_part_of_an_older_one() -> None:
     def run(figure: float, *names: str, processor: str = "this") -> Document:
         results = [Result("path", "a", "b", [figure], [1.0])]
         modules = [Measured(name, "", 1.0, results) for name in names]
         left_out = [name for name in ("one", "two", "three") if name not in names]
-        about = {"machine": {"processor": processor}, "versions": {"Holdfast": f"commit {figure:.0f}"}}
+        about = {"machine": {"processor": processor}, "versions": {**JAVA, "Holdfast": f"commit {figure:.0f}"}}
         return Document("today", False, 1.0, **about, modules=modules, left_out=left_out)
 
     found = run(2.0, "two").renewing(run(1.0, "one", "two"))
