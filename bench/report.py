@@ -125,10 +125,14 @@ def page(document: Document) -> str:
 
 def _price(results: Sequence[Result]) -> str:
     """Say what is left where both sides have the same settings."""
-    found = [f"{each.name} {ratio_of(each)}" for each in results if each.alike]
-    if not found:
+    lines = [
+        f"- {title}: {', '.join(f'{each.name}, against {each.against}, {ratio_of(each)}' for each in found)}."
+        for question, title in QUESTIONS.items()
+        if (found := [each for each in results if each.alike and each.question == question])
+    ]
+    if not lines:
         return ""
-    return f"\nMuch of what is won is won by settings. With the same ones on both sides: {'; '.join(found)}.\n"
+    return "\n".join(["\nMuch of what is won is won by settings. With the same ones on both sides:\n", *lines, ""])
 
 
 def _machine(document: Document) -> str:

@@ -283,7 +283,8 @@ def test_a_curve_is_a_table_by_size_and_a_lone_figure_a_line() -> None:
 def test_what_is_left_with_the_same_settings_is_told_first_and_drawn() -> None:
     alike = Result("path", "a thing", "theirs, set alike", [1.25], [1.0], alike=True)
     run = dataclasses.replace(RUN, modules=[Measured("one", "", 1.0, [alike])])
-    assert "With the same ones on both sides: a thing 1.25x.\n\n![" in page(run)
+    assert "on both sides:\n\n- " in page(run)
+    assert ": a thing, against theirs, set alike, 1.25x.\n\n![" in page(run)
     assert "1.25x   same settings" in plot(run)
     assert "same settings" not in page(RUN) + plot(RUN)
 
