@@ -82,11 +82,14 @@ def _make_unused(folder: Path, mode: int) -> None:
 
 
 def _rows_in(folder: Path, found: Sequence[Path], df: DataFrame, options: Mapping[str, str]) -> int:
-    """Count the rows of Parquet files by what each says of itself. Where that is encrypted, Spark reads them."""
-    from pyarrow import ArrowException, parquet  # noqa: PLC0415 - heavy, and for tasks of Spark only
+    """Count the rows of Parquet files by what each says of itself. Where that is encrypted, Spark reads them.
+
+    All that readers would read is counted, whatever it is called: an epoch without rows is cleared away.
+    """
+    from pyarrow import ArrowException, parquet  # noqa: PLC0415 - heavy, and no other format needs it
 
     try:
-        files = (path for path in found if path.suffix == ".parquet" and path.is_file())
+        files = (path for path in found if not path.name.startswith(("_", ".")) and path.is_file())
         return sum(parquet.read_metadata(path).num_rows for path in files)
     except (ArrowException, OSError):
         return int(df.sparkSession.read.options(**options).parquet(hadoop_address(folder)).count())
