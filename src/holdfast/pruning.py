@@ -29,7 +29,18 @@ from holdfast.checked import checked_type
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import PlanOutdated
 from holdfast.policy import Retention
-from holdfast.repository import Checkpoints, History, Identity, Lease, Repository, Status, Summary, held_key, place_of
+from holdfast.repository import (
+    Checkpoints,
+    FileList,
+    History,
+    Identity,
+    Lease,
+    Repository,
+    Status,
+    Summary,
+    held_key,
+    place_of,
+)
 from holdfast.repository.checkpoints import OBJECTS
 from holdfast.seal import plain
 
@@ -42,6 +53,7 @@ POINTS = {
 }
 _OBJECT = re.compile(r"[0-9a-f]{64}")
 _BATCH = 100
+_NOT_WHOLE = "damaged, files of it are missing: kept for whoever mends it, and counts for nobody"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +124,11 @@ def plan_prune(repository: Repository, retention: Retention, *, now_ms: int | No
     highest = checkpoints.highest()  # first: what is taken from here on makes the plan outdated
     found = checkpoints.all()
     ours = {each.checkpoint: each for each in found if _is_choosable(each, timeline)}
-    kept, broken = _chosen(checkpoints, ours, retention, _now_ms() if now_ms is None else now_ms)
+    lists = _Lists(checkpoints)
+    kept, broken = _chosen(lists, ours, retention, _now_ms() if now_ms is None else now_ms)
     drops = tuple(sorted(ours.keys() - kept.keys() - broken.keys()))
     stay = [each for each in found if each.status is not Status.ABORTED and each.checkpoint not in drops]
-    marked, blocked = _marked(checkpoints, stay)
+    marked, blocked = _marked(lists, stay)
     garbage = () if blocked else tuple(key for key in _objects(repository) if key not in marked)
     return PrunePlan(
         timeline=timeline,
@@ -173,36 +186,53 @@ def _is_choosable(each: Summary, timeline: int) -> bool:
     return each.status is Status.RESTORABLE and each.timeline == timeline and each.savepoint is None
 
 
+class _Lists:
+    """The file lists of one plan. Checkpoints share most files: each list is read once, each file looked at once."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+        self._read: dict[str, FileList | str] = {}
+        self._whole: dict[str, bool] = {}
+        self._sizes: dict[str, int | None] = {}
+
+    def of(self, each: Summary, digest: str) -> FileList | str:
+        """Return a list that a checkpoint names, or what is wrong with it."""
+        if digest not in self._read:
+            self._read[digest] = self._checkpoints.file_list(place_of(each.timeline, each.checkpoint), digest)
+        return self._read[digest]
+
+    def is_whole(self, each: Summary, digest: str) -> bool:
+        """Whether a list is there, and each of its files with its size."""
+        if digest not in self._whole:
+            listed = self.of(each, digest)
+            self._whole[digest] = not isinstance(listed, str) and self._are_there(listed)
+        return self._whole[digest]
+
+    def _are_there(self, listed: FileList) -> bool:
+        due = {file.sha256: file.size for file in listed.files}
+        new = {held_key(OBJECTS, digest): digest for digest in due.keys() - self._sizes.keys()}
+        found = self._checkpoints.repository.sizes(new)
+        self._sizes |= {digest: found[key] for key, digest in new.items()}
+        return all(self._sizes[digest] == size for digest, size in due.items())
+
+
 def _chosen(
-    checkpoints: Checkpoints, ours: Mapping[int, Summary], retention: Retention, now_ms: int
+    lists: _Lists, ours: Mapping[int, Summary], retention: Retention, now_ms: int
 ) -> tuple[dict[int, str], dict[int, str]]:
     """Return what retention keeps, and what is not whole: that is kept too, and does not count in the place of others.
 
     Only what would be kept is looked at: what goes need not be whole.
     """
     broken: dict[int, str] = {}
-    looked: dict[str, bool] = {}
     while True:
         times = {number: each.timestamp_ms for number, each in ours.items() if number not in broken}
         kept = dict(retention.keeps(times, now_ms))
-        found = {number: why for number in kept if (why := _not_whole(checkpoints, ours[number], looked))}
+        found = [
+            number for number in kept if not all(lists.is_whole(ours[number], each) for each in ours[number].lists)
+        ]
         if not found:
             return kept, broken
-        broken |= found
-
-
-def _not_whole(checkpoints: Checkpoints, each: Summary, looked: dict[str, bool]) -> str | None:
-    """Say what of a checkpoint is missing, by names and sizes: a list of files, or a file."""
-    for digest in each.lists:
-        if digest not in looked:
-            listed = checkpoints.file_list(place_of(each.timeline, each.checkpoint), digest)
-            due = (
-                {} if isinstance(listed, str) else {held_key(OBJECTS, file.sha256): file.size for file in listed.files}
-            )
-            looked[digest] = not isinstance(listed, str) and checkpoints.repository.sizes(due) == due
-        if not looked[digest]:
-            return "damaged, files of it are missing: kept for whoever mends it, and counts for nobody"
-    return None
+        broken |= dict.fromkeys(found, _NOT_WHOLE)
 
 
 def _why_apart(each: Summary) -> str:
@@ -213,22 +243,22 @@ def _why_apart(each: Summary) -> str:
     return "damaged: kept for whoever mends it" if each.status is Status.DAMAGED else "being taken, or left unfinished"
 
 
-def _marked(checkpoints: Checkpoints, stay: list[Summary]) -> tuple[set[str], str | None]:
+def _marked(lists: _Lists, stay: list[Summary]) -> tuple[set[str], str | None]:
     """Return the keys of all objects that are named, or why that cannot be known."""
-    lists: set[str] = set()
     named: set[str] = set()
+    seen: set[str] = set()
     for each in stay:
         if each.savepoint is not None:
             continue  # its files are its own
         if each.status is Status.DAMAGED:
             return named, f"checkpoint {each.checkpoint} is damaged, {each.why}, and might name any of them"
-        for digest in set(each.lists) - lists:
-            listed = checkpoints.file_list(place_of(each.timeline, each.checkpoint), digest)
+        for digest in set(each.lists) - seen:
+            listed = lists.of(each, digest)
             if isinstance(listed, str):
                 return named, f"checkpoint {each.checkpoint} is damaged, {listed}, and might name any of them"
-            lists.add(digest)
+            seen.add(digest)
             named.update([file.sha256 for file in listed.files])
-    return {held_key(OBJECTS, digest) for digest in lists | named}, None
+    return {held_key(OBJECTS, digest) for digest in seen | named}, None
 
 
 def _objects(repository: Repository) -> Iterator[str]:

@@ -420,3 +420,27 @@ def test_a_checkpoint_that_lacks_a_file_takes_nobodys_place(made: Fabricated, wh
     assert plan.drops == (1, 2)
     assert plan.keeps[3] == "the newest"
     assert "counts for nobody" in plan.keeps[4]
+
+
+def test_a_file_that_is_lost_counts_for_each_checkpoint_that_shares_it(made: Fabricated) -> None:
+    for own in "abcd":
+        made.take(own, *(["shared"] if own in "bd" else []))
+    made.repository.delete(held_key("objects", hashlib.sha256(b"shared").hexdigest()))
+    plan = plan_prune(made.repository, Retention(last=2))
+    assert plan.drops == ()
+    assert (plan.keeps[3], plan.keeps[1]) == ("the newest", "one of the last 2")
+    for number in (2, 4):
+        assert "counts for nobody" in plan.keeps[number]
+
+
+def test_a_plan_looks_at_each_list_and_each_file_once(made: Fabricated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made after every checkpoint, and checkpoints share most of their files."""
+    for own in "abcd":
+        made.take("shared", own)
+    kind, looked, read = type(made.repository), [], []
+    sizes, list_of = kind.sizes, Checkpoints.file_list
+    monkeypatch.setattr(kind, "sizes", lambda self, keys: looked.extend(keys := list(keys)) or sizes(self, keys))
+    monkeypatch.setattr(Checkpoints, "file_list", lambda *args: read.append(args[2]) or list_of(*args))
+    assert plan_prune(made.repository, Retention(last=4)).empty
+    assert len(looked) == len(set(looked)) == 10  # `metadata`, the shared one, one of each, and the four lists
+    assert len(read) == len(set(read)) == 4
