@@ -26,6 +26,9 @@ class RowDigest:
 
     Floating-point columns, and those that cannot be hashed, count by their values that are not null only: a sum of
     doubles may differ in its last bit when its parts come in another order.
+
+    The sum of the hashes needs more than 64 bits, and in decimals it would cost as much as all else: so the upper and
+    the lower halves are summed up. They hold two thousand million rows; with more the sum is left out.
     """
 
     def __init__(self, df: DataFrame) -> None:
@@ -37,7 +40,8 @@ class RowDigest:
         self._columns = [
             f.count(f.lit(1)).alias("rows"),
             f.bit_xor(row).alias("xor"),
-            f.sum(row.cast("decimal(20,0)")).alias("sum"),
+            f.try_sum(f.shiftright(row, 32)).alias("high"),
+            f.try_sum(row.bitwiseAND(f.lit(_LOW))).alias("low"),
             *[f.count(quoted(name)).alias(f"values_{number}") for number, name in enumerate(others)],
         ]
         self._others = len(others)
@@ -48,13 +52,16 @@ class RowDigest:
 
         def tell() -> str:
             found = seen.get
-            parts = [found["rows"], found["xor"] or 0, found["sum"] or 0]
+            halves = (found["high"], found["low"])
+            total = 0 if None in halves else (halves[0] << 32) + halves[1]
+            parts = [found["rows"], found["xor"] or 0, total]
             parts += [found[f"values_{number}"] for number in range(self._others)]
             return ":".join(str(part) for part in parts)
 
         return df.observe(seen, *self._columns), tell
 
 
+_LOW = 0xFFFFFFFF
 _INEXACT = re.compile(r"float|double|map<|variant|interval|geo")
 
 

@@ -97,7 +97,6 @@ class EpochRunner:
         gaps: Gaps,
         lease: Lease,
         log: SparkLog,
-        stateful: bool,
         retain: int,
         accept: frozenset[str] = frozenset(),
         reach: Reach = unwatched,
@@ -133,7 +132,7 @@ class EpochRunner:
         self._gaps = gaps
         self._lease = lease
         self._log = log
-        self.stateful = stateful
+        self.stateful = False  # whether the query as it is built now keeps a state
         self._retain = retain
         self._accept = accept
         self._reach = reach
@@ -142,7 +141,7 @@ class EpochRunner:
         self._unused: Attempt | None = None  # its slot is open and nobody has staged anything under it
         self._state = State.UNTRIED
         self._sink: str | None = None
-        self._digest: RowDigest | None = None  # made of the first batch: all have the query's columns
+        self._digest: RowDigest | None = None  # made of a query's first batch: all have its columns
 
     def __call__(self, df: DataFrame, batch: int) -> None:
         """Take one batch through; what goes wrong is kept for the supervisor and raised to Spark."""
@@ -484,6 +483,7 @@ class EpochRunner:
         course = _course_after(decision.attempt.epoch, facts, stage) if decision and facts else Course(stage=stage)
         course.stands = stands
         self.course, self.unfinished = course, False
+        self._digest = None  # the query was built anew, and may have other columns
 
     # --- replay ---
 

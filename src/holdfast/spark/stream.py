@@ -209,13 +209,13 @@ class StreamRun:
             self._runner.failure = None  # what fails from here on is another failure
         self._df = self._built()  # 1
         self.sources = tuple(adapter.source_names(self._df))
-        stateful = adapter.is_stateful(self._df)
         self._settings = self._pinned_settings()
         for sink in self.spec.sinks:  # 2
             sink.open(self._setting(self._df))
         record_places(self._run.repository, self.name, self._timeline, self.spec.sinks)
         if self._runner is None:
-            self._runner = self._new_runner(stateful)
+            self._runner = self._new_runner()
+        self._runner.stateful = adapter.is_stateful(self._df)
         while True:
             decision = self._decisions.newest(self.name, self._timeline)  # 3
             if decision is None:
@@ -284,7 +284,7 @@ class StreamRun:
             tell=lambda text: _log.warning("stream %s: %s", self.name, text),
         )
 
-    def _new_runner(self, stateful: bool) -> EpochRunner:
+    def _new_runner(self) -> EpochRunner:
         if self.spec.stage is not None:
             number = self._run.lease.number
             self._stage = StageKeeper(self.spec.stage, self._run.repository, self.name, self._timeline, number)
@@ -296,7 +296,6 @@ class StreamRun:
             gaps=self._gaps,
             lease=self._run.lease,
             log=self._log,
-            stateful=stateful,
             retain=self._run.retain,
             accept=self._run.accept,
             reach=self._run.reach,
