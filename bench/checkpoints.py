@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import random
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from bench.compare import Result, calls_in_turn, timed
+from bench.scratch import scratch
 from holdfast import Checkpoints, Identity, LocalRepository, Manifest, Retention, StreamCut, plan_prune, plan_restore
 from holdfast import verify as verify_checkpoint
 from holdfast.repository import FileList, HeldFile, place_of
@@ -109,8 +109,7 @@ def listing(root: Path) -> list[Result]:
 
 
 def run(quick: bool) -> list[Result]:
-    with tempfile.TemporaryDirectory(dir=".") as name:
-        root = Path(name)
+    with scratch(__name__) as root:
         found = [] if quick else listing(root / "list")
         return [
             verifying(root / "mixed", "some large", lambda n: LARGE_SIZE if n < LARGE else SMALL_SIZE),

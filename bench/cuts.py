@@ -1,10 +1,10 @@
 """What checkpoints cost a running pipeline: inside an epoch, to its triggers, and by partitions and size of state.
 
-A stream that counts keys into SQLite runs all the time. Barriers are timed inside its epochs, where they are claimed;
-their p99 stands against a limit of our own. For triggers, windows with a checkpoint a second and windows without one
-take turns on the same running stream, and the time from one epoch's end to the next is compared. For growth, a state is
-grown to a size, and each checkpoint that is timed comes after one small epoch more. Nobody else is compared with here:
-plain Spark has no such checkpoints.
+A stream that counts keys into SQLite runs all the time, in a session as an embedded one is. Barriers are timed inside
+its epochs, where they are claimed; their p99 stands against a limit of our own. For triggers, windows with a checkpoint
+a second and windows without one take turns on the same running stream, and the time from one epoch's end to the next is
+compared. For growth, a state is grown to a size, and each checkpoint that is timed comes after one small epoch more.
+Nobody else is compared with here: plain Spark has no such checkpoints.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from bench.compare import Result, p99
-from bench.spark import session
+from bench.scratch import scratch
+from bench.spark import QUICK_FILES, session
 from holdfast import CheckpointPolicy, Pipeline, Retention, SqliteSink, StreamCallbacks
 from holdfast.spark.epochs import EpochRunner
 
@@ -48,7 +48,7 @@ class Effort:
     barriers: int
 
 
-FULL, QUICK = Effort(20, 7, 100), Effort(10, 1, 20)
+FULL, QUICK = Effort(100, 10, 100), Effort(10, 1, 20)
 
 
 class Job:
@@ -232,13 +232,12 @@ def grown(spark: SparkSession, folder: Path, sizes: Sequence[int]) -> Iterator[S
 
 
 def run(quick: bool) -> list[Result]:
-    spark = session()
-    try:
-        with tempfile.TemporaryDirectory(dir=".") as name:
-            folder = Path(name).absolute()
+    spark = session(QUICK_FILES)
+    with scratch(__name__) as folder:
+        try:
             results = inside(spark, folder / "inside", QUICK if quick else FULL)
             if not quick:
                 results += [by_partitions(spark, folder), by_state(spark, folder / "grown")]
-    finally:
-        spark.stop()
+        finally:
+            spark.stop()  # before the folder goes: it looks after its state in the background
     return results

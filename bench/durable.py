@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import tempfile
 from pathlib import Path
 
 from bench.compare import Result, calls_in_turn
+from bench.scratch import scratch
 from holdfast import CheckpointedStage, FileBlocks, LocalRepository, MsgpackCodec
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.repository import Decisions
@@ -36,8 +36,7 @@ def decision(epoch: int) -> Decision:
 
 def run(quick: bool) -> list[Result]:
     rounds = QUICK_ROUNDS if quick else ROUNDS
-    with tempfile.TemporaryDirectory(dir=".") as name:
-        root = Path(name)
+    with scratch(__name__) as root:
         (root / "bare").mkdir()
         decisions = Decisions(LocalRepository(root / "repository"))
         epochs, bare = itertools.count(1), itertools.count()

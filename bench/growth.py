@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +31,8 @@ from pyspark.sql import functions as f
 
 from bench.compare import Result, in_turn
 from bench.history import OurJob, wait_for
-from bench.spark import session
+from bench.scratch import scratch
+from bench.spark import QUICK_FILES, session
 from holdfast import FileSink, Pipeline
 from holdfast.repository.decisions import stream_folder
 from holdfast.spark.epochs import EpochRunner
@@ -231,11 +231,10 @@ def _result(name: str, against: str, points: Points, goal: float | None) -> Resu
 
 
 def run(quick: bool) -> list[Result]:
-    spark, meter = session({"spark.sql.streaming.pollingDelay": "100ms"}), Meter()
+    spark, meter = session({**QUICK_FILES, "spark.sql.streaming.pollingDelay": "100ms"}), Meter()
     streams, epochs = (STREAMS[::3], EPOCHS[:2]) if quick else (STREAMS, EPOCHS)
     rounds = 1 if quick else 5
-    with tempfile.TemporaryDirectory(dir=".") as name, meter.running():
-        folder = Path(name).absolute()
+    with scratch(__name__) as folder, meter.running():
         try:
             return [
                 *by_streams(spark, folder / "streams", streams, 8 if quick else 16, meter),

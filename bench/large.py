@@ -8,12 +8,12 @@ settings, as in `bench/triggers.py`; plain Spark runs as it comes, and with the 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from bench.compare import Result, in_turn
 from bench.rival import Rival, rivals
+from bench.scratch import scratch
 from bench.spark import OURS, PLAIN, PLAIN_ALL, Job, Side, session
 
 SCHEMA = "id long, customer string, amount double, at timestamp, paid boolean"
@@ -60,8 +60,7 @@ class Large:
 
 
 def run(quick: bool) -> list[Result]:
-    with tempfile.TemporaryDirectory(dir=".") as name:
-        folder = Path(name).absolute()
+    with scratch(__name__) as folder:
         with Rival(maker) as make:
             make(folder / "input")
         files = sorted((folder / "input").glob("part-*"))

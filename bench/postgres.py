@@ -1,7 +1,8 @@
 """Rows into PostgreSQL: an epoch of `PostgresSink` against Spark's JDBC writer, into tables without indexes.
 
 One server (as it comes, fsync on; only `max_prepared_transactions` is raised), reached by TCP on this machine, since
-the JDBC driver knows no Unix socket. One Spark session and one cached DataFrame of two partitions for all sides.
+the JDBC driver knows no Unix socket. One Spark session and one cached DataFrame of two partitions for all sides: a
+million rows, and a thousand, where what counts is what an epoch takes without its rows.
 
 - Ours is what the sink does in an epoch: `prepare`, then `commit`. Neither Spark's logs nor Holdfast's decision are in
   it; they are in none of the sides.
@@ -21,10 +22,10 @@ import itertools
 import os
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -34,12 +35,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.compare import CannotMeasure, Result, in_turn, timed
+from bench.scratch import scratch
 from bench.spark import session
 from holdfast import PostgresSink
 from holdfast.epoch import Attempt
 from holdfast.sinks.base import Key, Owner, Setting
 
-ROWS, QUICK_ROWS = 400_000, 200_000
+ROWS, QUICK_ROWS, FEW_ROWS = 1_000_000, 200_000, 1_000
 PARTITIONS = 2
 DEFAULT_GOAL, TUNED_GOAL = 3.0, 1.3
 TUNED_BATCH = 10_000
@@ -77,10 +79,10 @@ class Server:
 
     def sample(self, table: str, rows: int, write: Callable[[], object]) -> float:
         """Return the rows a second of one write into the empty table."""
-        self.execute(f"TRUNCATE {table}")
         self.execute("CHECKPOINT")
         seconds = timed(write)
         assert self.execute(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(rows, rows)]  # noqa: S608
+        self.execute(f"TRUNCATE {table}")  # at once: else the next checkpoint would write it all to the disk
         return rows / seconds
 
 
@@ -124,8 +126,8 @@ def driver_jar() -> str:
 class Epochs:
     """Ours: a sink, opened as a stream opens it, and one epoch after another into it."""
 
-    def __init__(self, server: Server, df: DataFrame, method: str) -> None:
-        self._sink = PostgresSink(server.dsn, method, method=method)
+    def __init__(self, server: Server, df: DataFrame, method: str, table: str) -> None:
+        self._sink = PostgresSink(server.dsn, table, method=method)
         self._sink.open(Setting(OWNER, df.schema, "append", df.sparkSession, tell=print))
         self._df = df
         self._numbers = itertools.count(1)
@@ -178,35 +180,34 @@ def orders(spark: SparkSession, rows: int) -> DataFrame:
     return df
 
 
-def measured(server: Server, spark: SparkSession, quick: bool) -> dict[str, list[float]]:
-    rows = QUICK_ROWS if quick else ROWS
-    df = orders(spark, rows)
-    for table in ("prepared", "staged", "jdbc", "tuned", "bare"):
+def measured(server: Server, df: DataFrame, rounds: int, warm_up: int) -> dict[str, list[float]]:
+    """Return how many rows a second each side writes, and both floors."""
+    rows = df.count()
+    tables = {side: f"{side}_{rows}" for side in ("prepared", "staged", "jdbc", "tuned", "bare")}
+    for table in tables.values():
         server.make(table)
+    tuned = jdbc(server, df, tables["tuned"], "?reWriteBatchedInserts=true", batchsize=TUNED_BATCH)
     writes: dict[str, Callable[[], object]] = {
-        "prepared": Epochs(server, df, "prepared"),
-        "jdbc": jdbc(server, df, "jdbc"),
-        "staged": Epochs(server, df, "staged"),
-        "tuned": jdbc(server, df, "tuned", "?reWriteBatchedInserts=true", batchsize=TUNED_BATCH),
-        "bare": floor(server, df, "bare"),
+        "prepared": Epochs(server, df, "prepared", tables["prepared"]),
+        "jdbc": jdbc(server, df, tables["jdbc"]),
+        "staged": Epochs(server, df, "staged", tables["staged"]),
+        "tuned": tuned,
+        "bare": floor(server, df, tables["bare"]),
     }
-
     hand = handed(df)
-
-    def side(table: str) -> Callable[[], float]:
-        return lambda: server.sample(table, rows, writes[table])
-
-    sides = {table: side(table) for table in writes}
-    sides["handed"] = lambda: rows / timed(hand)
-    return in_turn(3 if quick else 7, sides, warm_up=1 if quick else 4)
+    sides: dict[str, Callable[[], float]] = {"handed": lambda: rows / timed(hand)}
+    for side, write in writes.items():
+        sides[side] = partial(server.sample, tables[side], rows, write)
+    return in_turn(rounds, sides, warm_up=warm_up)
 
 
 def run(quick: bool) -> list[Result]:
     jar = driver_jar()
-    with tempfile.TemporaryDirectory(dir=".") as name, serving(Path(name).resolve()) as server:
+    with scratch(__name__) as folder, serving(folder) as server:
         spark = session({"spark.jars": jar})
         try:
-            found = measured(server, spark, quick)
+            many = measured(server, orders(spark, QUICK_ROWS if quick else ROWS), *((3, 1) if quick else (7, 4)))
+            few = measured(server, orders(spark, FEW_ROWS), *((3, 1) if quick else (20, 5)))
         finally:
             spark.stop()
     default, tuned = "Spark JDBC, as it comes", "Spark JDBC, tuned"
@@ -218,7 +219,16 @@ def run(quick: bool) -> list[Result]:
         ("prepared", "floor: bare COPY, no Spark", "bare", None),
         ("prepared", "floor: rows to Python, no server", "handed", None),
     ]
-    return [
-        Result("postgres", f"an epoch, {ours}", against, found[ours], found[theirs], goal, "rows/s")
+    results = [
+        Result("postgres", f"a large epoch, {ours}", against, many[ours], many[theirs], goal, "rows/s")
         for ours, against, theirs, goal in told
+    ]
+    seconds = {side: [FEW_ROWS / each for each in samples] for side, samples in few.items()}
+    told = [*told[:1], told[2], told[5]]
+    return [
+        *results,
+        *(
+            Result("postgres", f"an epoch of {FEW_ROWS:,} rows, {ours}", against, seconds[ours], seconds[theirs])
+            for ours, against, theirs, _ in told
+        ),
     ]

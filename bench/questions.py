@@ -46,6 +46,7 @@ MODULES = (
     "growth",
     "barrier",
     "durable",
+    "digest",
     "checkpoints",
     "cuts",
     "start",

@@ -8,12 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 _SPAWN = multiprocessing.get_context("spawn")
+_ENDING_S = 5.0
 _REAPER = """
 import os, signal, sys
 sys.stdin.read()
@@ -76,10 +78,22 @@ class Rival:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
+    def _is_there(self) -> bool:
+        """Whether any process of its group is."""
+        assert self._process.pid
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
     def close(self) -> None:
         """End it and its JVM."""
         self._signal(signal.SIGKILL)
         self._process.join()
+        end = time.monotonic() + _ENDING_S
+        while self._is_there() and time.monotonic() < end:  # the JVM too, before somebody removes its files
+            time.sleep(0.01)
         self._reaper.communicate()  # the end of its input is what it waits for
 
     def __enter__(self) -> Rival:

@@ -10,13 +10,13 @@ again. Holdfast freezes the rows, stages both, and decides once for both. It has
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from bench.compare import Result, in_turn
 from bench.rival import rivals
+from bench.scratch import scratch
 from bench.spark import OURS, PLAIN, PLAIN_ALL, PLAIN_PERSISTS, Job, Side
 
 SCHEMA = "k long, v string"
@@ -43,8 +43,7 @@ class Both:
 
 
 def compared(rows: int, rounds: int, warm_up: int, rivals_: Sequence[Side]) -> list[Result]:
-    with tempfile.TemporaryDirectory(dir=".") as name:
-        folder = Path(name).absolute()
+    with scratch(__name__) as folder:
         made = {side.name: (Both, folder / str(n), side, rows) for n, side in enumerate([*rivals_, OURS])}
         with rivals(made) as running:
             turns = {name: partial(rival, EPOCHS) for name, rival in running.items()}

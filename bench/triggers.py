@@ -17,7 +17,6 @@ The first epoch of each turn does not count. Java goes on compiling for hundreds
 from __future__ import annotations
 
 import json
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from pyspark.sql import functions as f
 
 from bench.compare import Result, in_turn
 from bench.rival import rivals
+from bench.scratch import scratch
 from bench.spark import OURS, OURS_OWN, PLAIN, PLAIN_ALL, PLAIN_MANAGER, Job, Side, as_it_is
 
 SCHEMA = "k long, v string"
@@ -62,8 +62,7 @@ class Small:
 def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
     sides = [PLAIN, OURS] if quick else [PLAIN, PLAIN_MANAGER, PLAIN_ALL, OURS, OURS_OWN]
     rounds, warm_up = (QUICK_ROUNDS, QUICK_WARM_UP) if quick else (ROUNDS, WARM_UP)
-    with tempfile.TemporaryDirectory(dir=".") as name:
-        folder = Path(name).absolute()
+    with scratch(__name__) as folder:
         made = {side.name: (Small, folder / str(n), side, stateful) for n, side in enumerate(sides)}
         with rivals(made) as running:
             turns = {name: partial(rival, EPOCHS) for name, rival in running.items()}
