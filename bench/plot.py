@@ -25,7 +25,7 @@ FARTHEST = (
 )
 INK, FAINT, LINE, GROUND = "#1f2933", "#5f6c7b", "#d3dae2", "#ffffff"
 COLOURS = {True: "#2a6f97", False: "#c2410c"}
-SERIES = (("#2a6f97", ""), ("#c2410c", "6 3"), ("#4d7c0f", "2 3"), ("#7e22ce", "8 3 2 3"))
+SERIES = (("#2a6f97", ""), ("#7e22ce", "6 3"), ("#4d7c0f", "2 3"), ("#a16207", "8 3 2 3"))
 STYLE = (
     "text { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; "
     f"font-size: 12px; fill: {INK} }} .small {{ font-size: 11px; fill: {FAINT} }} "
@@ -130,7 +130,7 @@ def _scale(top: float, below: float, reach: float) -> Iterator[str]:
         )
         name = "1.0x" if strong else f"{2**power:g}x" if power > 0 else f"1/{2**-power}x"
         yield _text(at, top, name, "small", "middle")
-    yield _text(RIGHT + 16, top, "I marks the goal", "small")
+    yield _text(RIGHT + 16, top, "I is the goal; ≤ less is better, ≥ more is", "small")
 
 
 def _reach(results: Sequence[Result]) -> float:

@@ -25,7 +25,8 @@ from bench.words import goal_of, ratio_of, shown, sized, total, verdict_of
 
 FOLDER = Path(__file__).parents[1] / "docs"
 JSON, PAGE, PLOT = "benchmarks.json", "benchmarks.md", "benchmarks.svg"
-WIDTH = 120
+WIDTH, NARROW = 120, 110
+_FIGURE = len("1,234,567 rows/s")
 
 
 # --- in a terminal ---------------------------------------------------------------------------------------------------
@@ -40,15 +41,16 @@ def table(results: Sequence[Result], width: int = WIDTH) -> str:
 
 def show(results: Sequence[Result], failed: dict[str, str], console: Console) -> None:
     """Print a table for each question, all with the same columns, and the sum of it."""
+    row = _row if console.width >= NARROW else _narrow_row
     if results:
-        console.print(_row([Text(word, "dim") for word in ("what", "against", "ours", "theirs", "ratio", "goal", "")]))
+        console.print(row([Text(word, "dim") for word in ("what", "against", "ours", "theirs", "ratio", "goal", "")]))
     for question, title in QUESTIONS.items():
         found = [each for each in results if each.question == question]
         if not found:
             continue
         console.print(Text(f"\n{title}", "bold"))
         for each in found:
-            console.print(_row(_cells(each)))
+            console.print(row(_cells(each)))
             told = " · ".join(f"{name}: {shown(value, unit)}" for name, unit, value in _told(each))
             if told:
                 console.print(Padding(Text(told, "dim"), (0, 2, 0, 4)))
@@ -70,10 +72,23 @@ def _row(cells: Sequence[Text]) -> Table:
     row.add_column(width=1)
     row.add_column(ratio=7, overflow="fold")
     row.add_column(ratio=6, overflow="fold")
-    for width in (17, 17, 7, 8):
+    return _with_figures(row, ["", *cells])
+
+
+def _narrow_row(cells: Sequence[Text]) -> Table:
+    """The same for a narrow screen: what it is against stands beneath what it is."""
+    row = Table.grid(padding=(0, 1), expand=True)
+    row.add_column(ratio=1, overflow="fold")
+    what, against, *figures = cells
+    both = Text("\n").join([what, Text(f"  {against.plain}", "dim")])
+    return _with_figures(row, [both, *figures])
+
+
+def _with_figures(row: Table, cells: Sequence[Text | str]) -> Table:
+    for width in (_FIGURE, _FIGURE, 7, 7):
         row.add_column(width=width, justify="right", no_wrap=True)
     row.add_column(width=6, no_wrap=True)
-    row.add_row("", *cells)
+    row.add_row(*cells)
     return row
 
 
@@ -103,8 +118,9 @@ plot are drawn from [{json}]({json}), which has every sample: no figure is typed
 ![Ratios of ours to theirs with their goals, and how things grow]({plot})
 
 A ratio is ours divided by theirs: of the medians, or of the best samples where it says so. Of times, less is better; of
-rows a second, more. Where a side has {enough} samples or more, p99 is what all but a hundredth of them are as good as.
-Whatever we write durably is synced, in every figure; Spark syncs none of its own files.
+rows a second, more. Samples are counted as ours : theirs. Where a side has {enough} or more, p99 is what all but a
+hundredth of them are as good as. Whatever we write durably is synced, in every figure; Spark syncs none of its own
+files.
 """
 
 
@@ -177,13 +193,15 @@ def _figures(results: Sequence[Result]) -> str:
         "ratio",
         "goal",
         "verdict",
+        "samples",
     ]
     rows = []
     for each, pair in zip(results, tails, strict=True):
         sides = [shown(each.figure(side), each.unit) + ", best" * each.best for side in (each.ours, each.theirs)]
         p99 = ["" if tail is None else shown(tail, each.unit) for tail in pair] * with_tails
         verdict = f"**{verdict_of(each)}**" if each.met is False else verdict_of(each)
-        rows.append([each.name, each.against, *sides, *p99, ratio_of(each), goal_of(each), verdict])
+        samples = " : ".join(str(len(side)) for side in (each.ours, each.theirs))
+        rows.append([each.name, each.against, *sides, *p99, ratio_of(each), goal_of(each), verdict, samples])
     return _grid(head, rows, words=2)
 
 

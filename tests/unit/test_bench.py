@@ -266,9 +266,10 @@ def test_the_page_and_the_plot_follow_from_the_json_alone() -> None:
 
 def test_the_page_has_every_result_with_its_verdict() -> None:
     text = page(RUN)
-    assert "| bad thing | plain <Spark> & \\| co | 3 s | 2 s | 3 s | 2 s | 1.50x | ≤ 1.10x | **missed** |\n" in text
-    assert "| good thing | their thing | 1 s | 2 s | 0.50x | ≤ 1.00x | met |\n" in text
-    assert "| rows without a goal | their thing | 100 rows/s | 200 rows/s | 0.50x |  |  |\n" in text
+    missed = "| bad thing | plain <Spark> & \\| co | 3 s | 2 s | 3 s | 2 s | 1.50x | ≤ 1.10x | **missed** | 20 : 20 |\n"
+    assert missed in text
+    assert "| good thing | their thing | 1 s | 2 s | 0.50x | ≤ 1.00x | met | 1 : 1 |\n" in text
+    assert "| rows without a goal | their thing | 100 rows/s | 200 rows/s | 0.50x |  |  | 1 : 1 |\n" in text
     assert "| far away | their thing | 1 s, best | 9,000 s, best |" in text
     assert "**4 goals, 3 met. Missed: bad thing (1.50x, ≤ 1.10x)**" in text
     assert "*`bench/triggers.py`*: How it was measured.\n\nWhat is unfair.\n" in text
@@ -357,6 +358,14 @@ def test_the_table_fits_a_terminal_and_ends_with_the_sum() -> None:
     at = {line.rindex("x") for line in text.splitlines() if re.search(r"≤ \S+x (met|missed)", line)}
     assert len(at) == 1  # goals are aligned over all questions
     assert re.search(r"10 epochs: 1 s · 1,000,000 epochs: 2 s · quartile: 500 ms", text)
+
+
+def test_on_a_narrow_screen_no_name_is_cut_inside_a_word() -> None:
+    long = result(1.0, 2.0, name="a name of several long-winded words", against="another of considerable length")
+    text = table([long], 80)
+    assert max(map(len, text.splitlines())) <= 80
+    for word in f"{long.name} {long.against}".split():
+        assert word in text
 
 
 def test_the_table_names_what_could_not_be_measured() -> None:
