@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import signal
 import sys
 import time
 import traceback
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
     if said.json and not said.json.parent.is_dir():
         parser.error(f"there is no folder {said.json.parent} to write {said.json.name} into")
+    if said.json and said.json.is_dir():
+        parser.error(f"{said.json} is a folder; name a file in it")
     chosen = said.modules or [name for name in MODULES if not said.quick or name not in NOT_QUICK]
     found = run([name for name in MODULES if name in chosen], said.quick)
     if said.json:
@@ -48,9 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = found.renewing(Document.from_json((FOLDER / JSON).read_text()))
         for name, text in {JSON: found.to_json(), **drawn(found)}.items():
             (FOLDER / name).write_text(text)
-    console = Console(stderr=str(said.json) == "-")  # then what is on the screen is JSON and nothing else
-    show(found.results, found.failed, Console(width=min(console.width, WIDTH) if console.is_terminal else WIDTH))
+    tell(found, aside=str(said.json) == "-")  # then what is on the screen is JSON and nothing else
     return 0 if found.good else 1
+
+
+def tell(found: Document, *, aside: bool) -> None:
+    """Print the table, and what to make of it."""
+    console = Console(stderr=aside)
+    console = Console(stderr=aside, width=min(console.width, WIDTH) if console.is_terminal else WIDTH)
+    show(found.results, found.failed, console)
+    if found.quick:
+        console.print("quick: few samples, small sizes, some sides left out; `make bench` takes its time")
+    if not found.good:
+        console.print(f"exit code 1: {'not all could be measured' if found.failed else 'all ran, a goal was missed'}")
 
 
 def run(names: Sequence[str], quick: bool) -> Document:
@@ -58,12 +71,21 @@ def run(names: Sequence[str], quick: bool) -> Document:
     date, start = datetime.now(UTC).date().isoformat(), time.perf_counter()
     on, made_with = machine(), versions()  # before anything runs: a benchmark has a load, and leaves files about
     measured = []
+    known = {} if quick else _known()
     for at, name in enumerate(names):
-        with Progress(f"{name} ({at + 1} of {len(names)})", start):
+        with Progress(f"{name} ({at + 1} of {len(names)})", start, known.get(name)):
             measured.append(measure(name, quick, made_with))
     left_out = [name for name in MODULES if name not in names]
     seconds = round(time.perf_counter() - start, 1)
     return Document(date, quick, seconds, on, made_with, measured, left_out=left_out)
+
+
+def _known() -> dict[str, float]:
+    """Return how long each module took in the run that the page is of."""
+    path = FOLDER / JSON
+    return (
+        {each.module: each.seconds for each in Document.from_json(path.read_text()).modules} if path.is_file() else {}
+    )
 
 
 def measure(name: str, quick: bool, made_with: dict[str, str]) -> Measured:
@@ -84,5 +106,14 @@ def measure(name: str, quick: bool, made_with: dict[str, str]) -> Measured:
     return Measured(name, method, round(time.perf_counter() - start, 1), results, why)
 
 
+def _end(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, _end)  # so that folders and processes go
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.stderr.write("\nstopped; nothing was written\n")
+        sys.exit(130)

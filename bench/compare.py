@@ -16,8 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from bench.questions import QUESTIONS
+
 Unit = Literal["s", "rows/s"]
 ENOUGH = 20  # samples, for their p99 to be worth a look
+ENOUGH_TO_SPREAD = 5
 DIGITS = 5  # of a figure, as it is kept: more than any clock is good for
 
 
@@ -41,6 +44,10 @@ class Result:
     # What else was measured, by name. Names that differ by one number are a curve: "100 epochs", "1,000 epochs". A
     # value is of the result's own unit, unless its name ends with another in brackets: "1,000 epochs, state (B)".
     told: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.question not in QUESTIONS:
+            raise ValueError(f"no such question: {self.question!r}; bench/questions.py has {', '.join(QUESTIONS)}")
 
     @property
     def ratio(self) -> float:
@@ -75,6 +82,13 @@ class Result:
         if len(samples) < ENOUGH:
             return None
         return p99(samples) if self.less_is_better else -p99([-each for each in samples])
+
+    def spread(self, samples: Sequence[float]) -> float | None:
+        """How far apart the quartiles of the samples are, in parts of their median; `None` where they are too few."""
+        if len(samples) < ENOUGH_TO_SPREAD:
+            return None
+        low, middle, high = statistics.quantiles(samples, n=4)
+        return (high - low) / middle
 
     def rounded(self) -> Result:
         """Return it with as many digits as are kept: whatever is shown or decided follows from these."""

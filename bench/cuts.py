@@ -195,7 +195,7 @@ def by_partitions(spark: SparkSession, folder: Path) -> Result:
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     least, most = found[PARTITIONS[0]], found[PARTITIONS[-1]]
     told = {name: value for size, each in found.items() for name, value in each.told(f"{size} partitions").items()}
-    name, against = f"checkpoint at {PARTITIONS[-1]} partitions", f"at {PARTITIONS[0]}"
+    name, against = f"checkpoint, {PARTITIONS[-1]} partitions", f"{PARTITIONS[0]} partitions"
     return Result("path", name, against, most.seconds, least.seconds, told=told)
 
 
@@ -204,8 +204,8 @@ def by_state(spark: SparkSession, folder: Path) -> Result:
     found = dict(zip(SIZES, grown(spark, folder, SIZES), strict=True))
     least, most = found[SIZES[0]], found[SIZES[-1]]
     told = {name: value for size, each in found.items() for name, value in each.told(f"{size:,} keys").items()}
-    name = f"checkpoint at {SIZES[-1] // SIZES[0]} times the state"
-    return Result("path", name, "at once the state", most.seconds, least.seconds, goal=2.0, told=told)
+    name, against = f"checkpoint, {SIZES[-1]:,} keys of state", f"{SIZES[0]:,} keys"
+    return Result("path", name, against, most.seconds, least.seconds, goal=2.0, told=told)
 
 
 def grown(spark: SparkSession, folder: Path, sizes: Sequence[int]) -> Iterator[Sized]:

@@ -39,4 +39,12 @@ def run(quick: bool) -> list[Result]:
             found = in_turn(3 if quick else 15, sides, warm_up=2 if quick else 6)
         finally:
             spark.stop()
-    return [Result("path", f"{rows:,} rows written with their digest", "without", found["ours"], found["theirs"])]
+    return [
+        Result(
+            "path",
+            f"{rows:,} rows of a query with state, with their digest",
+            "without it",
+            found["ours"],
+            found["theirs"],
+        )
+    ]

@@ -161,8 +161,8 @@ def by_streams(spark: SparkSession, folder: Path, sizes: Sequence[int], epochs: 
     del points["start"][sizes[0]][0]
     most, least = f"{sizes[-1]} streams", "one stream"
     return [
-        *_both(most, least, points["cpu"], points["wall"], None),
-        _result(f"start of a stream, {most}", least, points["start"], START_GOAL),
+        *_both("streams", most, least, (points["cpu"], points["wall"]), None),
+        _result("streams", f"start of a stream, {most}", least, points["start"], START_GOAL),
     ]
 
 
@@ -183,7 +183,7 @@ def by_epochs(spark: SparkSession, folder: Path, sizes: Sequence[int], rounds: i
         points = _in_turn(jobs, rounds, meter)
     for job in jobs.values():
         job.check()
-    return _both(f"after {sizes[-1]:,} epochs", f"after {sizes[0]}", *points, GOAL)
+    return _both("epochs", f"after {sizes[-1]:,} epochs", f"after {sizes[0]}", points, GOAL)
 
 
 def by_state(spark: SparkSession, folder: Path, sizes: Sequence[int], rounds: int, meter: Meter) -> list[Result]:
@@ -198,7 +198,7 @@ def by_state(spark: SparkSession, folder: Path, sizes: Sequence[int], rounds: in
             stream.wait()
         os.sync()
         points = _in_turn(streams, rounds, meter)
-    return _both(f"{sizes[-1]:,} keys", f"{sizes[0]:,} keys", *points, GOAL)
+    return _both("keys", f"{sizes[-1]:,} keys", f"{sizes[0]:,} keys", points, GOAL)
 
 
 def _in_turn(jobs: Mapping[int, Fed], rounds: int, meter: Meter) -> tuple[Points, Points]:
@@ -216,17 +216,18 @@ def _in_turn(jobs: Mapping[int, Fed], rounds: int, meter: Meter) -> tuple[Points
     return {size: each[-rounds:] for size, each in spent.items()}, {size: passed[str(size)] for size in jobs}
 
 
-def _both(most: str, least: str, cpu: Points, wall: Points, goal: float | None) -> list[Result]:
+def _both(by: str, most: str, least: str, points: tuple[Points, Points], goal: float | None) -> list[Result]:
     """Return the comparison of our CPU time, and that of our time."""
+    cpu, wall = points
     return [
-        _result(f"our own CPU an epoch, {most}", least, cpu, GOAL),
-        _result(f"our own time an epoch, {most}", least, wall, goal),
+        _result(by, f"our own CPU an epoch, {most}", least, cpu, GOAL),
+        _result(by, f"our own time an epoch, {most}", least, wall, goal),
     ]
 
 
-def _result(name: str, against: str, points: Points, goal: float | None) -> Result:
+def _result(by: str, name: str, against: str, points: Points, goal: float | None) -> Result:
     sizes = sorted(points)
-    told = {str(size): statistics.median(points[size]) for size in sizes}
+    told = {f"{size} {by}": statistics.median(points[size]) for size in sizes}
     return Result("growth", name, against, points[sizes[-1]], points[sizes[0]], goal, told=told)
 
 

@@ -1,4 +1,4 @@
-"""The plot of a run, as SVG: a bar for each result with a goal, and a small chart for each curve.
+"""The plots of a run, as SVG: a bar for each result with a goal, and a small chart for each curve.
 
 It has a ground of its own, so that it can be read on a light page and on a dark one, and says in words whatever it says
 in colours.
@@ -15,7 +15,7 @@ from bench.compare import Result
 from bench.curves import Curve, curves, sizes
 from bench.document import Document
 from bench.questions import QUESTIONS
-from bench.words import goal_of, ratio_of, shown, sized, total, verdict_of
+from bench.words import goal_of, ratio_of, shown, sized, title_of, total, verdict_of
 
 WIDTH, MARGIN = 960, 24
 LEFT, RIGHT = 360, 700  # where the bars may be
@@ -34,21 +34,29 @@ STYLE = (
 
 
 def plot(document: Document) -> str:
-    """Return the picture."""
+    """Return the picture of the ratios."""
     parts: list[str] = []
     below = 34.0
     parts.append(_text(MARGIN, below, "Ours against theirs, measured in turn", "title"))
     for line in textwrap.wrap(total(document.results), 135):
         below += 19
         parts.append(_text(MARGIN, below, line, "small"))
-    for draw in (_bars, _charts):
-        drawn, below = draw(document.results, below + 28)
-        parts += drawn
+    drawn, below = _bars(document.results, below + 28)
+    return _picture([*parts, *drawn], below, "Ratios of ours to theirs")
+
+
+def charts(document: Document) -> str:
+    """Return the picture of the curves."""
+    drawn, below = _charts(document.results, 26)
+    return _picture(drawn, below, "How it grows")
+
+
+def _picture(parts: Sequence[str], below: float, label: str) -> str:
     height = f"{below + MARGIN:.0f}"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-            'role="img" aria-label="Benchmarks">',
+            f'role="img" aria-label="{label}">',
             f"<style>{STYLE}</style>",
             f'<rect width="{WIDTH}" height="{height}" rx="10" fill="{GROUND}" stroke="{LINE}"/>',
             *parts,
@@ -83,7 +91,8 @@ def _bars(results: Sequence[Result], top: float) -> tuple[list[str], float]:
 
 def _bar(result: Result, top: float, reach: float) -> tuple[list[str], float]:
     names = textwrap.wrap(result.name, 48) or [""]
-    others = textwrap.wrap(f"against {result.against}", 54)
+    better = "" if result.less_is_better else "; rows a second, more is better"
+    others = textwrap.wrap(f"against {result.against}{better}", 54)
     one, end = (_across(each, reach) for each in (1.0, result.ratio))
     middle = top + 18
     said = f"{ratio_of(result)}   goal {goal_of(result)}   {verdict_of(result)}"
@@ -152,7 +161,7 @@ def _charts(results: Sequence[Result], top: float) -> tuple[list[str], float]:
     """Two charts a row, one for each unit of each result that tells curves."""
     found = [(each, group) for each in results for group in _groups(each)]
     if not found:
-        return [], top - 28
+        return [], top
     parts = [
         _text(MARGIN, top + 8, "How it grows", "title"),
         _text(MARGIN, top + 26, "Both scales are logarithmic; the faint line grows as fast as the size does.", "small"),
@@ -181,7 +190,7 @@ def _groups(result: Result) -> list[list[Curve]]:
 
 
 def _headings(result: Result) -> list[str]:
-    return textwrap.wrap(result.name, 62)
+    return textwrap.wrap(title_of(result), 62)
 
 
 def _height(result: Result, group: Sequence[Curve]) -> float:
@@ -218,8 +227,8 @@ class _Box:
         self.sizes = sizes(group)
         self.unit, self.by = group[0].unit, group[0].by
         self.low, self.high = self.sizes[0], self.sizes[-1]
-        self.least, self.most = _decades(min(values), max(values))
         self.begin = group[0].points[min(group[0].points)]
+        self.least, self.most = _decades(min(values), max(*values, self.begin * 10))  # the slope needs room to be seen
 
     def at(self, size: float, value: float) -> tuple[float, float]:
         """Return where a point stands."""

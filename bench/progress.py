@@ -10,8 +10,9 @@ import time
 class Progress:
     """In a terminal one line that is written again every second; elsewhere a line at both ends and now and then."""
 
-    def __init__(self, name: str, start: float) -> None:
+    def __init__(self, name: str, start: float, about: float | None = None) -> None:
         self._name = name
+        self._about = "" if about is None else f" of about {about:.0f}"
         self._all, self._own = start, time.perf_counter()
         self._live = sys.stderr.isatty()
         self._over = threading.Event()
@@ -19,7 +20,8 @@ class Progress:
 
     def _say(self, what: str) -> None:
         now = time.perf_counter()
-        line = f"{self._name} {what} {now - self._own:.0f} s, {(now - self._all) / 60:.1f} min in all"
+        about = self._about if what == "…" else ""
+        line = f"{self._name} {what} {now - self._own:.0f}{about} s, {(now - self._all) / 60:.1f} min in all"
         sys.stderr.write(f"\r\x1b[2K{line}" if self._live else f"{line}\n")
         sys.stderr.flush()
 

@@ -29,11 +29,10 @@ PROSE = {
 
 # What the page says before the list of what is slower than its rival; that list is drawn from the results.
 NOT_IN_OUR_FAVOUR = """\
-Every goal that was missed, and every result that is worse than what it is compared with, goal or no goal. A floor, such
-as a bare durable write, cannot be beaten: there the ratio says how far above it we are.
+Every goal that was missed, and every result that is worse than what it is compared with, goal or no goal.
 
-Not measured: recovery after a kill, a cold start, memory, readers of many epoch folders, Spark's own file sink, Kafka,
-network disks and clusters, state that does not fit into memory, more cores than this machine has."""
+Not measured: recovery after a kill, a cold start, memory, readers of many epoch folders, Kafka, network disks and
+clusters, state that does not fit into memory, more cores than this machine has."""
 
 # Each module has a `run(quick)` that returns results, and may have a dict `VERSIONS` of what else it ran, by name.
 # In this order: what needs a quiet machine most comes first.

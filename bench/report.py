@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -19,12 +19,12 @@ from rich.text import Text
 from bench.compare import ENOUGH, Result
 from bench.curves import Curve, Fact, curves, facts, sizes
 from bench.document import Document
-from bench.plot import plot
+from bench.plot import charts, plot
 from bench.questions import NOT_IN_OUR_FAVOUR, PROSE, QUESTIONS
-from bench.words import goal_of, ratio_of, shown, sized, total, verdict_of
+from bench.words import goal_of, ratio_of, shown, sized, title_of, total, verdict_of
 
 FOLDER = Path(__file__).parents[1] / "docs"
-JSON, PAGE, PLOT = "benchmarks.json", "benchmarks.md", "benchmarks.svg"
+JSON, PAGE, PLOT, CHARTS = "benchmarks.json", "benchmarks.md", "benchmarks.svg", "benchmarks-growth.svg"
 WIDTH, NARROW = 120, 110
 _FIGURE = len("1,234,567 rows/s")
 
@@ -80,11 +80,10 @@ def _narrow_row(cells: Sequence[Text]) -> Table:
     row = Table.grid(padding=(0, 1), expand=True)
     row.add_column(ratio=1, overflow="fold")
     what, against, *figures = cells
-    both = Text("\n").join([what, Text(f"  {against.plain}", "dim")])
-    return _with_figures(row, [both, *figures])
+    return _with_figures(row, [Group(what, Padding(Text(against.plain, "dim"), (0, 0, 0, 2))), *figures])
 
 
-def _with_figures(row: Table, cells: Sequence[Text | str]) -> Table:
+def _with_figures(row: Table, cells: Sequence[RenderableType]) -> Table:
     for width in (_FIGURE, _FIGURE, 7, 7):
         row.add_column(width=width, justify="right", no_wrap=True)
     row.add_column(width=6, no_wrap=True)
@@ -105,22 +104,31 @@ def _told(result: Result) -> list[tuple[str, str, float]]:
 
 # --- the page --------------------------------------------------------------------------------------------------------
 
+_FLOOR, PLAIN = "floor:", "plain Spark"
+_OURSELVES = ("decision", "growth", "path")  # questions that compare with a floor, or with ourselves at another size
+_SETTINGS = """\
+Much of what is won is won by settings: those of an embedded session, which any other can have. This is what is left
+where the others have them too, beside what there is where they do not. It is the price of exactly-once.
+"""
 _OPENING = """\
 # Benchmarks
 
 What the guarantees cost, and what they do not: every figure of ours stands against that of another side, measured in
 the same run, in turn, on the same machine; a few stand against a limit of our own, where it says so. This page and its
-plot are drawn from [{json}]({json}), which has every sample: no figure is typed by hand, and a test keeps it so.
+plots are drawn from [{json}]({json}), which has every sample: no figure is typed by hand, and a test keeps it so.
 `make bench` measures your machine, `make bench-quick` gives a first look, and `make bench-docs` renews this page.
+
+Plain Spark is a job that writes in `foreachBatch`, as most do: at least once. Goals were set before anything was
+measured.
 
 **{total}**
 {price}
 ![Ratios of ours to theirs with their goals, and how things grow]({plot})
 
 A ratio is ours divided by theirs: of the medians, or of the best samples where it says so. Of times, less is better; of
-rows a second, more. Samples are counted as ours : theirs. Where a side has {enough} or more, p99 is what all but a
-hundredth of them are as good as. Whatever we write durably is synced, in every figure; Spark syncs none of its own
-files.
+rows a second, more. Samples are counted as ours : theirs, and so is their spread: how far their quartiles are apart, in
+parts of the median. Where a side has {enough} or more, p99 is what all but a hundredth of them are as good as.
+Whatever we write durably is synced, in every figure; Spark syncs none of its own files.
 """
 
 
@@ -141,14 +149,18 @@ def page(document: Document) -> str:
 
 def _price(results: Sequence[Result]) -> str:
     """Say what is left where both sides have the same settings."""
-    lines = [
-        f"- {title}: {', '.join(f'{each.name}, against {each.against}, {ratio_of(each)}' for each in found)}."
-        for question, title in QUESTIONS.items()
-        if (found := [each for each in results if each.alike and each.question == question])
-    ]
-    if not lines:
+    rows = []
+    for name, question in dict.fromkeys((each.name, each.question) for each in results if each.alike):
+        here = [each for each in results if (each.name, each.question) == (name, question)]
+        first = "".join(ratio_of(each) for each in here if each.against == PLAIN)
+        better = "less" if here[0].less_is_better else "more"
+        rows += [
+            [QUESTIONS[question], name, each.against, ratio_of(each), first, better] for each in here if each.alike
+        ]
+    if not rows:
         return ""
-    return "\n".join(["\nMuch of what is won is won by settings. With the same ones on both sides:\n", *lines, ""])
+    head = ["", "what", "against", "with the same settings", "plain Spark as it comes", "better is"]
+    return f"\n{_SETTINGS}\n{_grid(head, rows, words=3)}"
 
 
 def _machine(document: Document) -> str:
@@ -194,6 +206,7 @@ def _figures(results: Sequence[Result]) -> str:
         "goal",
         "verdict",
         "samples",
+        "spread",
     ]
     rows = []
     for each, pair in zip(results, tails, strict=True):
@@ -201,13 +214,16 @@ def _figures(results: Sequence[Result]) -> str:
         p99 = ["" if tail is None else shown(tail, each.unit) for tail in pair] * with_tails
         verdict = f"**{verdict_of(each)}**" if each.met is False else verdict_of(each)
         samples = " : ".join(str(len(side)) for side in (each.ours, each.theirs))
-        rows.append([each.name, each.against, *sides, *p99, ratio_of(each), goal_of(each), verdict, samples])
+        spreads = [each.spread(side) for side in (each.ours, each.theirs)]
+        spread = "" if None in spreads else " : ".join(f"{one:.0%}" for one in spreads if one is not None)
+        rows.append([each.name, each.against, *sides, *p99, ratio_of(each), goal_of(each), verdict, samples, spread])
     return _grid(head, rows, words=2)
 
 
 def _growth(results: Sequence[Result]) -> str:
-    parts = [f"### {_heading(each)}\n\n{_curves(found)}" for each in results if (found := curves(each))]
-    return "\n".join(["## How it grows\n", *parts]) if parts else ""
+    parts = [f"### {_capital(title_of(each))}\n\n{_curves(found)}" for each in results if (found := curves(each))]
+    picture = f"![The same as curves, on logarithmic scales]({CHARTS})\n"
+    return "\n".join(["## How it grows\n", picture, *parts]) if parts else ""
 
 
 def _curves(found: Sequence[Curve]) -> str:
@@ -225,25 +241,38 @@ def _curves(found: Sequence[Curve]) -> str:
 
 
 def _not_in_our_favour(document: Document) -> str:
-    lines = [
-        f"- **Missed**: {_sentence(each)}; the goal was {goal_of(each)}."
-        for each in document.results
-        if each.met is False
-    ]
-    lines += [f"- {_sentence(each)}." for each in document.results if each.behind and each.met is not False]
-    lines += [f"- `{module}` could not be measured: {why}." for module, why in document.failed.items()]
+    slower = [each for each in document.results if each.behind and each.met is not False]
+    behind = [each for each in slower if ratio_of(each) != "1.00x" and not _is_floor(each)]
+    with_floor = [each for each in behind if each.against.startswith(_FLOOR) or each.question in _OURSELVES]
+    groups = {
+        "Goals that were missed": [each for each in document.results if each.met is False],
+        "Slower than others with the same settings": [each for each in behind if each.alike],
+        "Slower than others": [each for each in behind if not each.alike and each not in with_floor],
+        "Above a floor that nobody can beat, or grown": with_floor,
+    }
+    parts = []
+    for title, found in groups.items():
+        lines = [f"- {_sentence(each)}{f'; the goal was {goal_of(each)}' if each.goal else ''}." for each in found]
+        parts += [f"**{title}**\n", *lines, ""] if lines else []
+    lines = [f"- `{module}` could not be measured: {why}." for module, why in document.failed.items()]
     if document.left_out:
         lines.append(f"- Left out of this run: {', '.join(f'`{module}`' for module in document.left_out)}.")
-    return "\n".join(["## What is not in our favour\n", NOT_IN_OUR_FAVOUR, "", *lines]) + "\n"
+    return "\n".join(["## What is not in our favour\n", NOT_IN_OUR_FAVOUR, "", *parts, *lines]).rstrip() + "\n"
+
+
+def _is_floor(result: Result) -> bool:
+    """Whether it tells of others only."""
+    return result.name.startswith(_FLOOR)
 
 
 def _sentence(result: Result) -> str:
     ours, theirs = (shown(result.figure(side), result.unit) for side in (result.ours, result.theirs))
-    return f"{_heading(result)}: {ours} against {theirs}, {ratio_of(result)} ({result.against})"
+    title = QUESTIONS[result.question]
+    return f"{title}: {result.name}, {ours} against {theirs}, {ratio_of(result)} ({result.against})"
 
 
-def _heading(result: Result) -> str:
-    return result.name[0].upper() + result.name[1:]
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 2) -> str:
@@ -257,7 +286,7 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 2) ->
 
 def drawn(document: Document) -> dict[str, str]:
     """Return what is drawn from a run, by file name."""
-    return {PAGE: page(document), PLOT: plot(document)}
+    return {PAGE: page(document), PLOT: plot(document), CHARTS: charts(document)}
 
 
 def main() -> int:

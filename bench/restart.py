@@ -54,9 +54,8 @@ def run(quick: bool) -> list[Result]:
         made = {
             "ours": (side, OurJob, str(folder / "ours"), sizes, QUICK_FILES),
             "plain": (side, PlainJob, str(folder / "plain"), sizes, {}),
+            "plain, all settings": (side, PlainJob, str(folder / "all"), sizes, {**FAST_FILES, **QUICK_FILES}),
         }
-        if not quick:
-            made["plain, all settings"] = (side, PlainJob, str(folder / "all"), sizes, {**FAST_FILES, **QUICK_FILES})
         with rivals(made) as both:
             sides = {f"{who} {size}": partial(rival, size) for size in sizes for who, rival in both.items()}
             rounds, warm_up = (QUICK_ROUNDS, QUICK_WARM_UP) if quick else (ROUNDS, WARM_UP)
@@ -64,7 +63,7 @@ def run(quick: bool) -> list[Result]:
             for rival in both.values():
                 rival(0)
     least, most = sizes[0], sizes[-1]
-    told = {name: statistics.median(samples) for name, samples in found.items()}
+    told = {f"{size} epochs, {who}": statistics.median(found[f"{who} {size}"]) for size in sizes for who in made}
     return [
         *(
             Result(
@@ -81,12 +80,12 @@ def run(quick: bool) -> list[Result]:
                 found[f"plain, all settings {size}"],
                 alike=True,
             )
-            for size in ([] if quick else sizes)
+            for size in sizes
         ),
         Result(
             "restart",
-            f"after {most:,} epochs, Holdfast",
-            f"after {least}, Holdfast",
+            f"restart, after {most:,} epochs",
+            f"after {least}",
             found[f"ours {most}"],
             found[f"ours {least}"],
             GOAL,
@@ -98,6 +97,5 @@ def run(quick: bool) -> list[Result]:
                 (PLAIN.name, f"plain {most}", f"plain {least}"),
                 (PLAIN_ALL.name, f"plain, all settings {most}", f"plain, all settings {least}"),
             )
-            if most_of in found
         ),
     ]

@@ -19,10 +19,11 @@ _ENDING_S = 5.0
 _REAPER = """
 import os, signal, sys
 sys.stdin.read()
-try:
-    os.killpg(int(sys.argv[1]), signal.SIGKILL)
-except ProcessLookupError:
-    pass
+for kill in (os.killpg, os.kill):  # it may not have come as far as a group of its own
+    try:
+        kill(int(sys.argv[1]), signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 """
 
 
@@ -90,6 +91,7 @@ class Rival:
     def close(self) -> None:
         """End it and its JVM."""
         self._signal(signal.SIGKILL)
+        self._process.kill()  # one that has not come as far as a group of its own
         self._process.join()
         end = time.monotonic() + _ENDING_S
         while self._is_there() and time.monotonic() < end:  # the JVM too, before somebody removes its files

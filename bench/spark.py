@@ -57,6 +57,7 @@ class Side:
     ours: bool
     settings: tuple[tuple[str, str], ...] = ()
     persists: bool = False  # plain Spark keeps the rows of a batch for all its writes
+    own_sink: bool = False  # not `foreachBatch`, but Spark's sink of files, which keeps a log of its own
 
 
 def _settings(*parts: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -67,6 +68,7 @@ PLAIN = Side("plain Spark", ours=False)
 PLAIN_MANAGER = Side("plain Spark with the same file manager", ours=False, settings=_settings(FAST_FILES))
 PLAIN_ALL = Side("plain Spark with all our settings", ours=False, settings=_settings(FAST_FILES, STATE, QUICK_FILES))
 PLAIN_PERSISTS = replace(PLAIN_ALL, name="plain Spark with all our settings, persisted", persists=True)
+OWN_SINK = replace(PLAIN_ALL, name="Spark's own file sink with all our settings", own_sink=True)
 OURS = Side("Holdfast", ours=True, settings=_settings(QUICK_FILES))
 OURS_OWN = Side("Holdfast without its file system", ours=True)
 
@@ -108,7 +110,7 @@ class Job:
             reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", files)
             return query(reader.format(format).load(str(self.input)))
 
-        start = self._pipeline if side.ours else partial(self._plain, side.persists)
+        start = self._pipeline if side.ours else self._own if side.own_sink else partial(self._plain, side.persists)
         self._query = start(read, output_mode)
 
     def _plain(self, persists: bool, read: Callable[[SparkSession], DataFrame], output_mode: str) -> Callable[[], Any]:
@@ -122,6 +124,12 @@ class Job:
 
         writer = read(self.spark).writeStream.foreachBatch(body).outputMode(output_mode)
         started = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()
+        return lambda: started
+
+    def _own(self, read: Callable[[SparkSession], DataFrame], output_mode: str) -> Callable[[], Any]:
+        writer = read(self.spark).writeStream.format("parquet").outputMode(output_mode)
+        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
+        started = writer.start(str(self.outputs[0]))
         return lambda: started
 
     def _pipeline(self, read: Callable[[SparkSession], DataFrame], output_mode: str) -> Callable[[], Any]:
@@ -163,7 +171,8 @@ class Job:
 
     def parts(self, epochs: int) -> dict[str, float]:
         """Return what Spark says that its triggers spent their time with: the medians of the last epochs."""
-        found = [each["durationMs"] for each in map(_read, self._query().recentProgress[-epochs:])]
+        progress = [each for each in map(_read, self._query().recentProgress) if each["numInputRows"]]
+        found = [each["durationMs"] for each in progress[-epochs:]]
         names = [name for name in found[-1] if name != "triggerExecution"]  # which is the whole
         return {name: statistics.median(each.get(name, 0) for each in found) / 1e3 for name in names}
 

@@ -10,6 +10,8 @@ with a file system of ours that starts no processes of `chmod`; and, where there
 and its checkpoint format 2. Most of what is won is won by these. So plain Spark runs with the same file manager too,
 and with all of these settings: against that one, the ratio is the price of exactly-once and nothing else. Holdfast also
 runs without its file system, which a session that you bring lacks until you give it; it always has the other settings.
+Spark's own sink of files, which only appends, runs where there is no state: exactly once by a log of its own, for
+readers that know it; it syncs nothing either.
 
 The first epoch of each turn does not count. Java goes on compiling for hundreds of epochs: all sides get faster yet.
 """
@@ -26,7 +28,7 @@ from pyspark.sql import functions as f
 from bench.compare import Result, in_turn
 from bench.rival import rivals
 from bench.scratch import scratch
-from bench.spark import OURS, OURS_OWN, PLAIN, PLAIN_ALL, PLAIN_MANAGER, Job, Side, as_it_is
+from bench.spark import OURS, OURS_OWN, OWN_SINK, PLAIN, PLAIN_ALL, PLAIN_MANAGER, Job, Side, as_it_is
 
 SCHEMA = "k long, v string"
 ROWS = 100
@@ -60,7 +62,8 @@ class Small:
 
 
 def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
-    sides = [PLAIN, OURS] if quick else [PLAIN, PLAIN_MANAGER, PLAIN_ALL, OURS, OURS_OWN]
+    own_sink = [] if stateful else [OWN_SINK]  # it only appends
+    sides = [PLAIN, PLAIN_ALL, OURS] if quick else [PLAIN, PLAIN_MANAGER, PLAIN_ALL, *own_sink, OURS, OURS_OWN]
     rounds, warm_up = (QUICK_ROUNDS, QUICK_WARM_UP) if quick else (ROUNDS, WARM_UP)
     with scratch(__name__) as folder:
         made = {side.name: (Small, folder / str(n), side, stateful) for n, side in enumerate(sides)}
@@ -72,13 +75,13 @@ def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
 
     def result(ours: Side, theirs: Side, goal: float | None = None, **told: float) -> Result:
         samples = found[ours.name], found[theirs.name]
-        name, alike = f"{ours.name}, {what}", ours is OURS and theirs is PLAIN_ALL
+        name, alike = f"{ours.name}, {what}", ours is OURS and theirs in (PLAIN_ALL, OWN_SINK)
         return Result(question, name, theirs.name, *samples, goal=goal, alike=alike, told=told)
 
     spent = {f"{part}, {side.name}": s for side in (OURS, PLAIN) for part, s in sorted(parts[side.name].items())}
-    told = [result(OURS, PLAIN, GOAL, **spent)]
+    told = [result(OURS, PLAIN, GOAL, **spent), result(OURS, PLAIN_ALL)]
     if not quick:
-        told += [result(OURS, PLAIN_MANAGER), result(OURS, PLAIN_ALL)]
+        told += [result(OURS, each) for each in (*own_sink, PLAIN_MANAGER)]
         told += [result(OURS_OWN, PLAIN), result(OURS_OWN, PLAIN_MANAGER), result(PLAIN_MANAGER, PLAIN)]
     return told
 

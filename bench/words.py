@@ -50,5 +50,12 @@ def total(results: Sequence[Result]) -> str:
     """Return how many goals there are and are met, and name those that are not."""
     verdicts = [each.met for each in results if each.met is not None]
     missed = "; ".join(f"{each.name} ({ratio_of(each)}, {goal_of(each)})" for each in results if each.met is False)
+    if not verdicts:
+        return "no goals"
     goals = f"{len(verdicts)} goal{'s' * (len(verdicts) != 1)}"
     return f"{goals}, {sum(verdicts)} met{f'. Missed: {missed}' if missed else ''}"
+
+
+def title_of(result: Result) -> str:
+    """Return what grows on the curves of a result: its name, without the size that it ends with."""
+    return result.name.rpartition(", ")[0] or result.name

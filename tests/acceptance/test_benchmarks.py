@@ -26,9 +26,10 @@ def test_the_check_of_the_command_agrees() -> None:
 
 def test_the_page_is_linked_from_the_map_and_shows_its_plot() -> None:
     assert f"]({report.PAGE})" in (DOCS / "index.md").read_text()
-    assert f"]({report.PLOT})" in (DOCS / report.PAGE).read_text()
+    for name in (report.PLOT, report.CHARTS):
+        assert f"]({name})" in (DOCS / report.PAGE).read_text()
 
 
 def test_no_path_and_no_name_of_a_host_is_published() -> None:
-    for name in (report.JSON, report.PAGE, report.PLOT):
+    for name in (report.JSON, report.PAGE, report.PLOT, report.CHARTS):
         assert not re.search(r"/(tmp|home|root|usr|work|Users)/", (DOCS / name).read_text()), name

@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.epoch import POINTS
-from holdfast.errors import BadInput, SchemaMismatch, SinkBehind, SinkFailed
+from holdfast.errors import BadInput, NotSupported, SchemaMismatch, SinkBehind, SinkFailed, StreamFailed
+from holdfast.policy import RestartPolicy
 from holdfast.testing import CrashAt
 from pgfixture import GUARDED, Postgres, server
 from rig import FilesTarget, PostgresTarget, Rig
@@ -158,3 +159,47 @@ def test_a_password_is_told_nowhere(pg: Postgres, tmp_path: Path) -> None:
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 20
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "back"),
+    [
+        (["ALTER TABLE rows ALTER n TYPE float8"], "n"),
+        (["ALTER TABLE rows ALTER n TYPE timestamptz USING to_timestamp(n)"], "extract(epoch FROM n)"),
+        (["ALTER TABLE rows ALTER n TYPE money"], "n::numeric"),
+        (["CREATE DOMAIN exact AS numeric", "ALTER TABLE rows ALTER n TYPE exact"], None),
+        (["ALTER TABLE rows ALTER n TYPE numeric"], None),
+        (["ALTER TABLE rows ADD more int DEFAULT 7"], None),
+        (["ALTER TABLE rows RENAME TO before", "CREATE TABLE rows (text text, more int, n int8)"], None),
+    ],
+)
+def test_a_table_that_is_changed_between_two_epochs_gets_the_right_values_or_none(
+    changes: list[str], back: str | None, pg: Postgres, spark: SparkSession, tmp_path: Path
+) -> None:
+    """A binary COPY takes any eight bytes for a value of eight bytes: only who looks at the type knows.
+
+    Where `back` says how the column gets its type again, the change is one that the sink refuses.
+    """
+    database = pg.fresh_database()
+    rig = Rig(spark, tmp_path, [PostgresTarget(pg.dsn(database), "rows", create=True)])
+    rig.add(1)
+    rig.add(2)
+    points: list[str] = []
+
+    def reach(point: str) -> None:
+        points.append(point)
+        if point == "committed" and points.count(point) == 1:
+            for change in changes:
+                pg.execute(change, database)
+
+    def run() -> None:
+        rig.run(reach, restart=RestartPolicy.bounded(2, 60))
+
+    if back is not None:
+        with pytest.raises(StreamFailed) as caught:
+            run()
+        assert isinstance(caught.value.__cause__, SchemaMismatch | NotSupported)
+        pg.execute(f"ALTER TABLE rows ALTER n TYPE int8 USING ({back})::int8", database)
+    run()
+    assert rig.visible()[0] == ([2] if "RENAME" in changes[0] else [1, 2])
+    assert pg.execute("SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()", database) == [(0,)]

@@ -295,7 +295,7 @@ def test_what_a_task_wrote_that_was_never_heard_of_is_not_committed(table: Table
                 copier = into_stage(work.task(table.stages()[0]))
             else:
                 mark = Mark.of(work.ledger.digest, key(1))
-                copier = into_prepared(work.task("orders"), mark, work.ledger.part_statement(key(1)))
+                copier = into_prepared(work.direct_task(1), mark, work.ledger.part_statement(key(1)))
             assert [row["rows"] for out in copier(iter([batch])) for row in out.to_pylist()] == [1]
 
     sink = table.opened(method=method, reach=unheard)

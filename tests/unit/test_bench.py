@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,7 +21,7 @@ from bench import machine, report
 from bench.compare import CannotMeasure, Result, calls_in_turn, in_turn, p99, rounded
 from bench.curves import curves, facts
 from bench.document import Document, Measured
-from bench.plot import plot
+from bench.plot import charts, plot
 from bench.questions import MODULES, NOT_IN_OUR_FAVOUR, PROSE, QUESTIONS
 from bench.report import page, show, table
 from bench.rival import Rival, RivalFailed, rivals
@@ -249,6 +249,7 @@ MADE = [
     Measured("growth", "By size.", 1.0, [CURVE, SLOWER]),
     Measured("durable", "Writes.", 1.0, [MET, FAR]),
 ]
+RATE = Measured("large", "", 1.0, [result(2.0, 1.0, unit="rows/s", goal=1.0)])
 RUN = Document("2030-02-01", True, 90.0, {"cores": "2"}, {"Spark": "4"}, MADE, left_out=["large"])
 
 
@@ -266,10 +267,11 @@ def test_the_page_and_the_plot_follow_from_the_json_alone() -> None:
 
 def test_the_page_has_every_result_with_its_verdict() -> None:
     text = page(RUN)
-    missed = "| bad thing | plain <Spark> & \\| co | 3 s | 2 s | 3 s | 2 s | 1.50x | ≤ 1.10x | **missed** | 20 : 20 |\n"
+    missed = "| bad thing | plain <Spark> & \\| co | 3 s | 2 s | 3 s | 2 s | 1.50x | ≤ 1.10x | **missed** | 20 : 20 |"
+    missed += " 0% : 0% |\n"
     assert missed in text
-    assert "| good thing | their thing | 1 s | 2 s | 0.50x | ≤ 1.00x | met | 1 : 1 |\n" in text
-    assert "| rows without a goal | their thing | 100 rows/s | 200 rows/s | 0.50x |  |  | 1 : 1 |\n" in text
+    assert "| good thing | their thing | 1 s | 2 s | 0.50x | ≤ 1.00x | met | 1 : 1 |  |\n" in text
+    assert "| rows without a goal | their thing | 100 rows/s | 200 rows/s | 0.50x |  |  | 1 : 1 |  |\n" in text
     assert "| far away | their thing | 1 s, best | 9,000 s, best |" in text
     assert "**4 goals, 3 met. Missed: bad thing (1.50x, ≤ 1.10x)**" in text
     assert "*`bench/triggers.py`*: How it was measured.\n\nWhat is unfair.\n" in text
@@ -282,12 +284,14 @@ def test_a_curve_is_a_table_by_size_and_a_lone_figure_a_line() -> None:
 
 
 def test_what_is_left_with_the_same_settings_is_told_first_and_drawn() -> None:
-    alike = Result("path", "a thing", "theirs, set alike", [1.25], [1.0], alike=True)
-    run = dataclasses.replace(RUN, modules=[Measured("one", "", 1.0, [alike])])
-    assert "on both sides:\n\n- " in page(run)
-    assert ": a thing, against theirs, set alike, 1.25x.\n\n![" in page(run)
+    alike = Result("large", "a thing", "theirs, set alike", [1.25], [1.0], alike=True)
+    bare = Result("large", "a thing", "plain Spark", [1.25], [2.5])
+    run = dataclasses.replace(RUN, modules=[Measured("one", "", 1.0, [alike, bare])])
+    row = "| Large batches to Parquet | a thing | theirs, set alike | 1.25x | 0.50x | less |\n\n!["
+    assert "| with the same settings | plain Spark as it comes | better is |\n" in page(run)
+    assert row in page(run)
     assert "1.25x   same settings" in plot(run)
-    assert "same settings" not in page(RUN) + plot(RUN)
+    assert "with the same settings" not in page(RUN) + plot(RUN)
 
 
 def test_what_is_told_of_both_sides_is_a_table() -> None:
@@ -300,9 +304,18 @@ def test_what_is_told_of_both_sides_is_a_table() -> None:
 def test_what_is_not_in_our_favour_is_listed_and_nothing_else() -> None:
     text = page(RUN).split("## What is not in our favour\n")[1].replace(NOT_IN_OUR_FAVOUR, "")
     assert text.strip().splitlines() == [
-        "- **Missed**: Bad thing: 3 s against 2 s, 1.50x (plain <Spark> & | co); the goal was ≤ 1.10x.",
-        "- Restart: 2 s against 1 s, 2.00x (their thing).",
-        "- Rows without a goal: 100 rows/s against 200 rows/s, 0.50x (their thing).",
+        "**Goals that were missed**",
+        "",
+        f"- {QUESTIONS['stateful']}: bad thing, 3 s against 2 s, 1.50x (plain <Spark> & | co); the goal was ≤ 1.10x.",
+        "",
+        "**Slower than others**",
+        "",
+        f"- {QUESTIONS['postgres']}: rows without a goal, 100 rows/s against 200 rows/s, 0.50x (their thing).",
+        "",
+        "**Above a floor that nobody can beat, or grown**",
+        "",
+        "- Growth: restart, 2 s against 1 s, 2.00x (their thing); the goal was ≤ 2.00x.",
+        "",
         "- `postgres` could not be measured: there is no server.",
         "- Left out of this run: `large`.",
     ]
@@ -324,12 +337,14 @@ def test_the_plot_says_in_words_what_it_says_in_colours() -> None:
     assert "0.50x   goal ≤ 1.00x   met" in found
     assert "against plain <Spark> & | co" in found
     assert "rows without a goal" not in found  # a bar is for a goal
-    assert "ours: 2 s at 1,000,000 epochs" in found
+    assert "ours: 2 s at 1,000,000 epochs" in texts(charts(RUN))
+    assert "against their thing; rows a second, more is better" in texts(plot(dataclasses.replace(RUN, modules=[RATE])))
     assert "1.0x" in found
 
 
-def test_nothing_in_the_plot_stands_outside_of_it() -> None:
-    svg = plot(RUN)
+@pytest.mark.parametrize("draw", [plot, charts])
+def test_nothing_in_the_plot_stands_outside_of_it(draw: Callable[[Document], str]) -> None:
+    svg = draw(RUN)
     width, height = map(float, re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)[0])
     for x, y in re.findall(r' x="([-\d.]+)" y="([-\d.]+)"', svg):
         assert 0 <= float(x) <= width
@@ -341,14 +356,27 @@ def test_nothing_in_the_plot_stands_outside_of_it() -> None:
 )
 def test_curves_with_nothing_or_little_in_them_are_drawn_as_far_as_they_go(told: dict[str, float]) -> None:
     drawn = Document("", False, 0.0, {}, {}, [Measured("growth", "", 0.0, [result(1.0, 1.0, told=told)])])
-    assert "</svg>" in plot(drawn)
+    assert "</svg>" in charts(drawn)
     assert "| a | time |" in page(drawn)
+
+
+def test_a_question_that_nobody_asked_is_refused() -> None:
+    """Else its results would be in no table."""
+    with pytest.raises(ValueError, match="no such question: 'mine'"):
+        result(1.0, 1.0, question="mine")
+
+
+def test_the_spread_is_that_of_the_quartiles() -> None:
+    found = result([8.0, 9.0, 10.0, 11.0, 12.0], [1.0])
+    assert found.spread(found.ours) == pytest.approx(0.3)
+    assert found.spread(found.theirs) is None
 
 
 def test_an_empty_run_is_drawn_too() -> None:
     empty = Document("", False, 0.0, {}, {}, [])
-    assert "0 goals, 0 met" in page(empty)
+    assert "**no goals**" in page(empty)
     assert "</svg>" in plot(empty)
+    assert "</svg>" in charts(empty)
 
 
 def test_the_table_fits_a_terminal_and_ends_with_the_sum() -> None:
@@ -417,9 +445,10 @@ def test_the_exit_code_says_whether_all_goals_are_met_and_nothing_is_written_una
     assert command.main(["large", "--quick"]) == 1
     assert list(tmp_path.iterdir()) == []
     assert command.main(["sinks", "--write"]) == 0
-    assert {each.name for each in tmp_path.iterdir()} == {report.JSON, report.PAGE, report.PLOT}
+    assert {each.name for each in tmp_path.iterdir()} == {report.JSON, report.PAGE, report.PLOT, report.CHARTS}
     written = Document.from_json((tmp_path / report.JSON).read_text())
-    assert report.drawn(written) == {name: (tmp_path / name).read_text() for name in (report.PAGE, report.PLOT)}
+    drawn = report.drawn(written)
+    assert drawn == {name: (tmp_path / name).read_text() for name in (report.PAGE, report.PLOT, report.CHARTS)}
 
 
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,9 @@ made visible:
   selected at commit. One table an attempt is less for the catalog to bear than one a task, and a task that outlives its
   attempt finds the table gone.
 - `into_prepared`: the transaction is prepared under a name that ends in the nonce, and only names that were heard are
-  committed.
+  committed. The rows go straight into the user's table, which somebody may alter while the stream runs: a binary COPY
+  takes any eight bytes for a value of eight bytes. So the types are compared with those that the sink was opened for,
+  after the rows and before the transaction is prepared: from the first row on it holds a lock that keeps them.
 
 A task without rows opens no connection. Nothing that is raised here holds a password: its text goes to Spark's log.
 
@@ -69,6 +71,8 @@ class Task:
     columns: tuple[str, ...]
     lock_timeout: int  # milliseconds
     constants: tuple[tuple[str, int], ...] = ()
+    types: tuple[tuple[str, str], ...] = ()  # of the columns, as the sink was opened for them; none for our own table
+    types_query: str = ""  # the SQL that tells those of all columns now
 
 
 def require_extras() -> None:
@@ -102,6 +106,7 @@ def into_prepared(task: Task, mark: Mark, record: str) -> Copier:
         gid = mark.gid(nonce())
 
         def finish(connection: Any, rows: int) -> None:
+            _require_types(connection, task)
             _execute(connection, record, gid, rows)
             _execute(connection, f"PREPARE TRANSACTION '{gid}'")
 
@@ -147,11 +152,28 @@ def _copied(
 def _server(conninfo: str) -> Any:
     """Return what the driver knows of a server: where it is, and its types. It holds no connection.
 
-    A type that is made later is written as one that the driver does not know: by the type of the rows.
+    It writes a type that is made later as if it were that of the rows, which may be wrong: see `_require_types`.
     """
     import adbc_driver_postgresql  # noqa: PLC0415 - an extra
 
     return adbc_driver_postgresql.connect(conninfo)
+
+
+def _require_types(connection: Any, task: Task) -> None:
+    """Refuse rows that went into columns of other types than they were made for."""
+    import adbc_driver_manager as driver  # noqa: PLC0415 - an extra
+
+    with driver.AdbcStatement(connection) as statement:
+        statement.set_sql_query(task.types_query)
+        stream, _ = statement.execute_query()
+        found = pa.RecordBatchReader.from_stream(stream).read_all()
+    names, types = (column.to_pylist() for column in found.columns)
+    now = dict(zip(names, types, strict=True))
+    for name, before in task.types:
+        if now.get(name) != before:
+            _server.cache_clear()
+            why = f"column {name!r} of the table was {before} when the stream began, and is {now.get(name)} now"
+            raise copy_failed(task.sink, why)
 
 
 def _execute(connection: Any, statement: str, *values: Any) -> None:

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 _TOLD = re.compile(rf"SinkFailed: sink .* could not {COPYING}: (?P<why>.*)\. Next: ")
 _COMMA = sql.SQL(", ")
+_TYPES = """
+SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped
+"""
 
 
 class PreparedHandle(msgspec.Struct, frozen=True, tag_field="method", tag="prepared", forbid_unknown_fields=True):
@@ -83,11 +87,19 @@ class Work:
     parts: int
     reach: Reach
 
-    def task(self, table: str, constants: tuple[tuple[str, int], ...] = ()) -> Task:
+    def task(self, table: str) -> Task:
         """Return what the executors are told."""
         server = self.server
         names = tuple(column.name for column in self.columns)
-        return Task(self.sink, server.address, self.table.schema, table, names, server.lock_milliseconds, constants)
+        return Task(self.sink, server.address, self.table.schema, table, names, server.lock_milliseconds)
+
+    def direct_task(self, epoch: int) -> Task:
+        """Return the same for the user's own table, with the types that it must still have."""
+        constants = ((self.epoch_column, epoch),) if self.epoch_column else ()
+        written = {column.name for column in self.columns} | {name for name, _ in constants}
+        types = tuple((column.name, column.type) for column in self.table.columns if column.name in written)
+        query = sql.SQL(_TYPES).format(sql.Literal(self.table.target)).as_string(None)
+        return replace(self.task(self.table.name), constants=constants, types=types, types_query=query)
 
     def run(self, df: DataFrame, copier: Copier) -> list[tuple[str, int]]:
         """Copy the rows: the one action on the DataFrame. Return what the tasks tell of their parts.
@@ -116,9 +128,7 @@ class Work:
 def prepare_transactions(work: Work, df: DataFrame, key: Key) -> PreparedHandle:
     """Copy the rows into the table, in transactions that are prepared."""
     mark = Mark.of(work.ledger.digest, key)
-    constants = ((work.epoch_column, key.epoch),) if work.epoch_column else ()
-    task = work.task(work.table.name, constants)
-    told = work.run(df, into_prepared(task, mark, work.ledger.part_statement(key)))
+    told = work.run(df, into_prepared(work.direct_task(key.epoch), mark, work.ledger.part_statement(key)))
     work.reach("staging")
     return PreparedHandle(sorted(gid for gid, _ in told), sum(rows for _, rows in told))
 
