@@ -123,6 +123,10 @@ class FileSink(Sink):
         missing = [each for each in self.partition_by if each.lower() not in columns]
         if missing:
             raise BadValue(what="partition_by", value=missing, why=f"the stream has no such column: {sorted(columns)}")
+        hidden = [each for each in self.partition_by if each.startswith(".")]
+        if hidden:
+            why = "readers pass over folders that begin with a dot"
+            raise BadValue(what="partition_by", value=hidden, why=why, do="rename the column")
         if len(self.partition_by) >= len(columns):
             raise BadValue(what="partition_by", value=self.partition_by, why="no column would be left for the files")
         if self.layout == "epochs" and EPOCH_COLUMN in columns:
