@@ -27,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and tell in the ways that were asked for."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"which to run, of {', '.join(MODULES)}; else all")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes; without cuts")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"fewer rounds and smaller sizes; without {' and '.join(NOT_QUICK)}"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples into this file, - for the screen")
     parser.add_argument(
         "--write",

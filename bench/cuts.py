@@ -48,7 +48,7 @@ class Effort:
     barriers: int
 
 
-FULL, QUICK = Effort(100, 10, 100), Effort(10, 1, 20)
+FULL, QUICK = Effort(100, 8, 100), Effort(10, 1, 20)
 
 
 class Job:

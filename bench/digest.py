@@ -36,7 +36,7 @@ def run(quick: bool) -> list[Result]:
             digest = RowDigest(df)
             ours, theirs = partial(watched, df, digest, folder / "ours"), partial(write, df, folder / "theirs")
             sides = {"ours": lambda: timed(ours), "theirs": lambda: timed(theirs)}
-            found = in_turn(3 if quick else 15, sides, warm_up=2 if quick else 6)
+            found = in_turn(2 if quick else 10, sides, warm_up=1 if quick else 4)
         finally:
             spark.stop()
     return [

@@ -68,7 +68,7 @@ def run(quick: bool) -> list[Result]:
         sides = [PLAIN, OURS] if quick else [PLAIN, PLAIN_ALL, OURS]
         made = {side.name: (Large, folder / str(n), side, files) for n, side in enumerate(sides)}
         with rivals(made) as running:
-            found = in_turn(2 if quick else 12, running, warm_up=2 if quick else 6)
+            found = in_turn(2 if quick else 12, running, warm_up=1 if quick else 6)
     name = f"Holdfast, {ROWS:,} rows a batch"
     goals = {PLAIN.name: GOAL}
     return [

@@ -206,8 +206,8 @@ def run(quick: bool) -> list[Result]:
     with scratch(__name__) as folder, serving(folder) as server:
         spark = session({"spark.jars": jar})
         try:
-            many = measured(server, orders(spark, QUICK_ROWS if quick else ROWS), *((3, 1) if quick else (7, 4)))
-            few = measured(server, orders(spark, FEW_ROWS), *((3, 1) if quick else (20, 5)))
+            many = measured(server, orders(spark, QUICK_ROWS if quick else ROWS), *((2, 1) if quick else (7, 4)))
+            few = measured(server, orders(spark, FEW_ROWS), *((2, 1) if quick else (20, 5)))
         finally:
             spark.stop()
     default, tuned = "Spark JDBC, as it comes", "Spark JDBC, tuned"

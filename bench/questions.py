@@ -50,4 +50,4 @@ MODULES = (
     "cuts",
     "start",
 )
-NOT_QUICK = ("cuts",)  # its windows would be too few to say anything
+NOT_QUICK = ("cuts", "digest")  # the windows of one would be too few to say anything; the other is no first question

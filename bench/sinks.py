@@ -68,6 +68,6 @@ def compared(rows: int, rounds: int, warm_up: int, rivals_: Sequence[Side]) -> l
 
 def run(quick: bool) -> list[Result]:
     if quick:
-        return compared(100, 2, 3, [PLAIN])
+        return compared(100, 2, 1, [PLAIN])
     sides = [PLAIN, PLAIN_ALL, PLAIN_PERSISTS]
     return [*compared(100, 6, 7, sides), *compared(50_000, 5, 5, sides)]

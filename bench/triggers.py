@@ -10,8 +10,8 @@ with a file system of ours that starts no processes of `chmod`; and, where there
 and its checkpoint format 2. Most of what is won is won by these. So plain Spark runs with the same file manager too,
 and with all of these settings: against that one, the ratio is the price of exactly-once and nothing else. Holdfast also
 runs without its file system, which a session that you bring lacks until you give it; it always has the other settings.
-Spark's own sink of files, which only appends, runs where there is no state: exactly once by a log of its own, for
-readers that know it; it syncs nothing either.
+Spark's own sink of files is exactly once too, by a log of its own, for readers that know it; it syncs nothing either.
+These two run where there is no state: that sink only appends.
 
 The first epoch of each turn does not count. Java goes on compiling for hundreds of epochs: all sides get faster yet.
 """
@@ -33,9 +33,9 @@ from bench.spark import OURS, OURS_OWN, OWN_SINK, PLAIN, PLAIN_ALL, PLAIN_MANAGE
 SCHEMA = "k long, v string"
 ROWS = 100
 GOAL = 0.6
-EPOCHS = 12  # a turn
-ROUNDS, WARM_UP = 7, 6  # Java compiles what is called often: dozens of epochs, before their times settle
-QUICK_ROUNDS, QUICK_WARM_UP = 2, 3
+EPOCHS, QUICK_EPOCHS = 12, 8  # a turn
+ROUNDS, WARM_UP = 5, 6  # Java compiles what is called often: dozens of epochs, before their times settle
+QUICK_ROUNDS, QUICK_WARM_UP = 2, 2
 
 
 def counted(df: DataFrame) -> DataFrame:
@@ -53,7 +53,7 @@ class Small:
         """Take them; none means: count what is there, and tell what the time was spent with."""
         if not epochs:
             assert self._job.rows() == self._job.ended * ROWS  # no key comes twice in a file: as many counts as rows
-            return self._job.parts(EPOCHS * QUICK_ROUNDS)
+            return self._job.parts(QUICK_EPOCHS * QUICK_ROUNDS)
         for _ in range(epochs + 1):
             first = self._job.given
             rows = ({"k": (first * 7 + n) % 1000, "v": "x" * 20} for n in range(ROWS))
@@ -62,13 +62,15 @@ class Small:
 
 
 def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
-    own_sink = [] if stateful else [OWN_SINK]  # it only appends
-    sides = [PLAIN, PLAIN_ALL, OURS] if quick else [PLAIN, PLAIN_MANAGER, PLAIN_ALL, *own_sink, OURS, OURS_OWN]
-    rounds, warm_up = (QUICK_ROUNDS, QUICK_WARM_UP) if quick else (ROUNDS, WARM_UP)
+    others = [PLAIN_MANAGER] if stateful else [OWN_SINK, PLAIN_MANAGER]  # Spark's own sink only appends
+    same = [] if quick and stateful else [PLAIN_ALL]
+    without = [OURS_OWN] if not quick and not stateful else []
+    sides = [PLAIN, *same, *([] if quick else others), *without, OURS]
+    rounds, warm_up, epochs = (QUICK_ROUNDS, QUICK_WARM_UP, QUICK_EPOCHS) if quick else (ROUNDS, WARM_UP, EPOCHS)
     with scratch(__name__) as folder:
         made = {side.name: (Small, folder / str(n), side, stateful) for n, side in enumerate(sides)}
         with rivals(made) as running:
-            turns = {name: partial(rival, EPOCHS) for name, rival in running.items()}
+            turns = {name: partial(rival, epochs) for name, rival in running.items()}
             found = in_turn(rounds, turns, warm_up=warm_up)
             parts = {name: rival(0) for name, rival in running.items()}
     what = "with state" if stateful else "stateless"
@@ -79,11 +81,10 @@ def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
         return Result(question, name, theirs.name, *samples, goal=goal, alike=alike, told=told)
 
     spent = {f"{part}, {side.name}": s for side in (OURS, PLAIN) for part, s in sorted(parts[side.name].items())}
-    told = [result(OURS, PLAIN, GOAL, **spent), result(OURS, PLAIN_ALL)]
+    told = [result(OURS, PLAIN, GOAL, **spent), *(result(OURS, each) for each in same)]
     if not quick:
-        told += [result(OURS, each) for each in (*own_sink, PLAIN_MANAGER)]
-        told += [result(OURS_OWN, PLAIN), result(OURS_OWN, PLAIN_MANAGER), result(PLAIN_MANAGER, PLAIN)]
-    return told
+        told += [*(result(OURS, each) for each in others), result(PLAIN_MANAGER, PLAIN)]
+    return told + [result(each, rival) for each in without for rival in (PLAIN, PLAIN_MANAGER)]
 
 
 def run(quick: bool) -> list[Result]:
