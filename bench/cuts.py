@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from bench.compare import Result, p99
-from bench.scratch import scratch
+from bench.rival import apart
 from bench.spark import QUICK_FILES, session
 from holdfast import CheckpointPolicy, Pipeline, Retention, SqliteSink, StreamCallbacks
 from holdfast.spark.epochs import EpochRunner
@@ -231,13 +231,13 @@ def grown(spark: SparkSession, folder: Path, sizes: Sequence[int]) -> Iterator[S
     shutil.rmtree(folder)
 
 
-def run(quick: bool) -> list[Result]:
+def measured(folder: Path, quick: bool) -> list[Result]:
     spark = session(QUICK_FILES)
-    with scratch(__name__) as folder:
-        try:
-            results = inside(spark, folder / "inside", QUICK if quick else FULL)
-            if not quick:
-                results += [by_partitions(spark, folder), by_state(spark, folder / "grown")]
-        finally:
-            spark.stop()  # before the folder goes: it looks after its state in the background
+    results = inside(spark, folder / "inside", QUICK if quick else FULL)
+    if not quick:
+        results += [by_partitions(spark, folder), by_state(spark, folder / "grown")]
     return results
+
+
+def run(quick: bool) -> list[Result]:
+    return apart(__name__, measured, quick)

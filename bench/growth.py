@@ -31,7 +31,7 @@ from pyspark.sql import functions as f
 
 from bench.compare import Result, in_turn
 from bench.history import OurJob, wait_for
-from bench.scratch import scratch
+from bench.rival import apart
 from bench.spark import QUICK_FILES, session
 from holdfast import FileSink, Pipeline
 from holdfast.repository.decisions import stream_folder
@@ -231,16 +231,17 @@ def _result(by: str, name: str, against: str, points: Points, goal: float | None
     return Result("growth", name, against, points[sizes[-1]], points[sizes[0]], goal, told=told)
 
 
-def run(quick: bool) -> list[Result]:
+def measured(folder: Path, quick: bool) -> list[Result]:
     spark, meter = session({**QUICK_FILES, "spark.sql.streaming.pollingDelay": "100ms"}), Meter()
     streams, epochs = (STREAMS[::3], EPOCHS[:2]) if quick else (STREAMS, EPOCHS)
     rounds = 1 if quick else 5
-    with scratch(__name__) as folder, meter.running():
-        try:
-            return [
-                *by_streams(spark, folder / "streams", streams, 8 if quick else 16, meter),
-                *by_epochs(spark, folder / "epochs", epochs, rounds, meter),
-                *([] if quick else by_state(spark, folder / "state", KEYS, rounds, meter)),
-            ]
-        finally:
-            spark.stop()  # before the folder goes: it looks after its state in the background
+    with meter.running():
+        return [
+            *by_streams(spark, folder / "streams", streams, 8 if quick else 16, meter),
+            *by_epochs(spark, folder / "epochs", epochs, rounds, meter),
+            *([] if quick else by_state(spark, folder / "state", KEYS, rounds, meter)),
+        ]
+
+
+def run(quick: bool) -> list[Result]:
+    return apart(__name__, measured, quick)

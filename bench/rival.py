@@ -12,7 +12,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
+
+from bench.compare import Result
+from bench.scratch import scratch
 
 _SPAWN = multiprocessing.get_context("spawn")
 _ENDING_S = 5.0
@@ -117,6 +121,20 @@ def rivals(made: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Rival]]:
     finally:
         for rival in found.values():
             rival.close()
+
+
+def apart(module: str, measure: Callable[[Path, bool], list[Result]], quick: bool) -> list[Result]:
+    """Let a module measure in a process of its own, with a folder that goes when that process has gone.
+
+    Spark looks after its state in the background, and goes on with that when it was told to stop.
+    """
+    with scratch(module) as folder, Rival(_kept, measure, folder, quick) as rival:
+        found: list[Result] = rival()
+        return found
+
+
+def _kept(measure: Callable[[Path, bool], list[Result]], folder: Path, quick: bool) -> Callable[[Any], list[Result]]:
+    return lambda _: measure(folder, quick)
 
 
 def _serve(pipe: Connection, make: Callable[..., Callable[[Any], Any]], args: tuple[Any, ...]) -> None:

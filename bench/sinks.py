@@ -70,4 +70,4 @@ def run(quick: bool) -> list[Result]:
     if quick:
         return compared(100, 2, 1, [PLAIN])
     sides = [PLAIN, PLAIN_ALL, PLAIN_PERSISTS]
-    return [*compared(100, 6, 7, sides), *compared(50_000, 5, 5, sides)]
+    return [*compared(100, 5, 6, sides), *compared(50_000, 4, 4, sides)]
