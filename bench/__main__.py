@@ -63,7 +63,8 @@ def tell(found: Document, *, aside: bool) -> None:
     console = Console(stderr=aside, width=min(console.width, WIDTH) if console.is_terminal else WIDTH)
     show(found.results, found.failed, console)
     if found.quick:
-        console.print("quick: few samples, small sizes, some sides left out; `make bench` takes its time")
+        without = f", without {' and '.join(found.left_out)}" * bool(found.left_out)
+        console.print(f"quick: few samples, small sizes, fewer sides{without}; `make bench` takes its time")
     if not found.good:
         console.print(f"exit code 1: {'not all could be measured' if found.failed else 'all ran, a goal was missed'}")
 

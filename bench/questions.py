@@ -50,4 +50,4 @@ MODULES = (
     "cuts",
     "start",
 )
-NOT_QUICK = ("cuts", "digest")  # the windows of one would be too few to say anything; the other is no first question
+NOT_QUICK = ("growth", "digest", "cuts")  # no first questions, and small sizes would not answer them

@@ -33,7 +33,7 @@ from bench.spark import OURS, OURS_OWN, OWN_SINK, PLAIN, PLAIN_ALL, PLAIN_MANAGE
 SCHEMA = "k long, v string"
 ROWS = 100
 GOAL = 0.6
-EPOCHS, QUICK_EPOCHS = 12, 8  # a turn
+EPOCHS, QUICK_EPOCHS = 12, 7  # a turn
 ROUNDS, WARM_UP = 5, 6  # Java compiles what is called often: dozens of epochs, before their times settle
 QUICK_ROUNDS, QUICK_WARM_UP = 2, 2
 
