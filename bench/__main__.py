@@ -28,13 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"which to run, of {', '.join(MODULES)}; else all")
     parser.add_argument(
-        "--quick", action="store_true", help=f"fewer rounds and smaller sizes; without {' and '.join(NOT_QUICK)}"
+        "--quick", action="store_true", help=f"fewer rounds and smaller sizes; without {', '.join(NOT_QUICK)}"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples into this file, - for the screen")
     parser.add_argument(
         "--write",
         action="store_true",
-        help="renew the page of the docs, its plot and its JSON; with names of modules, their part of it",
+        help="renew the page of the docs, its plots and its JSON; with names of modules, their part of it",
     )
     said = parser.parse_args(arguments)
     unknown = set(said.modules) - set(MODULES)
@@ -63,7 +63,7 @@ def tell(found: Document, *, aside: bool) -> None:
     console = Console(stderr=aside, width=min(console.width, WIDTH) if console.is_terminal else WIDTH)
     show(found.results, found.failed, console)
     if found.quick:
-        without = f", without {' and '.join(found.left_out)}" * bool(found.left_out)
+        without = f", without {', '.join(found.left_out)}" * bool(found.left_out)
         console.print(f"quick: few samples, small sizes, fewer sides{without}; `make bench` takes its time")
     if not found.good:
         console.print(f"exit code 1: {'not all could be measured' if found.failed else 'all ran, a goal was missed'}")

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import io
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -136,6 +137,14 @@ def test_the_traceback_of_a_rival_that_fails_arrives() -> None:
         rival("x")
     with pytest.raises(RivalFailed, match="TypeError"), Rival(functools.partial, 7):
         pytest.fail("what is made there fails before the first question")
+
+
+def test_a_rival_that_is_still_being_made_can_be_closed() -> None:
+    """It may not have a group of its own yet: there was nobody to signal, and it was waited for without end."""
+    rival = Rival(functools.partial, int)
+    process = rival._process
+    rival.close()
+    assert process.exitcode == -signal.SIGKILL
 
 
 def test_a_rival_ends_with_whoever_made_it_though_it_stands_still() -> None:
@@ -449,6 +458,22 @@ def test_the_exit_code_says_whether_all_goals_are_met_and_nothing_is_written_una
     written = Document.from_json((tmp_path / report.JSON).read_text())
     drawn = report.drawn(written)
     assert drawn == {name: (tmp_path / name).read_text() for name in (report.PAGE, report.PLOT, report.CHARTS)}
+
+
+def test_json_on_the_screen_is_json_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pretend(monkeypatch, "large", MISSED)
+    assert command.main(["large", "--quick", "--json", "-"]) == 1
+    found = capsys.readouterr()
+    assert Document.from_json(found.out).results == [MISSED]
+    assert "1 goal, 0 met" in found.err
+    assert "quick: few samples" in found.err
+    assert "exit code 1: all ran, a goal was missed" in found.err
+    with pytest.raises(SystemExit) as ended:
+        command.main(["large", "--json", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "is a folder" in capsys.readouterr().err
 
 
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
