@@ -2,7 +2,8 @@
 
 One server (as it comes, fsync on; only `max_prepared_transactions` is raised), reached by TCP on this machine, since
 the JDBC driver knows no Unix socket. One Spark session and one cached DataFrame of two partitions for all sides: a
-million rows, and a thousand, where what counts is what an epoch takes without its rows.
+million rows, and a thousand, where what counts is what an epoch takes without its rows. Between the two the ratio lies
+between the two: the larger an epoch, the better for us.
 
 - Ours is what the sink does in an epoch: `prepare`, then `commit`. Neither Spark's logs nor Holdfast's decision are in
   it; they are in none of the sides.
