@@ -23,7 +23,7 @@ from holdfast.sinks.compaction import POINTS
 from holdfast.sinks.gate import Gate, beside
 
 FORK = multiprocessing.get_context("fork")
-SWAPS, READS, TURNS = 12, 40, 4  # of a compaction beside a writer and two readers; epochs that each look allows
+SWAPS, READS, TURNS = 12, 40, 2  # of a compaction beside a writer and two readers; epochs at each of its points
 
 
 def compact(files: EpochFiles, **options: float | Callable[[str], None]) -> None:
@@ -166,18 +166,21 @@ def test_a_zombie_that_wakes_after_its_epoch_was_merged(tmp_path: Path) -> None:
 
 
 class Race:
-    """A folder that one process writes, others read and this one compacts.
+    """A folder that one process writes, two read without a pause, and this one compacts, round by round.
 
-    The readers give the writer its turns, so the work is bounded on a slow machine too. One whose files are swapped
-    away again and again gets through at last: without its turns there is nothing new to merge.
+    Each point of a compaction lets the writer commit, and no round begins before each reader has got through since
+    the last one. So the work is bounded, however slow the machine is in any part of it.
     """
 
     def __init__(self, files: EpochFiles, committed: int) -> None:
         self.files = files
         self.committed = FORK.Value("q", committed)
         self.turns = FORK.Semaphore(0)
+        self.looked = [FORK.Semaphore(0) for _ in range(2)]
         self.done: Event = FORK.Event()
         self.wrongs: multiprocessing.Queue[str] = FORK.Queue()
+        readers = [FORK.Process(target=self.read, args=(each,), daemon=True) for each in self.looked]
+        self.processes = [FORK.Process(target=self.write, daemon=True), *readers]
 
     def write(self) -> None:
         while self.turns.acquire() and not self.done.is_set():
@@ -189,13 +192,31 @@ class Race:
         while not self.done.is_set() and not wrong:
             committed = self.committed.value
             rows = look(self.files.path)
-            if rows is None:
-                continue
-            looked.release()
-            for _ in range(TURNS):
-                self.turns.release()
-            wrong = wrong_in(rows, committed)
+            if rows is not None:
+                wrong = wrong_in(rows, committed)
+                looked.release()
         self.wrongs.put(wrong)
+
+    def looks(self) -> list[int]:
+        return [each.get_value() for each in self.looked]
+
+    def alive(self) -> bool:
+        return all(each.is_alive() for each in self.processes)
+
+    def let_write(self, _point: str) -> None:
+        for _ in range(TURNS):
+            self.turns.release()
+
+    def compact(self) -> bool:
+        """Do one round; say whether there was something to merge."""
+        before = self.looks()
+        self.let_write("at the start")
+        plan = plan_compact(self.files.repository, self.files.path)
+        if plan.runs:
+            apply_compact(self.files.repository, plan, grace_s=0.05, reach=self.let_write)
+        while any(now <= then for now, then in zip(self.looks(), before, strict=True)) and self.alive():
+            time.sleep(0.001)
+        return bool(plan.runs)
 
 
 def wrong_in(rows: list[int], committed: int) -> str:
@@ -229,23 +250,15 @@ def test_a_writer_and_readers_never_notice(tmp_path: Path) -> None:
     files = EpochFiles(tmp_path)
     files.commit(*range(1, 11))
     race = Race(files, 10)
-    looked = [FORK.Semaphore(0) for _ in range(2)]
-    writer = FORK.Process(target=race.write)
-    readers = [FORK.Process(target=race.read, args=(each,)) for each in looked]
-    for each in [writer, *readers]:
+    for each in race.processes:
         each.start()
     swaps = 0
-    while swaps < SWAPS or any(each.get_value() < READS for each in looked):
-        plan = plan_compact(files.repository, files.path)
-        if plan.runs:
-            apply_compact(files.repository, plan, grace_s=0.05)
-            swaps += 1
-        if not all(each.is_alive() for each in [writer, *readers]):
-            break  # it found something wrong
+    while (swaps < SWAPS or min(race.looks()) < READS) and race.alive():  # one that found something wrong ends
+        swaps += race.compact()
     race.done.set()
-    wrongs = [race.wrongs.get(timeout=60) for _ in readers]
+    wrongs = [race.wrongs.get(timeout=60) for _ in race.looked]
     race.turns.release()
-    for each in [writer, *readers]:
+    for each in race.processes:
         each.join(30)
         assert each.exitcode == 0
     assert wrongs == ["", ""]
