@@ -9,9 +9,10 @@ Holdfast runs as in an embedded session: with the other of Spark's two file mana
 with a file system of ours that starts no processes of `chmod`; and, where there is state, with RocksDB, its changelog
 and its checkpoint format 2. Most of what is won is won by these. So plain Spark runs with the same file manager too,
 and with all of these settings: against that one, the ratio is the price of exactly-once and nothing else. Holdfast also
-runs without its file system, which a session that you bring lacks until you give it; it always has the other settings.
-Spark's own sink of files is exactly once too, by a log of its own, for readers that know it; it syncs nothing either.
-These two run where there is no state: that sink only appends.
+runs without its file system, which a session that you bring lacks until you give it; it has the other settings on one
+machine; a `shared` pipeline keeps Spark's own file manager. Spark's own sink of files is exactly once too, by a log of
+its own, for readers that know it; it syncs nothing either. These two run where there is no state: that sink only
+appends.
 
 The first epoch of each turn does not count. Java goes on compiling for hundreds of epochs: all sides get faster yet.
 """

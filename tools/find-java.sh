@@ -27,8 +27,8 @@ look() {
     for home in "${JAVA_HOME:-}" "$(home_of_command)"; do
         if [ -n "$home" ] && good "$home"; then printf '%s\n' "$home"; return 0; fi
     done
-    for dir in ${HOLDFAST_JVM_DIRS:-/usr/lib/jvm /usr/java /opt/java /Library/Java/JavaVirtualMachines}; do
-        for home in "$dir"/*/Contents/Home "$dir"/*; do
+    for dir in ${HOLDFAST_JVM_DIRS:-/usr/lib/jvm /usr/java /opt/java}; do
+        for home in "$dir"/*; do
             if good "$home"; then printf '%s\n' "$home"; return 0; fi
         done
     done
@@ -40,13 +40,11 @@ install_command() {
     if command -v apt-get >/dev/null 2>&1; then echo "apt-get install -y openjdk-17-jre-headless"
     elif command -v dnf >/dev/null 2>&1; then echo "dnf install -y java-17-openjdk-headless"
     elif command -v apk >/dev/null 2>&1; then echo "apk add openjdk17-jre-headless"
-    elif command -v brew >/dev/null 2>&1; then echo "brew install openjdk@17"
     fi
 }
 
 # How we may run it: as we are, by sudo without a password, or not at all.
 rights() {
-    case "$1" in brew*) return 0 ;; esac
     if [ "$(id -u)" = 0 ]; then return 0; fi
     if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then echo "sudo -n"; return 0; fi
     return 1
@@ -55,7 +53,7 @@ rights() {
 if look; then exit 0; fi
 
 command=$(install_command)
-if [ -n "$command" ] && [ -z "${HOLDFAST_NO_INSTALL:-}" ] && as=$(rights "$command"); then
+if [ -n "$command" ] && [ -z "${HOLDFAST_NO_INSTALL:-}" ] && as=$(rights); then
     say "no Java 17 or newer found; running: ${as:+$as }$command"
     case "$command" in apt-get*) $as apt-get update -qq >&2 || true ;; esac
     # shellcheck disable=SC2086
@@ -65,10 +63,7 @@ fi
 
 say "Java 17 or newer is needed (Spark runs on it) and none was found."
 if [ -n "$command" ]; then
-    case "$command" in
-        brew*) say "Next: $command" ;;
-        *) say "Next: sudo $command" ;;
-    esac
+    say "Next: sudo $command"
 else
     say "Next: install a Java 17 runtime."
 fi

@@ -6,6 +6,12 @@ cd "$(dirname "$0")/.."
 
 say() { printf 'set-up: %s\n' "$*" >&2; }
 
+if [ "$(uname -s)" != Linux ]; then
+    say "Holdfast runs on Linux only: its locks and its compaction use calls that $(uname -s) lacks."
+    say "Next: run the same command in a Linux container, or, on Windows, in WSL 2."
+    exit 1
+fi
+
 new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
 python=""
@@ -15,7 +21,7 @@ for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
 done
 if [ -z "$python" ]; then
     say "Python 3.11 or newer is needed and none was found."
-    say "Next: install it (Debian, Ubuntu: apt-get install python3 python3-venv; macOS: brew install python@3.11),"
+    say "Next: install it (Debian, Ubuntu: apt-get install python3 python3-venv),"
     say "      or name one: make test PYTHON=/path/to/python3.11"
     exit 1
 fi

@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+if sys.platform != "linux":
+    raise ImportError("Holdfast runs on Linux only: use a Linux container, or WSL 2 on Windows")
 _HOMES = {
     "barrier": ["BarrierFlags", "BarrierHandle", "BarrierInjector", "CheckpointBarrier", "StreamMessage"],
     "blocks": ["BlockDevice", "MemoryBlocks"],

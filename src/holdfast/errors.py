@@ -366,7 +366,7 @@ class JavaMissing(Absent):
     why: str
     says = "Spark needs Java 17 or newer: {e.why}"
     next_step = (
-        "install one (`apt install openjdk-17-jre-headless`, `brew install openjdk@17`), "
+        "install one (`apt install openjdk-17-jre-headless`, `dnf install java-17-openjdk-headless`), "
         "or say where it is: export JAVA_HOME=/path/to/java"
     )
 

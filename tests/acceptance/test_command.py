@@ -132,6 +132,11 @@ def test_gaps_and_doubts_are_found(made: Fabricated, tmp_path: Path) -> None:
     hf.Gaps(made.repository).add("orders", 1, 2, kind="quarantined", why="ValueError: bad row", facts={})
     ran = run("gaps", tmp_path)
     assert (ran.code, "ValueError: bad row" in ran.out) == (1, True)
+    assert run("gaps --since 1h", tmp_path).code == 1
+    hours_ago = hf.Gaps(made.repository, clock=lambda: time.time() - 7200)
+    hours_ago.add("totals", 1, 2, kind="quarantined", why="long ago", facts={})
+    assert [gap["stream"] for gap in run("gaps --since 1h --json", tmp_path).result["gaps"]] == ["orders"]
+    assert (run("gaps --since soon", tmp_path).code, run("gaps", tmp_path).out.count("long ago")) == (2, 1)
     assert (run("doubt", tmp_path).out, run("doubt", tmp_path).code) == ("nothing is in doubt\n", 0)
     decide(made, decided_at_ms=int(time.time() * 1000) - 3_600_000)
     ran = run("doubt", tmp_path)

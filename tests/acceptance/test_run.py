@@ -284,6 +284,14 @@ def test_what_cannot_be_run_is_said_before_spark_is_started(app: Path) -> None:
     assert shown.stderr.rstrip().splitlines()[-1] == "next:  mend the program, then run it again"
 
 
+def test_damage_that_keeps_it_from_starting_is_a_failure_and_not_a_hole(app: Path) -> None:
+    (app.parent / "root/ticks").mkdir(parents=True)
+    (app.parent / "root/ticks/holdfast.json").write_text("{}")
+    found = done(f"{app}:ticks", "--json")
+    assert found.returncode == 2
+    assert json.loads(found.stdout)["error"]["kind"] == "RecordCorrupt"
+
+
 def test_no_java_is_said_in_a_line(app: Path) -> None:
     bare = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")}
     found = done(f"{app}:ticks", env={**bare, "PATH": str(app.parent)})

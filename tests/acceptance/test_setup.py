@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ def machine(tmp_path: Path) -> dict[str, str]:
     """The environment of a machine with a shell and nothing else."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("sh", "sed", "head", "cat", "mkdir", "chmod", "dirname", "touch", "rm"):
+    for name in ("sh", "sed", "head", "cat", "mkdir", "chmod", "dirname", "touch", "rm", "uname"):
         (tools / name).symlink_to(str(shutil.which(name)))
     program(tools / "id", "echo 1000")
     return {"PATH": str(tools), "HOLDFAST_JVM_DIRS": str(tmp_path / "jvm")}
@@ -205,11 +206,10 @@ def test_without_a_jdbc_driver_it_says_exactly_what_to_type(
 # --- what else there is ----------------------------------------------------------------------------------------------
 
 
-def test_without_a_new_python_set_up_says_what_to_type(machine: dict[str, str], tmp_path: Path) -> None:
-    copy = tmp_path / "checkout"
+def refused_set_up(machine: dict[str, str], folder: Path) -> str:
+    copy = folder / "checkout"
     (copy / "tools").mkdir(parents=True)
     shutil.copy(ROOT / "tools/setup.sh", copy / "tools")
-    program(tmp_path / "bin/python3", "exit 1")
     done = subprocess.run(
         [str(shutil.which("sh")), str(copy / "tools/setup.sh")],
         env=machine,
@@ -218,9 +218,26 @@ def test_without_a_new_python_set_up_says_what_to_type(machine: dict[str, str], 
         check=False,
     )
     assert done.returncode == 1
-    assert "Python 3.11 or newer is needed" in done.stderr
-    assert "make test PYTHON=" in done.stderr
     assert not (copy / ".venv").exists()
+    return done.stderr
+
+
+def test_without_a_new_python_set_up_says_what_to_type(machine: dict[str, str], tmp_path: Path) -> None:
+    program(tmp_path / "bin/python3", "exit 1")
+    said = refused_set_up(machine, tmp_path)
+    assert "Python 3.11 or newer is needed" in said
+    assert "make test PYTHON=" in said
+
+
+def test_on_another_system_set_up_and_import_say_where_to_go(machine: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "bin/uname").unlink()
+    program(tmp_path / "bin/uname", "echo Darwin")
+    said = refused_set_up(machine, tmp_path)
+    assert "Linux only" in said and "Darwin lacks" in said
+    assert "Next: run the same command in a Linux container" in said
+    elsewhere = "import sys; sys.platform = 'darwin'; import holdfast"
+    done = subprocess.run([sys.executable, "-c", elsewhere], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: Holdfast runs on Linux only: use a Linux container")
 
 
 def test_the_lock_file_pins_every_package_by_digest_and_names_no_host() -> None:

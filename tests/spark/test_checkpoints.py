@@ -39,6 +39,7 @@ from holdfast.pruning import plan_prune
 from holdfast.repository import Checkpoints, Lease, LocalRepository, Status, place_of
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sqlite import SqliteSink
+from holdfast.spark import checkpoints as checkpointing
 from holdfast.spark.failures import BUDGETED
 from holdfast.spark.pipeline import Pipeline, PipelineHandle
 from holdfast.spark.stream import StreamCallbacks
@@ -313,6 +314,20 @@ def test_drain_lets_everything_through_and_stops_at_the_last_checkpoint(spark: S
     cuts = manifest.streams
     assert json.loads(str(cuts["b"].offsets[0]))["sequence"] == 15
     assert json.loads(str(cuts["c"].offsets[0]))["sequence"] == cuts["b"].sinks["log"]["tail"]
+
+
+def test_the_last_checkpoint_of_a_drain_has_the_time_that_the_policy_gives(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams are kept one after the other: what is given to one that is merely under way is over after the first."""
+    monkeypatch.setattr(checkpointing, "_UNDER_WAY_S", 0.0)
+    chain = Chain(spark, tmp_path)
+    chain.add()
+    handle = chain.pipeline().start(spark)
+    assert set(handle.drain(timeout=60, savepoint="large").streams) == {"a", "b", "c"}
+    chain.add()
+    handle = chain.pipeline().start(spark, checkpoint_every=3600, available_now=True)
+    assert handle.await_termination(60).checkpoints.last == 2
 
 
 def test_observers_are_told_around_each_durable_step(spark: SparkSession, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def _section(name: str, command: Any) -> str:
     usage = " ".join(["holdfast", name, *(place if must else f"[{place}]" for place, must in places), "[OPTIONS]"])
     options = [each for each in command.params if each not in arguments and not each.hidden]
     words, examples = _parted(command.help)
-    found = re.search(r"Exits with 1 (where [^.;]+)", words.replace("\n", " "))
+    found = re.search(r"with 1 ((?:where|when|if) [^.;(]+[^.;( ])", words.replace("\n", " "))
     looks = any("--repo" in each.opts for each in options)
     reason = found[1] if found else "where a record or file that it reads is damaged" if looks else ""
     parts = [f"## holdfast {name}", words, f"```text\n{usage}\n```"]

@@ -30,7 +30,9 @@ def pages() -> dict[str, str]:
     for family in HoldfastError.__subclasses__():
         step = re.search(rf"# --- (.+?) -+\n\n\nclass {family.__name__}\(", inspect.getsource(errors))
         parts += [f"## {family.__name__}", _about(family), f"What to do: {step[1] if step else ''}."]
-        parts.append(f"[Exit code](cli.md#exit-codes) of the command: {exit_code(family.__new__(family)):d}.")
+        code, run = (exit_code(family.__new__(family), verb) for verb in ("show", "run"))
+        but = f"; of `run`: {run:d}" if run != code else ""
+        parts.append(f"[Exit code](cli.md#exit-codes) of the command: {code:d}{but}.")
         for kind in _below(family):
             text = f"- Text: `{_words(kind.says)}`.\n- Next: {_next_step(kind)}.\n- Carries {_facts(kind)}."
             parts += [f"### {kind.__name__}", _about(kind), text]

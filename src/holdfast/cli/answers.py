@@ -83,12 +83,12 @@ def finish(command: str, as_json: bool, work: Callable[[], Answer]) -> NoReturn:
     except (typer.Exit, typer.Abort):
         raise
     except BaseException as error:  # a program that is run may raise anything
-        found = _failure(error)
+        found = _failure(error, command)
     code = found.code if isinstance(found, Failed) else Exit.FOUND if found.found else Exit.GOOD
     try:
         _say(command, as_json, code, found)
     except Exception as error:
-        code = _unsaid(error, code)
+        code = _unsaid(error, code, command)
     raise typer.Exit(code)
 
 
@@ -100,7 +100,7 @@ class Failed:
     failure: Failure
 
 
-def _failure(error: BaseException) -> Failed:
+def _failure(error: BaseException, command: str) -> Failed:
     if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == Exit.INTERRUPTED):
         return Failed(Exit.INTERRUPTED, Failure(kind="Interrupted", message="interrupted", next=""))
     if isinstance(error, Cut):
@@ -108,7 +108,7 @@ def _failure(error: BaseException) -> Failed:
     if isinstance(error, HoldfastError):
         next_step, trace = error.next_step.format(e=error), getattr(error, "trace", None)
         told = Failure(type(error).__name__, readable(error.summary), readable(next_step), trace and readable(trace))
-        return Failed(exit_code(error), told)
+        return Failed(exit_code(error, command), told)
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
     advice = f"run it again with {DEBUG}=1 for the traceback, and report it: this is a defect"
@@ -132,9 +132,9 @@ def _say(command: str, as_json: bool, code: Exit, found: Answer | Failed) -> Non
     sys.stdout.flush()
 
 
-def _unsaid(error: Exception, code: Exit) -> Exit:
+def _unsaid(error: Exception, code: Exit, command: str) -> Exit:
     """End where the answer could not be printed; one that nobody reads to its end is good all the same."""
-    reason = _failure(error)
+    reason = _failure(error, command)
     with contextlib.suppress(Exception):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor is it tried again when Python ends
     if isinstance(error, BrokenPipeError):
@@ -144,9 +144,9 @@ def _unsaid(error: Exception, code: Exit) -> Exit:
     return Exit.FAILED
 
 
-def exit_code(error: HoldfastError) -> Exit:
-    """Return what an error ends the process with: damage is found, anything else is a failure."""
-    return Exit.FOUND if isinstance(error, Corrupt) else Exit.FAILED
+def exit_code(error: HoldfastError, command: str) -> Exit:
+    """Return what an error ends a verb with: damage is found, but a run that damage ends has failed, as by all else."""
+    return Exit.FOUND if isinstance(error, Corrupt) and command != "run" else Exit.FAILED
 
 
 def _tell(failure: Failure) -> None:

@@ -96,8 +96,9 @@ def compact(
 ) -> Answer:
     """Merge closed epochs of a FileSink into fewer files, also while the pipeline runs.
 
-    Readers see every row once, before and after. Interrupted at any moment it has done nothing, or all of it. No run of
-    epochs crosses the cut of a checkpoint that is kept. Parquet and ORC need Spark and Java to be merged.
+    Whoever lists the folder and then reads it gets every row once, before and after. Interrupted at any moment it has
+    done nothing, or all of it. No run of epochs crosses the cut of a checkpoint that is kept. Parquet and ORC need
+    Spark and Java to be merged.
 
     [bold]Examples[/]
 

@@ -19,6 +19,7 @@ from holdfast.cli.target import located, pipelines, roots, shown
 from holdfast.doubt import Doubt, in_doubt
 from holdfast.errors import Corrupt, RepositoryMissing, UnsupportedVersion
 from holdfast.manifest import Manifest, StreamCut
+from holdfast.policy import seconds_of
 from holdfast.repository import (
     Checkpoints,
     FileList,
@@ -408,16 +409,24 @@ def _told(facts: dict[str, Any]) -> str:
 # --- gaps and doubt --------------------------------------------------------------------------------------------------
 
 
-def gaps(repo: Repo = None, as_json: Json = False) -> Answer:
+def gaps(
+    repo: Repo = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="SPAN", help="Only those recorded in this last while: 2h, 90m.")
+    ] = None,
+    as_json: Json = False,
+) -> Answer:
     """List input that should have reached the sinks and did not: the gap ledger.
 
-    Quarantined epochs, offsets that were skipped with your consent, states that were rebuilt otherwise. Exits with 1
-    where there are any.
+    Quarantined epochs, offsets that were skipped with your consent, states that were rebuilt otherwise. A gap stays
+    in the ledger for good. Exits with 1 where there are any.
 
-    [bold]Example[/]
+    [bold]Examples[/]
 
         holdfast gaps -r ./checkpoints/orders
+        holdfast gaps --since 2h    for a check that runs every hour
     """
+    oldest_ms = 0.0 if since is None else (time.time() - seconds_of("--since", since)) * 1000
     repository = located(repo)
     Identity.load(repository)
     ledger = Gaps(repository)
@@ -426,11 +435,12 @@ def gaps(repo: Repo = None, as_json: Json = False) -> Answer:
         for timeline in Checkpoints(repository).timelines()
         for stream in streams_of(repository, timeline)
         for gap in ledger.all(stream, timeline)
+        if gap.at_ms >= oldest_ms
     ]
 
     def print_it(console: Console) -> None:
         if not found:
-            console.print("no gaps")
+            console.print("no gaps" if since is None else f"no gaps in the last {since}", markup=False)
             return
         rows = Rows("stream", "timeline", "epoch", "kind", "when (UTC)", "why", right=("timeline", "epoch"))
         for gap in found:

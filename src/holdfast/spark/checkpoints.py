@@ -56,7 +56,7 @@ _ALIGNING_S = 0.005  # between two looks while one is taken
 _RESTING_S = 0.05  # between two looks while none is
 _PRUNE_S = 10.0  # at least between two clean-ups after a checkpoint
 _ASKED_S = 1.0  # between two looks at what other processes ask for
-_LAST_S = 10.0  # for a checkpoint that is under way when the streams have ended
+_UNDER_WAY_S = 10.0  # for a checkpoint that is under way when the streams have ended, and that nobody waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,8 @@ class Checkpointing:
     def finish(self) -> None:
         """Bring what is under way to its end, now that every stream has ended; take a last one where that is due."""
         if self._end_by is None:
-            self._end_by = time.monotonic() + _LAST_S
+            due = self._last_wish is not None or self._run.available_now
+            self._end_by = time.monotonic() + (self._policy.timeout_s if due else _UNDER_WAY_S)
         self._ending.set()
         self._wake.set()
         self._thread.join()
