@@ -1,3 +1,5 @@
+import contextlib
+import signal
 from collections.abc import Generator
 
 import psutil
@@ -6,6 +8,8 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
 settings.load_profile("default")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background; what a test starts would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -16,7 +20,13 @@ def pytest_runtest_call() -> Generator[None, object, object]:
         return (yield)
     except BaseException:
         for left in set(psutil.Process().children()) - before:
-            if left.is_running() and left.name() != "java":  # the one that all tests share may have just begun
-                for each in [*left.children(recursive=True), left]:
-                    each.kill()
+            with contextlib.suppress(psutil.Error):
+                if not _is_shared(left):
+                    for each in [*left.children(recursive=True), left]:
+                        each.kill()
         raise
+
+
+def _is_shared(process: psutil.Process) -> bool:
+    """Whether later tests need it: the JVM of all, or what multiprocessing keeps."""
+    return process.name() == "java" or any("resource_tracker" in each for each in process.cmdline())

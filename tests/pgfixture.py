@@ -88,7 +88,7 @@ class Postgres:
         postmaster = psutil.Process(int(pid_file.read_text().split()[0]))
         family = [postmaster, *postmaster.children(recursive=True)]
         os.kill(postmaster.pid, signal.SIGKILL)
-        _, alive = psutil.wait_procs(family, timeout=30)
+        _, alive = psutil.wait_procs(family, timeout=120)
         assert all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
         if alive:  # nobody collects the dead here, and the next server would take its forerunner for a living one
             pid_file.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +29,14 @@ def cuts(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def events(*names: str, scope: str = "default") -> list[NewEvent]:
     return [NewEvent(name, name.encode(), scope=scope) for name in names]
+
+
+def eventually(holds: Callable[[], object], seconds: float = 120) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.005)
 
 
 def segment_files(folder: Path, log: EventLog, *batches: list[NewEvent]) -> list[StagedSegment]:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import holdfast as hf
 from epochfiles import EpochFiles
 from fabricated import Fabricated, flip
+from holdfast.cli import looking
 from holdfast.cli.app import GROUPS, VERBS, app
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.sinks.places import record_places
@@ -229,7 +230,10 @@ def test_of_a_shared_pipeline_nobody_pretends_to_know_whether_it_runs(made: Fabr
     assert re.search(r" run +took lease 2", run("log", tmp_path).out)
 
 
-def test_a_doubt_of_a_moment_in_a_running_pipeline_is_no_alarm(live: Fabricated, tmp_path: Path) -> None:
+def test_a_doubt_of_a_moment_in_a_running_pipeline_is_no_alarm(
+    live: Fabricated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "SETTLES_S", 600.0)
     decide(live, decided_at_ms=int(time.time() * 1000))
     ran = run("doubt", tmp_path)
     assert (ran.code, "is committing them now" in ran.out) == (0, True)

@@ -15,6 +15,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.demo.show import FAST_KILLS
+from support import eventually
 
 pytestmark = pytest.mark.timeout(600)  # Spark starts eight times
 
@@ -89,13 +90,10 @@ def test_it_leaves_a_repository_to_look_at(outcome: dict[str, Any], folder: Path
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_ends_its_workers_and_says_where_things_are(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, "--fast")
-    while not list(tmp_path.glob("shop/logs/plain-1.log")):
-        time.sleep(0.05)
-    time.sleep(1)
-    workers = _workers(tmp_path)
-    assert len(workers) >= 2
+    eventually(lambda: len(_workers(tmp_path)) >= 2 or process.poll() is not None)
+    assert list(tmp_path.glob("shop/logs/plain-1.log"))
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 130, err
     assert "Interrupted" in out
     assert "shop" in out
@@ -104,21 +102,17 @@ def test_interrupted_it_ends_its_workers_and_says_where_things_are(tmp_path: Pat
 
 def test_workers_die_with_a_demo_that_is_killed(tmp_path: Path) -> None:
     process = start(tmp_path, "--fast")
-    while not _workers(tmp_path):
-        time.sleep(0.05)
+    eventually(lambda: _workers(tmp_path) or process.poll() is not None)
     time.sleep(1)
     process.kill()
     process.communicate(timeout=60)
-    deadline = time.monotonic() + 30
-    while _workers(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert _workers(tmp_path) == []
+    eventually(lambda: not _workers(tmp_path))
 
 
 def test_a_worker_that_fails_by_itself_ends_the_demo_with_its_last_words(tmp_path: Path) -> None:
     process = start(tmp_path, "--fast", "--json")
     products = tmp_path / "shop/products.json"
-    while not products.exists():
+    while not products.exists() and process.poll() is None:
         time.sleep(0.001)
     products.unlink()  # what the jobs need is gone before Spark is up
     out, err = process.communicate()

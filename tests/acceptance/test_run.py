@@ -40,7 +40,7 @@ class Shaky(hf.FileSink):
             raise OSError("the disk was away")
         if (HERE / "slow").exists():
             (HERE / "is_slow").touch()
-            time.sleep(60)
+            time.sleep(600)
         return super().prepare(rows, key)
 
 
@@ -245,15 +245,12 @@ def test_a_second_signal_ends_it_at_once(app: Path) -> None:
     slow.touch()
     process = started(f"{app}:ticks")
     wait_for(app.parent / "is_slow")
-    began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    time.sleep(0.7)
+    read_until(process, "event=stopping")
     assert process.poll() is None  # it waits for the epoch's end
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert time.monotonic() - began < 40  # not for the minute that the epoch takes
+    _, err = process.communicate(timeout=PATIENCE_S)  # not for the time that the epoch takes
     assert process.returncode == 130, err
-    assert "event=stopping" in out
     assert "error: it was ended at once\nnext:  run it again" in err
     assert "Traceback" not in err
 

@@ -24,7 +24,7 @@ def ticks(spark):
 def reach(point):
     if point == "all prepared" and (folder / "slow").exists():
         print("slow", flush=True)
-        time.sleep(60)
+        time.sleep(600)
 
 status = pipeline.run(reach=reach, available_now="drain" in sys.argv)
 print(json.dumps(status.data()))
@@ -66,12 +66,10 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "slow").touch()
     process = start(tmp_path)
     read_until(process, "slow")
-    began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    time.sleep(2)
     assert process.poll() is None  # it waits for the epoch's end
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert time.monotonic() - began < 30  # not for the minute that the epoch takes
+    _, err = process.communicate(timeout=200)  # not for the time that the epoch takes
     assert process.returncode != 0
     assert "KeyboardInterrupt" in err

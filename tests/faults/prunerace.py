@@ -46,7 +46,7 @@ def ask(root: str, notes: str) -> None:
     repository = LocalRepository(root)
     while True:
         try:
-            done = request_prune(repository, Retention(last=KEPT), timeout_s=2, poll_s=0.005)
+            done = request_prune(repository, Retention(last=KEPT), timeout_s=20, poll_s=0.005)
         except RequestUnanswered:
             continue  # the holder was killed and is not there again yet
         assert isinstance(done, Pruned)

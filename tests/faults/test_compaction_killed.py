@@ -117,7 +117,7 @@ def test_a_paused_compaction_is_passed_over_and_changes_nothing_when_it_wakes(tm
     files.commit(5)
     begun = time.monotonic()
     files.commit(6, 7, 8)
-    assert time.monotonic() - begun < 2, "only the first one waits"
+    assert time.monotonic() - begun < 4, "only the first one waits"
     assert woken(child) == 0
     assert files.rows() == due(*range(1, 9))
     assert files.folders() == list(range(1, 9))
@@ -213,7 +213,7 @@ class Race:
         self.let_write("at the start")
         plan = plan_compact(self.files.repository, self.files.path)
         if plan.runs:
-            apply_compact(self.files.repository, plan, grace_s=0.05, reach=self.let_write)
+            apply_compact(self.files.repository, plan, grace_s=0.2, reach=self.let_write)
         while any(now <= then for now, then in zip(self.looks(), before, strict=True)) and self.alive():
             time.sleep(0.001)
         return bool(plan.runs)

@@ -93,14 +93,14 @@ def test_a_fork_while_another_thread_locks_does_not_hang_the_child(tmp_path: Pat
         while not stop.is_set():
             OsLock.acquire(tmp_path / "churn").release()
 
-    thread = threading.Thread(target=churn)
+    thread = threading.Thread(target=churn, daemon=True)
     thread.start()
     for number in range(20):
         child = os.fork()
         if child == 0:
             OsLock.acquire(tmp_path / f"child-{number}").release()
             os._exit(0)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while os.waitpid(child, os.WNOHANG)[0] == 0:
             if time.monotonic() > deadline:
                 os.kill(child, signal.SIGKILL)
@@ -129,12 +129,14 @@ time.sleep(600)
         text=True,
         start_new_session=True,
     ) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == "held\n"
-        parent.kill()
-        parent.wait()
-        OsLock.acquire(tmp_path / "lock").release()
-        os.killpg(parent.pid, signal.SIGKILL)
+        try:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == "held\n"
+            parent.kill()
+            parent.wait()
+            OsLock.acquire(tmp_path / "lock").release()
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
 
 
 def test_a_forked_child_does_not_hold_what_its_parent_holds(tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ def test_a_child_forked_at_the_worst_moment_does_not_keep_the_lock(tmp_path: Pat
             except Locked as locked:
                 refused.append(locked)
 
-    thread = threading.Thread(target=churn)
+    thread = threading.Thread(target=churn, daemon=True)
     thread.start()
     children = []
     for _ in range(60):

@@ -39,7 +39,7 @@ def start(verb: str, environment: dict[str, str] | None = None, **spec: object) 
     )
 
 
-def until(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None, seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None, seconds: float = 200) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -145,7 +145,7 @@ def _since(points: Path, began: int) -> list[str]:
 
 def wait_for_the_lock(rig: drivers.Rig, jvm: int) -> None:
     """The JVM of a killed driver may write on for seconds: its lock holds until it is gone, and no longer."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while True:
         alive = lives(jvm)
         try:
@@ -232,7 +232,7 @@ def cluster() -> Iterator[tuple[str, str]]:
         for process in reversed(processes):
             process.terminate()
         for process in processes:
-            process.wait(30)
+            process.wait(120)
 
 
 def _free_port() -> int:
@@ -259,7 +259,7 @@ def test_an_executor_killed_between_two_prepares_leaves_all_sinks_with_the_same_
     rig.add(*range(50, 100))
     driver = start("executor", {"HOLDFAST_TEST_CLUSTER": mark}, folder=str(tmp_path), master=master)
     try:
-        driver.wait(150)
+        driver.wait(400)
     finally:
         driver.kill()
         driver.wait()

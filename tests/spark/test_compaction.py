@@ -243,7 +243,7 @@ def test_a_pipeline_at_work(spark: SparkSession, tmp_path: Path) -> None:
             number = rig.inputs
             rig.add(2 * number, 2 * number + 1)
             while handle.status().streams["rows"].epoch < rig.inputs - 1:
-                done.wait(0.02)
+                assert not handle.wait(0.02)
             swaps += compact(rig, grace_s=0.2).folders
     finally:
         done.set()

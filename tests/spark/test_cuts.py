@@ -1,6 +1,6 @@
 """A chain of three streams under load, a checkpoint a second: each one restored is a consistent cut, to the last row.
 
-`CUTS` checkpoints are taken (60), and `RESTORED` of them restored (6); `make soak` restores them all.
+`CUTS` checkpoints are taken (20), and `RESTORED` of them restored (6); `make soak` takes more and restores them all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from holdfast.spark.statereader import StateFolder, read_data
 from holdfast.stage import MsgpackCodec, Stage
 from holdfast.verification import Grade, verify
 
-CUTS = int(os.environ.get("CUTS", "60"))
+CUTS = int(os.environ.get("CUTS", "20"))
+ROWS = 20  # of a file
 RESTORED = int(os.environ.get("RESTORED", "6"))
 
 
@@ -42,6 +43,7 @@ class Feeder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.taken: Callable[[], int] = lambda: 0  # how many rows of it were
         self.rows: dict[str, list[dict[str, Any]]] = {}
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._feed, daemon=True)
@@ -58,8 +60,10 @@ class Feeder:
     def _feed(self) -> None:
         chance = random.Random(5)
         while not self._ending.wait(0.05):
+            if len(self.rows) * ROWS > self.taken() + 100 * ROWS:
+                continue
             name = f"{len(self.rows):06}.json"
-            rows = [{"n": chance.randrange(10**9), "text": f"t{chance.randrange(40)}"} for _ in range(20)]
+            rows = [{"n": chance.randrange(10**9), "text": f"t{chance.randrange(40)}"} for _ in range(ROWS)]
             self.rows[name] = rows
             hidden = self.folder / f".{name}"
             hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -115,6 +119,7 @@ def test_checkpoints_of_a_chain_under_load_are_consistent_cuts(spark: SparkSessi
     policy = CheckpointPolicy(every="1s", retention=Retention(last=CUTS + 1))
     with busy_state(spark), Feeder(tmp_path / "in") as feeder:
         with pipeline(tmp_path).start(spark, checkpoint_every=policy) as handle:
+            feeder.taken = lambda: handle.status().streams["a"].rows
             while handle.status().checkpoints.taken < CUTS:
                 assert not handle.wait(0.1), handle.await_termination()
     assert handle.status().checkpoints.failed == 0
@@ -177,7 +182,10 @@ def goes_on_from(spark: SparkSession, folder: Path, number: str) -> None:
             .trigger(availableNow=True)
             .start()
         )
-    query.awaitTermination(60)
+    try:
+        assert query.awaitTermination(300)
+    finally:
+        query.stop()
     expected = Counter(event.payload["text"] for event in log.read())
     assert found == {text: expected[text] for text in found}
     assert found

@@ -226,12 +226,12 @@ def test_a_callback_may_stop_the_pipeline(spark: SparkSession, tmp_path: Path) -
     ready = threading.Event()
 
     def stop(*_: object) -> None:
-        assert ready.wait(10)
+        assert ready.wait(120)
         handles[0].stop()
 
     handles.append(rig.pipeline(callbacks=hf.StreamCallbacks(on_epoch=stop)).start(spark))
     ready.set()
-    assert handles[0].await_termination(20).streams["rows"].state == "stopped"
+    assert handles[0].await_termination(120).streams["rows"].state == "stopped"
 
 
 class RddSink(hf.Sink):
@@ -258,7 +258,7 @@ def test_a_sink_that_goes_around_datasets_does_not_hang_a_stateful_stream(spark:
     pipeline = hf.Pipeline("torment", tmp_path / "root")
     sink = RddSink("rdd")
     pipeline.stream(rig.build, name="rows", sinks=sink, output_mode="update")
-    pipeline.start(spark, available_now=True).await_termination(30)
+    pipeline.start(spark, available_now=True).await_termination(120)
     assert sink.epoch == 1
 
 

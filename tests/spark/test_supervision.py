@@ -18,6 +18,7 @@ from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline, exactly_once
 from holdfast.spark.stream import StreamCallbacks
 from rig import FilesTarget, Rig, SqliteTarget
+from support import eventually
 
 QUICK = Backoff(first=0.01, longest=0.02)
 
@@ -163,13 +164,6 @@ def test_a_stream_that_gives_up_ends_the_run_and_the_others_end_at_an_epochs_end
     assert FilesTarget(tmp_path / "good").visible(spark) in ([], [1])
 
 
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_stop_ends_at_an_epochs_end(spark: SparkSession, tmp_path: Path) -> None:
     """The epoch that is under way is finished, Spark's commit included; the next run has nothing to replay."""
     entered, go_on = threading.Event(), threading.Event()
@@ -177,20 +171,20 @@ def test_stop_ends_at_an_epochs_end(spark: SparkSession, tmp_path: Path) -> None
     def slow(point: str) -> None:
         if point == "all prepared":
             entered.set()
-            assert go_on.wait(30)
+            assert go_on.wait(300)
 
     rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
     for n in range(5):
         rig.add(n)
     handle = rig.pipeline().start(spark, reach=slow)
-    assert entered.wait(30)
+    assert entered.wait(120)
     stopper = threading.Thread(target=handle.stop)
     stopper.start()
     time.sleep(0.2)
     assert rig.visible() == [[]]
     go_on.set()
-    stopper.join(30)
-    assert handle.await_termination(30).streams["rows"].state == "stopped"
+    stopper.join(120)
+    assert handle.await_termination(120).streams["rows"].state == "stopped"
     assert rig.visible() == [[0]]
     again = rig.pipeline().start(spark, available_now=True)
     assert not again.recovery["rows"].replays
@@ -202,7 +196,7 @@ def test_an_idle_stream_stops_at_once(spark: SparkSession, tmp_path: Path) -> No
     rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
     rig.add(1)
     with rig.pipeline().start(spark) as handle:
-        until(lambda: handle.status().streams["rows"].epoch == 1)
+        eventually(lambda: handle.status().streams["rows"].epoch == 1)
         time.sleep(0.3)
     assert handle.await_termination(1).streams["rows"].state == "stopped"
 
