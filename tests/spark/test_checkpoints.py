@@ -469,6 +469,57 @@ def test_two_savepoints_of_one_name_leave_the_first(spark: SparkSession, tmp_pat
     assert verify(chain.repository, "x").ok
 
 
+def test_a_savepoint_that_fails_leaves_no_copies_and_gives_up_in_the_space_that_frees(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """On a full disk not even the record that it was given up can be written while the copies are there."""
+    chain = Single(spark, tmp_path)
+    chain.add()
+    copies = chain.repository.root / "savepoints/x"
+    with running(chain.pipeline(), spark) as handle:
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        checkpoints = handle._checkpointing._checkpoints
+        put, abort = checkpoints.put, checkpoints.abort
+
+        def fills_the_disk(*_: object) -> str:
+            assert list((copies / "files").iterdir())
+            raise StorageFailed(action="write", key="manifest.json", why="No space left on device")
+
+        def aborts_where_there_is_space(*facts: Any) -> Any:
+            return full_disk() if copies.exists() else abort(*facts)
+
+        checkpoints.put = fills_the_disk  # type: ignore[method-assign]
+        checkpoints.abort = aborts_where_there_is_space  # type: ignore[method-assign]
+        with pytest.raises(CheckpointFailed, match="No space left"):
+            handle.savepoint("x", timeout=120)
+        assert not copies.exists()
+        assert ids(chain, Status.ABORTED) == [1]
+        checkpoints.put = put  # type: ignore[method-assign]
+        assert handle.savepoint("x", timeout=120).checkpoint_id == 2
+    assert verify(chain.repository, "x").ok
+
+
+def test_a_savepoint_that_fails_with_its_manifest_written_is_left_to_the_next_start(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chain = Single(spark, tmp_path)
+    chain.add()
+    with running(chain.pipeline(), spark) as handle:
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        put = handle._checkpointing._checkpoints.put
+
+        def writes_and_fails(*facts: Any) -> str:
+            put(*facts)
+            raise OutcomeUnknown(action="write", key="manifest.json", why="on purpose")
+
+        handle._checkpointing._checkpoints.put = writes_and_fails  # type: ignore[method-assign]
+        with pytest.raises(CheckpointFailed, match="on purpose"):
+            handle.savepoint("x", timeout=120)
+        assert (chain.repository.root / "savepoints/x/manifest.json").exists()
+    with running(chain.pipeline(), spark):
+        assert not (chain.repository.root / "savepoints/x").exists()
+
+
 def test_a_driver_that_was_replaced_deletes_nothing_when_it_gives_up(spark: SparkSession, tmp_path: Path) -> None:
     chain = Single(spark, tmp_path, shared=True)
     slow = Slow()

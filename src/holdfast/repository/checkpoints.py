@@ -323,6 +323,11 @@ class Checkpoints:
         if found.checkpoint:
             self._burn(found.timeline, found.checkpoint)
 
+    def drop_unfinished(self, savepoint: str) -> None:
+        """Remove what was copied for a savepoint that is given up; one that has a manifest is left as it is."""
+        if savepoint not in self._finished():
+            self.repository.clear(f"{SAVEPOINTS}/{checked_name('savepoint', savepoint)}")
+
     # --- inside ---
 
     def _burn(self, timeline: int, checkpoint: int) -> None:

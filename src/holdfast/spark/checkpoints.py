@@ -396,9 +396,11 @@ class Checkpointing:
         for stream in cut.give_up(why):
             self._streams[stream].injector.trigger(cut.checkpoint, BarrierFlags.CANCEL)
         error = CheckpointFailed(checkpoint=cut.checkpoint, why=why, late=late)
-        try:  # what a savepoint has copied stays: the same name uses it, or the next start removes it
+        try:
             self._run.lease.check()
             with self._durably():
+                if attempt.wanted.savepoint is not None:  # first: on a full disk this makes room for the record
+                    self._checkpoints.drop_unfinished(attempt.wanted.savepoint)
                 self._checkpoints.abort(self._timeline, cut.checkpoint, self._run.lease.number, why, late)
         except Fenced:
             raise
