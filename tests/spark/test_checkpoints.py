@@ -456,6 +456,24 @@ def test_retention_is_kept_while_it_runs_and_decisions_that_a_checkpoint_needs_s
     assert plan_prune(chain.repository, Retention(last=2)).empty
 
 
+def test_what_failed_attempts_have_kept_is_collected_but_for_what_the_next_one_can_use(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_PRUNE_S", 0.0)
+    chain = Single(spark, tmp_path)
+    with running(chain.pipeline(), spark) as handle:
+        handle._checkpointing._checkpoints.put = full_disk  # type: ignore[method-assign,assignment]
+        for number in range(1, 4):
+            chain.add()
+            eventually(lambda epoch=number: handle.status().streams["a"].epoch == epoch)
+            with pytest.raises(CheckpointFailed, match="No space left"):
+                handle.checkpoint(timeout=120)
+        last = handle._streams[0].snapshots._last
+        assert last is not None
+        needed = {each.sha256 for each in last.files}
+        eventually(lambda: {each.name for each in chain.repository.root.glob("objects/*/*")} == needed, 20)
+
+
 def test_two_savepoints_of_one_name_leave_the_first(spark: SparkSession, tmp_path: Path) -> None:
     chain = Single(spark, tmp_path)
     chain.add()

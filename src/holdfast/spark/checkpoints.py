@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from holdfast.barrier import BarrierFlags
@@ -120,7 +120,7 @@ class Checkpointing:
         self._parent: str | None = None
         self._last: Manifest | None = None
         self._taken = self._failed = 0
-        self._dirty = False  # there is one more than when it was last cleaned up
+        self._dirty = False  # there is more than when it was last cleaned up
         self._last_error: str | None = None
         self._end_by: float | None = None
         self._pruned_at = self._looked_at = float("-inf")
@@ -272,7 +272,9 @@ class Checkpointing:
 
     def _prune(self) -> None:
         if self._policy.retention is not None:
-            plan = plan_prune(self._run.repository, self._policy.retention)
+            found = plan_prune(self._run.repository, self._policy.retention)
+            spared = {key for stream in self._streams.values() for key in stream.snapshots.kept}
+            plan = replace(found, garbage=tuple(key for key in found.garbage if key not in spared))
             if not plan.empty:
                 with self._durably():
                     apply_prune(self._run.repository, plan, self._run.lease, why=None, reach=self._run.reach)
@@ -407,7 +409,7 @@ class Checkpointing:
         except HoldfastError as trouble:  # the next driver gives it up
             _log.warning("checkpoint %d could not be marked as given up: %s", cut.checkpoint, trouble.summary)
         self._run.reach("checkpoint aborted")
-        self._attempt = None
+        self._attempt, self._dirty = None, True
         self._failed_with(attempt.wanted, error)
 
     def _failed_with(self, wanted: Wanted, error: CheckpointFailed) -> None:

@@ -69,6 +69,11 @@ class Snapshots:
         self._known: dict[str, _Known] = {}
         self._last: SparkCut | None = None
 
+    @property
+    def kept(self) -> Iterator[str]:
+        """The keys of what was kept and would not have to be read again, also for a checkpoint that failed since."""
+        return (known.held.key for known in self._known.values())
+
     def take(self, batch: int, place: Place, *, copy: bool = False) -> SparkCut:
         """Keep what Spark needs to start after a batch that it has committed; durable on return."""
         if self._last is not None and self._last.batch == batch and not copy and self._all_there(self._last, place):
@@ -79,6 +84,7 @@ class Snapshots:
                 return self._take(batch, place, copy=copy)
             except (Vanished, NotFound) as gone:
                 why = gone.key if isinstance(gone, NotFound) else str(gone)
+        self._known = {path: known for path, known in self._known.items() if (self._folder / path).exists()}
         why = f"{why} is not there any more: Spark has gone on for more batches than it retains, or it was removed"
         raise StorageFailed(action=f"keep batch {batch} of", key=str(self._folder), why=why)
 
