@@ -217,7 +217,7 @@ def test_a_stream_that_fails_ends_the_attempt(spark: SparkSession, tmp_path: Pat
         raise ZeroDivisionError("on purpose")
 
     chain.add()
-    handle = chain.pipeline({"a": fails}).start(spark)
+    handle = chain.pipeline({"a": fails}).start(spark, checkpoint_every=CheckpointPolicy(tolerable_failures=0))
     inside.wait(60)
     asked: list[Exception] = []
 
@@ -232,7 +232,7 @@ def test_a_stream_that_fails_ends_the_attempt(spark: SparkSession, tmp_path: Pat
     eventually(lambda: handle.status().checkpoints.under_way == 1)
     gate.set()
     asking.join(30)
-    with pytest.raises(StreamFailed):
+    with pytest.raises(StreamFailed):  # and not what came of it
         handle.await_termination(120)
     assert "stream a failed" in str(asked[0])
     assert ids(chain) == []
@@ -255,6 +255,33 @@ def test_more_failures_in_a_row_than_are_tolerable_end_the_pipeline(spark: Spark
         handle.await_termination(120)
     assert len(told) == 2
     assert chain.pipeline({"a": slow}).run(spark, available_now=True).streams["a"].epoch == 1  # no row was lost
+
+
+def test_a_checkpoint_that_the_end_gives_up_makes_no_failure_of_a_clean_stop(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_UNDER_WAY_S", 0.0)
+    chain = Single(spark, tmp_path)
+    handle = chain.pipeline().start(spark, checkpoint_every=CheckpointPolicy(epochs=1, tolerable_failures=0))
+    handle._streams[0].is_committed = lambda _: False  # type: ignore[method-assign]
+    chain.add()
+    eventually(lambda: handle.status().checkpoints.under_way == 1)
+    handle.stop()
+    assert handle.await_termination(120).checkpoints.last_error is not None
+    assert ids(chain, Status.ABORTED) == [1]
+
+
+def test_the_last_checkpoint_of_what_was_available_fails_by_its_own_timeout(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """And not by the end, which is nobody's failure."""
+    chain = Single(spark, tmp_path)
+    chain.add()
+    policy = CheckpointPolicy(every=3600, timeout=0.5, tolerable_failures=0)
+    handle = chain.pipeline().start(spark, available_now=True, checkpoint_every=policy)
+    handle._streams[0].is_committed = lambda _: False  # type: ignore[method-assign]
+    with pytest.raises(CheckpointsFailed, match="did not commit the epoch of a within 0.5 s"):
+        handle.await_termination(120)
 
 
 def test_a_checkpoint_can_be_cancelled(spark: SparkSession, tmp_path: Path) -> None:

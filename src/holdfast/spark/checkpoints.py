@@ -194,7 +194,7 @@ class Checkpointing:
         """Bring what is under way to its end, now that every stream has ended; take a last one where that is due."""
         if self._end_by is None:
             due = self._last_wish is not None or self._run.available_now
-            self._end_by = time.monotonic() + (self._policy.timeout_s if due else _UNDER_WAY_S)
+            self._end_by = time.monotonic() + _UNDER_WAY_S + (self._policy.timeout_s if due else 0.0)
         self._ending.set()
         self._wake.set()
         self._thread.join()
@@ -238,7 +238,7 @@ class Checkpointing:
 
     def _turn(self) -> bool:
         """Do what can be done now; return whether there will be more."""
-        if self._ending.is_set() and time.monotonic() > (self._end_by or 0):
+        if self._time_is_up:
             if self._attempt is not None:
                 self._give_up(self._attempt, "the pipeline was ended")
             return False
@@ -251,6 +251,15 @@ class Checkpointing:
             self._begin(wanted)  # else it would be the last one once more, and push an older one out
             return True
         return not self._ending.is_set()
+
+    @property
+    def _time_is_up(self) -> bool:
+        return self._ending.is_set() and time.monotonic() > (self._end_by or 0)
+
+    @property
+    def _ends_anyway(self) -> bool:
+        """Whether a checkpoint that fails now is not to blame for the end: a stream has given up, or was stopped."""
+        return self._time_is_up or any(stream.failed is not None for stream in self._streams.values())
 
     def _take_care(self) -> None:
         """Between two checkpoints: clean up by the retention, and do what other processes ask for."""
@@ -416,7 +425,7 @@ class Checkpointing:
         self._failed += 1
         self._last_error = error.summary
         _log.warning("%s", error)
-        tolerable = self._schedule.ended(self._progress(), restorable=False)
+        tolerable = self._ends_anyway or self._schedule.ended(self._progress(), restorable=False)
         self._answer(wanted, error)
         self._tell(self._run.callbacks.on_checkpoint_failed, error)
         if not tolerable:
