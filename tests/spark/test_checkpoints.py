@@ -356,6 +356,26 @@ def test_the_last_checkpoint_of_a_drain_has_the_time_that_the_policy_gives(
     assert handle.await_termination(60).checkpoints.last == 2
 
 
+def test_a_checkpoint_that_somebody_waits_for_has_the_time_that_the_policy_gives_also_at_the_end(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_UNDER_WAY_S", 0.0)
+    chain = Single(spark, tmp_path)
+    chain.add()
+    handle = chain.pipeline().start(spark)
+    eventually(lambda: handle.status().streams["a"].epoch == 1)
+    stream, committed = handle._streams[0], threading.Event()
+    stream.is_committed = lambda _: committed.is_set()  # type: ignore[method-assign]
+    asked = [handle._checkpointing.ask(Wanted(BarrierFlags.FULL_SNAPSHOT, name)) for name in ("x", "y")]
+    eventually(lambda: handle.status().checkpoints.under_way == 1)
+    stopping = threading.Thread(target=handle.stop)
+    stopping.start()
+    assert not handle.wait(1)
+    committed.set()
+    assert [each.result(60).savepoint for each in asked] == ["x", "y"]
+    stopping.join()
+
+
 def test_observers_are_told_around_each_durable_step(spark: SparkSession, tmp_path: Path) -> None:
     told: list[tuple[str, int | None]] = []
     chain = Single(spark, tmp_path, observers=[CallbackObserver(lambda what, lease: told.append((what, lease)))])

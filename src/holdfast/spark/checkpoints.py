@@ -193,7 +193,7 @@ class Checkpointing:
     def finish(self) -> None:
         """Bring what is under way to its end, now that every stream has ended; take a last one where that is due."""
         if self._end_by is None:
-            due = self._last_wish is not None or self._run.available_now
+            due = bool(self._tickets) or self._run.available_now
             self._end_by = time.monotonic() + _UNDER_WAY_S + (self._policy.timeout_s if due else 0.0)
         self._ending.set()
         self._wake.set()
