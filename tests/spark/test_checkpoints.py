@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from holdfast import requests
 from holdfast.barrier import BarrierFlags
 from holdfast.coordinator import POINTS, Wanted
 from holdfast.epoch import Decision
@@ -37,6 +38,7 @@ from holdfast.errors import (
 from holdfast.policy import Backoff, CheckpointPolicy, RestartPolicy, Retention
 from holdfast.pruning import plan_prune
 from holdfast.repository import Checkpoints, Lease, LocalRepository, Status, place_of
+from holdfast.requests import request_prune
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark import checkpoints as checkpointing
@@ -280,7 +282,7 @@ def test_the_last_checkpoint_of_what_was_available_fails_by_its_own_timeout(
     policy = CheckpointPolicy(every=3600, timeout=0.5, tolerable_failures=0)
     handle = chain.pipeline().start(spark, available_now=True, checkpoint_every=policy)
     handle._streams[0].is_committed = lambda _: False  # type: ignore[method-assign]
-    with pytest.raises(CheckpointsFailed, match="did not commit the epoch of a within 0.5 s"):
+    with pytest.raises(CheckpointsFailed, match=r"did not commit the epoch of a within 0\.5 s"):
         handle.await_termination(120)
 
 
@@ -483,6 +485,35 @@ def test_a_prune_from_another_process_beside_a_running_pipeline_takes_nothing_th
     assert said.count("dropped") == 3 and not said.startswith("dropped 0 checkpoints and 0")
     found = verify_all(chain.repository)
     assert found and all(each.ok for each in found), [each.words() for each in found]
+
+
+def test_an_answer_that_lies_there_costs_nothing_until_it_is_old(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_ASKED_S", 0.0)
+    told: list[str] = []
+    chain = Single(spark, tmp_path, observers=[CallbackObserver(lambda what, _: told.append(what))])
+    with running(chain.pipeline(), spark) as handle:
+        handle.checkpoint(timeout=120)
+        request_prune(chain.repository, Retention(last=2), timeout_s=60)
+        looks: list[str] = []
+        listed, read = LocalRepository.list, LocalRepository.read
+        monkeypatch.setattr(LocalRepository, "list", lambda self, at="": looks.append(at) or listed(self, at))
+        monkeypatch.setattr(LocalRepository, "read", lambda self, key: looks.append(key) or read(self, key))
+
+        def looked(more: int) -> None:
+            seen = looks.count("requests")
+            eventually(lambda: looks.count("requests") >= seen + more)
+
+        looked(2)
+        before = len(told)
+        looks.clear()
+        looked(5)
+        assert len(told) == before
+        assert set(looks) == {"requests"}
+        monkeypatch.setattr(requests, "ANSWERS_KEPT_MS", 0)
+        monkeypatch.setattr(checkpointing, "_FORGET_S", 0.0)
+        eventually(lambda: not listed(chain.repository, "requests"))
 
 
 def test_retention_is_kept_while_it_runs_and_decisions_that_a_checkpoint_needs_stay(

@@ -39,7 +39,7 @@ from holdfast.policy import CheckpointPolicy, Progress
 from holdfast.pruning import apply_prune, plan_prune
 from holdfast.repository import Checkpoints, Place, place_of
 from holdfast.requests import FOLDER as REQUESTS
-from holdfast.requests import answer_requests
+from holdfast.requests import answer_requests, is_asked
 from holdfast.seal import digest_of
 from holdfast.sidecar import pack_states
 from holdfast.spark.brief import brief
@@ -56,6 +56,7 @@ _ALIGNING_S = 0.005  # between two looks while one is taken
 _RESTING_S = 0.05  # between two looks while none is
 _PRUNE_S = 10.0  # at least between two clean-ups after a checkpoint
 _ASKED_S = 1.0  # between two looks at what other processes ask for
+_FORGET_S = 3600.0  # between two looks at answers that may be old
 _UNDER_WAY_S = 10.0  # for a checkpoint that is under way when the streams have ended, and that nobody waits for
 
 
@@ -123,7 +124,7 @@ class Checkpointing:
         self._dirty = False  # there is more than when it was last cleaned up
         self._last_error: str | None = None
         self._end_by: float | None = None
-        self._pruned_at = self._looked_at = float("-inf")
+        self._pruned_at = self._looked_at = self._heeded_at = float("-inf")
         self._thread = threading.Thread(target=self._live, name="holdfast-checkpoints", daemon=True)
 
     # --- the outside ---
@@ -270,14 +271,22 @@ class Checkpointing:
                 self._prune()
             if now - self._looked_at >= _ASKED_S:
                 self._looked_at = now
-                if self._run.repository.list(REQUESTS):
-                    with self._durably():
-                        answer_requests(self._run.repository, self._run.lease, reach=self._run.reach)
-                    self._note_oldest()
+                self._heed_requests(now)
         except Fenced:
             raise
         except Exception as error:  # what could not be removed is found again
             _log.warning("pipeline %s: could not clean up: %s", self._run.identity.pipeline, brief(error))
+
+    def _heed_requests(self, now: float) -> None:
+        """Do what other processes ask for; let old answers go, now and then."""
+        names = self._run.repository.list(REQUESTS)
+        if not is_asked(names) and (not names or now - self._heeded_at < _FORGET_S):
+            return
+        self._heeded_at = now
+        with self._durably():
+            answered = answer_requests(self._run.repository, self._run.lease, reach=self._run.reach)
+        if answered:
+            self._note_oldest()
 
     def _prune(self) -> None:
         if self._policy.retention is not None:
