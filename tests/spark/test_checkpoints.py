@@ -552,6 +552,29 @@ def test_what_failed_attempts_have_kept_is_collected_but_for_what_the_next_one_c
         eventually(lambda: {each.name for each in chain.repository.root.glob("objects/*/*")} == needed, 20)
 
 
+def test_a_damaged_checkpoint_that_holds_up_the_clean_up_is_told_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpointing, "_PRUNE_S", 0.0)
+    chain = Single(spark, tmp_path)
+    with running(chain.pipeline(), spark) as handle:
+        handle.checkpoint(timeout=120)
+        manifest = chain.repository.root / place_of(1, 1).manifest
+        sound = manifest.read_bytes()
+        for found, times in ((b"{}", 1), (b"{}", 1), (sound, 1), (b"{}", 2)):
+            manifest.write_bytes(found)
+            for _ in range(2):  # it is cleaned up before the second
+                handle.checkpoint(timeout=120)
+            told = [each.getMessage() for each in caplog.records if "no objects are collected" in each.getMessage()]
+            assert len(told) == times
+        manifest.unlink()
+        for _ in range(2):
+            handle.checkpoint(timeout=120)
+        assert ids(chain, Status.ABORTED) == [1], "it was given up, as the warning says"
+    assert plan_prune(chain.repository, Retention()).blocked is None
+    assert "checkpoint 1 is damaged" in told[0] and "holdfast verify --all" in told[0]
+
+
 def test_two_savepoints_of_one_name_leave_the_first(spark: SparkSession, tmp_path: Path) -> None:
     chain = Single(spark, tmp_path)
     chain.add()

@@ -122,6 +122,7 @@ class Checkpointing:
         self._last: Manifest | None = None
         self._taken = self._failed = 0
         self._dirty = False  # there is more than when it was last cleaned up
+        self._blocked: str | None = None  # why the last clean-up collected nothing
         self._last_error: str | None = None
         self._end_by: float | None = None
         self._pruned_at = self._looked_at = self._heeded_at = float("-inf")
@@ -291,12 +292,20 @@ class Checkpointing:
     def _prune(self) -> None:
         if self._policy.retention is not None:
             found = plan_prune(self._run.repository, self._policy.retention)
+            self._tell_blocked(found.blocked)
             spared = {key for stream in self._streams.values() for key in stream.snapshots.kept}
             plan = replace(found, garbage=tuple(key for key in found.garbage if key not in spared))
             if not plan.empty:
                 with self._durably():
                     apply_prune(self._run.repository, plan, self._run.lease, why=None, reach=self._run.reach)
         self._note_oldest()
+
+    def _tell_blocked(self, why: str | None) -> None:
+        """Say once what holds up the clean-up: until it is mended the repository grows."""
+        if why is not None and why != self._blocked:
+            do = "restore its files from a copy (holdfast verify --all), or give it up: delete its manifest.json"
+            _log.warning("pipeline %s: no objects are collected: %s. Next: %s", self._run.identity.pipeline, why, do)
+        self._blocked = why
 
     def _note_oldest(self) -> None:
         """Tell each stream which is the first epoch that a checkpoint needs: decisions from there on are kept."""
