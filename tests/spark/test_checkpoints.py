@@ -201,6 +201,38 @@ def test_idle_slow_and_just_started_streams_in_one_pipeline(spark: SparkSession,
     assert handle.status().checkpoints.failed == 1
 
 
+def test_a_fast_stream_is_kept_though_spark_forgets_its_epoch_while_another_is_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a large state takes as long as a fast stream takes for more batches than Spark retains."""
+    chain = Chain(spark, tmp_path)
+    chain.add()
+    made = Pipeline("chain", tmp_path / "root", restart=RestartPolicy.never())
+    for name in ("a", "b"):
+        made.stream(lambda _: chain.source(), name=name, sinks=[SqliteSink(tmp_path / f"{name}.db", "rows")])
+    hold_all = LocalRepository.hold_all
+    with running(made, spark, checkpoint_every=CheckpointPolicy(timeout=30)) as handle:
+        eventually(lambda: [each.epoch for each in handle.status().streams.values()] == [1, 1])
+        commits = [chain.repository.root / f"timelines/1/streams/{name}/spark/commits/0" for name in ("a", "b")]
+        eventually(lambda: all(each.exists() for each in commits))
+
+        def forgotten_meanwhile(*args: Any, **options: Any) -> Any:
+            for each in commits:
+                if each.exists():
+                    each.rename(each.with_name(".0.hidden"))
+            attempt = handle._checkpointing._attempt
+            assert attempt is not None
+            attempt.cut._deadline = 0.0  # the timeout is for what is waited for
+            return hold_all(*args, **options)
+
+        monkeypatch.setattr(LocalRepository, "hold_all", forgotten_meanwhile)
+        manifest = handle.checkpoint(timeout=120)
+        for each in commits:
+            each.with_name(".0.hidden").rename(each)
+    assert {name: cut.epoch for name, cut in manifest.streams.items()} == {"a": 1, "b": 1}
+    assert all(each.ok for each in verify_all(chain.repository))
+
+
 def test_streams_that_have_not_started_enter_the_manifest_as_such(spark: SparkSession, tmp_path: Path) -> None:
     chain = Chain(spark, tmp_path)
     with running(chain.pipeline(), spark) as handle:

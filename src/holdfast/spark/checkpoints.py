@@ -3,7 +3,8 @@
 Rules:
 - No stream waits for this thread. A busy one acknowledges at the end of its epoch, inside its own callback; for one
   that is between two epochs, or has ended, it is done here, under the stream's mutex.
-- A stream's files are kept as soon as it has acknowledged and Spark has committed the epoch, aligned or not.
+- A stream's files are linked as soon as it has acknowledged and Spark has committed the epoch, aligned or not. Then
+  they are read and kept, a part at a time. The timeout is for what is waited for: reading goes on to its end.
 - Whatever fails gives the attempt up: its id is burnt, nothing else changes. Only what kills a process kills this.
 - Nothing is deleted while a checkpoint is being taken, because both are done here, one after the other.
 """
@@ -44,7 +45,7 @@ from holdfast.seal import digest_of
 from holdfast.sidecar import pack_states
 from holdfast.spark.brief import brief
 from holdfast.spark.epochs import STAGE
-from holdfast.spark.snapshot import SparkCut
+from holdfast.spark.snapshot import Pinned, SparkCut
 from holdfast.spark.stream import Run, StreamRun
 from holdfast.stage import FlushObserver, flushing
 from holdfast.state import CheckpointState
@@ -79,8 +80,19 @@ class _Attempt:
     cut: Cut
     wanted: Wanted
     place: Place
-    kept: dict[str, SparkCut | None] = field(default_factory=dict)
+    pinned: dict[str, Pinned] = field(default_factory=dict)
+    kept: dict[str, SparkCut] = field(default_factory=dict)
     began_ms: int = 0
+
+    @property
+    def all_pinned(self) -> bool:
+        """Whether nothing is waited for any more: what is left is to read what was linked."""
+        return self.cut.phase is Phase.ALIGNED and self.pinned.keys() >= set(self.cut.to_hold)
+
+    def release(self) -> None:
+        """Remove the links."""
+        for each in self.pinned.values():
+            each.release()
 
 
 class Checkpointing:
@@ -135,6 +147,8 @@ class Checkpointing:
         left = self._checkpoints.close_open(self._timeline, self._run.lease.number)
         for each in left:
             _log.warning("checkpoint %d was begun by a driver that has ended; it was given up", each)
+        for stream in self._streams.values():
+            stream.snapshots.release_all()
         self._find_last()
         self._note_oldest()
         self._schedule.begin_with(self._progress())
@@ -232,6 +246,8 @@ class Checkpointing:
             self.error = error
             self.intolerable(error)
         finally:
+            if self._attempt is not None:
+                self._attempt.release()
             with self._asked:
                 self._closed = True
                 left = [ticket for ticket in self._tickets if not ticket.done()]
@@ -353,18 +369,20 @@ class Checkpointing:
         """Bring an attempt on, as far as it goes now.
 
         1. Send the barrier to whoever is due, and acknowledge for those that are idle.  2. Take acknowledgements.
-        3. Keep the files of one stream.  4. When all are kept, write.  5. Give up what is cancelled, failed or overdue.
+        3. Link the files that Spark has committed, keep some.  4. When all are kept, write.  5. Give up what is
+        cancelled, failed or overdue.
         """
         cut = attempt.cut
         try:
             self._send(cut)  # 1
             self._take_acknowledgements(cut)  # 2
-            self._keep_one(attempt)  # 3
+            self._pin_committed(attempt)  # 3
+            self._keep_part(attempt)
             if cut.phase is Phase.HELD:
                 self._run.reach("all held")
                 self._write(attempt)  # 4
                 return
-            why = self._spoiled(cut)  # 5
+            why = self._spoiled(attempt)  # 5
         except Fenced:
             raise
         except Exception as error:  # the storage's, or a sink's of the user's: the streams go on
@@ -394,34 +412,46 @@ class Checkpointing:
                     if cut.phase is Phase.ALIGNED:
                         self._run.reach("aligned")
 
-    def _keep_one(self, attempt: _Attempt) -> None:
-        """Keep the files of one stream whose epoch Spark has committed: one, so that nobody's barrier waits long."""
+    def _pin_committed(self, attempt: _Attempt) -> None:
+        """Link the files of each stream whose epoch Spark has committed: it may forget them while others are read."""
         cut = attempt.cut
         for stream in cut.to_hold:
             epoch = cut.states[stream].id.sequence
-            if epoch and not self._streams[stream].is_committed(epoch):
-                continue
-            with self._durably():
-                attempt.kept[stream] = (
-                    self._streams[stream].snapshots.take(epoch - 1, attempt.place, copy=_is_full(cut))
-                    if epoch
-                    else None
-                )
-            cut.hold(stream)
-            self._run.reach("files held")
-            self._wake.set()
-            return
+            if not epoch:
+                self._held(attempt, stream)  # it has none
+            elif stream not in attempt.pinned and self._streams[stream].is_committed(epoch):
+                snapshots = self._streams[stream].snapshots
+                attempt.pinned[stream] = snapshots.pin(epoch - 1, attempt.place, copy=_is_full(cut))
 
-    def _spoiled(self, cut: Cut) -> str | None:
+    def _keep_part(self, attempt: _Attempt) -> None:
+        """Keep some files of one stream: not all, so that nobody's barrier waits long."""
+        for stream in attempt.cut.to_hold:
+            if stream in attempt.pinned:
+                with self._durably():
+                    kept = self._streams[stream].snapshots.keep(attempt.pinned[stream])
+                if kept is not None:
+                    attempt.pinned[stream].release()
+                    attempt.kept[stream] = kept
+                    self._held(attempt, stream)
+                self._wake.set()
+                return
+
+    def _held(self, attempt: _Attempt, stream: str) -> None:
+        attempt.cut.hold(stream)
+        self._run.reach("files held")
+        self._wake.set()
+
+    def _spoiled(self, attempt: _Attempt) -> str | None:
         if self._cancelled.is_set():
             return "it was cancelled"
         failed = [name for name, stream in self._streams.items() if stream.failed is not None]
         if failed:
             return f"stream {', '.join(failed)} failed"
-        return cut.overdue(self._run.clock())
+        return None if attempt.all_pinned else attempt.cut.overdue(self._run.clock())
 
     def _give_up(self, attempt: _Attempt, why: str) -> None:
         cut, late = attempt.cut, attempt.cut.late
+        attempt.release()
         for stream in cut.give_up(why):
             self._streams[stream].injector.trigger(cut.checkpoint, BarrierFlags.CANCEL)
         error = CheckpointFailed(checkpoint=cut.checkpoint, why=why, late=late)
@@ -530,7 +560,7 @@ class Checkpointing:
         )
 
     def _stream_cut(self, name: str, attempt: _Attempt) -> StreamCut:
-        state, kept = attempt.cut.states[name], attempt.kept[name]
+        state, kept = attempt.cut.states[name], attempt.kept.get(name)
         spec = self._streams[name].spec
         notes = {sink.name: json.loads(state.metadata[f"sink.{sink.name}"]) for sink in spec.sinks}
         offsets = [state.metadata.get(f"source.{number}") for number in range(int(state.metadata["sources"]))]
