@@ -116,6 +116,7 @@ class LocalRepository:
         path = self._path(folder)
         gone = contextlib.suppress(FileNotFoundError, NotADirectoryError)
         with files.failing_as("clear", folder, unknown=True), gone:
+            self._forget(path)
             shutil.rmtree(path)
             files.sync_folder(path.parent)
 
@@ -243,6 +244,12 @@ class LocalRepository:
     def locked_by(self, key: str) -> int | None:
         """Return the pid of whoever holds the lock file, 0 where it cannot be told, `None` where nobody does."""
         return OsLock.holder(self._path(key))
+
+    def _forget(self, folder: Path) -> None:
+        """Drop what is remembered of a folder that goes."""
+        inside = f"{folder}{os.sep}"
+        for remembered in (self._folders, self._durable):
+            remembered -= {each for each in list(remembered) if each == folder or str(each).startswith(inside)}
 
     def _quick_path(self, key: str) -> str:
         """Return the path of a key as text: where there are thousands, making `Path`s costs more than using them."""
