@@ -566,6 +566,23 @@ def test_retention_is_kept_while_it_runs_and_decisions_that_a_checkpoint_needs_s
     assert plan_prune(chain.repository, Retention(last=2)).empty
 
 
+def test_where_all_are_kept_a_checkpoint_does_not_read_all_before_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_PRUNE_S", 0.0)
+    chain = Single(spark, tmp_path)
+    chain.add()
+    with running(chain.pipeline(), spark, checkpoint_every=CheckpointPolicy(retention=None)) as handle:
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        checkpoints, looks = handle._checkpointing._checkpoints, []
+        restorable = checkpoints.restorable
+        checkpoints.restorable = lambda *at: looks.append(at) or restorable(*at)  # type: ignore[method-assign]
+        for _ in range(4):
+            handle.checkpoint(timeout=120)
+    assert len(looks) == 1
+    assert handle._streams[0].oldest_kept == 1
+
+
 def test_what_failed_attempts_have_kept_is_collected_but_for_what_the_next_one_can_use(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

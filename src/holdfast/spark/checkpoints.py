@@ -306,15 +306,18 @@ class Checkpointing:
             self._note_oldest()
 
     def _prune(self) -> None:
+        dropped = False
         if self._policy.retention is not None:
             found = plan_prune(self._run.repository, self._policy.retention)
             self._tell_blocked(found.blocked)
             spared = {key for stream in self._streams.values() for key in stream.snapshots.kept}
             plan = replace(found, garbage=tuple(key for key in found.garbage if key not in spared))
+            dropped = bool(plan.drops)
             if not plan.empty:
                 with self._durably():
                     apply_prune(self._run.repository, plan, self._run.lease, why=None, reach=self._run.reach)
-        self._note_oldest()
+        if dropped or any(stream.oldest_kept is None for stream in self._streams.values()):
+            self._note_oldest()
 
     def _tell_blocked(self, why: str | None) -> None:
         """Say once what holds up the clean-up: until it is mended the repository grows."""
