@@ -125,6 +125,17 @@ class Checkpoints:
         ]
         return sorted([*found, *savepoints], key=lambda each: each.checkpoint)
 
+    def standing(self) -> list[Summary]:
+        """Return all that were not given up, by their ids, oldest first; the records of those that were stay unread."""
+        savepoints = [each for each in self.savepoints() if each.status is not Status.ABORTED]
+        taken = {each.checkpoint for each in savepoints}
+        found = [
+            self._summary(timeline, number, {})
+            for timeline in self.timelines()
+            for number in sorted(self._ids(timeline) - self._aborts(timeline).keys() - taken)
+        ]
+        return sorted([*found, *savepoints], key=lambda each: each.checkpoint)
+
     def savepoints(self) -> list[Summary]:
         """Return the savepoints by their names. The id of a damaged one is not known: 0."""
         return [self._savepoint(name) for name in self._finished()]
