@@ -150,7 +150,7 @@ class CheckpointPolicy:
     every: float | str | timedelta | None = None
     rows: int | None = None
     epochs: int | None = None
-    timeout: float | str | timedelta = 600.0  # after which one is given up
+    timeout: float | str | timedelta = 600.0  # after which one that still waits for a stream is given up
     min_pause: float | str | timedelta = 0.0  # between the end of one and the next
     tolerable_failures: int | None = None
     retention: Retention | None = Retention()

@@ -122,12 +122,12 @@ def plan_prune(repository: Repository, retention: Retention, *, now_ms: int | No
     checkpoints = Checkpoints(repository)
     timeline = Identity.load(repository).timeline
     highest = checkpoints.highest()  # first: what is taken from here on makes the plan outdated
-    found = checkpoints.all()
+    found = checkpoints.standing()
     ours = {each.checkpoint: each for each in found if _is_choosable(each, timeline)}
     lists = _Lists(checkpoints)
     kept, broken = _chosen(lists, ours, retention, _now_ms() if now_ms is None else now_ms)
     drops = tuple(sorted(ours.keys() - kept.keys() - broken.keys()))
-    stay = [each for each in found if each.status is not Status.ABORTED and each.checkpoint not in drops]
+    stay = [each for each in found if each.checkpoint not in drops]
     marked, blocked = _marked(lists, stay)
     garbage = () if blocked else tuple(key for key in _objects(repository) if key not in marked)
     return PrunePlan(

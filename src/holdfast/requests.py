@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +109,11 @@ def request_prune(
             name = holder.holder if holder else "nobody"
             raise RequestUnanswered(request=asked.name, holder=name, seconds=timeout_s, shared=shared)
         time.sleep(poll_s)
+
+
+def is_asked(names: Iterable[str]) -> bool:
+    """Whether there is a request among the names in the folder of requests, where answers lie for a day."""
+    return any(match and not match[2] for match in map(_NAME.fullmatch, names))
 
 
 def answer_requests(

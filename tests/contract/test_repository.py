@@ -632,6 +632,22 @@ def test_a_folder_that_was_removed_under_us_is_made_again(local: LocalRepository
     assert local.read("a/b") == b"2"
 
 
+def test_what_was_cleared_is_not_remembered(local: LocalRepository, tmp_path: Path) -> None:
+    """A folder for each checkpoint of a long life would fill the memory."""
+    (path,) = spark_files(tmp_path / "spark", "a")
+    local.put("timelines/1/checkpoints/aborted/1.json", b"")
+    local.hold_all([path], "objects")
+    before = len(local._folders), len(local._durable)
+    for name in ("1", "2"):
+        local.put(f"timelines/1/checkpoints/{name}/attempt.json", b"")
+        local.hold_all([path], f"savepoints/{name}/files", copy=True)
+        local.clear(f"timelines/1/checkpoints/{name}")
+        local.clear(f"savepoints/{name}")
+    assert (len(local._folders), len(local._durable)) == before
+    (held,) = local.hold_all([path], "savepoints/1/files", copy=True)
+    assert local.read(held.key) == b"a"
+
+
 @pytest.mark.parametrize(
     "path", ["x" * 300, "a\0b", "s3://bucket/x", None, "~no-such-user/x", "file://[bad", "file:///a%00b", "file:"]
 )

@@ -110,7 +110,7 @@ def test_hold_all_syncs_what_is_new_and_its_folders(
     assert calls == [
         "link .tmp/<temp>",
         *made,
-        f"rename {path}",
+        f"replace {path}",
         f"fsync {folder}",
         f"fsync {path}",
     ]
@@ -123,6 +123,19 @@ def test_hold_all_syncs_what_is_new_and_its_folders(
     assert len(synced) == 1, "many are synced all at once, after the last is in its place"
     assert not [call for call in calls if call.startswith("fsync") and call.count("/") == 2]
     assert held.size == 5
+
+
+def test_hold_all_replaces_what_a_loss_of_power_left_empty(recorder: Recorder, tmp_path: Path) -> None:
+    """A name may outlast its bytes: it was moved into place, and the power went before it was synced."""
+    repository = LocalRepository(tmp_path)
+    (tmp_path / "1.delta").write_bytes(b"state")
+    (held,) = repository.hold_all([tmp_path / "1.delta"], "objects")
+    (tmp_path / held.key).unlink()
+    (tmp_path / held.key).write_bytes(b"")
+    calls = recorder.during(lambda: repository.hold_all([tmp_path / "1.delta"], "objects"))
+    assert repository.read(held.key) == b"state"
+    folder = held.key.rpartition("/")[0]
+    assert calls == ["link .tmp/<temp>", f"replace {held.key}", f"fsync {folder}", f"fsync {held.key}"]
 
 
 def test_restore_all_syncs_files_and_every_new_folder(recorder: Recorder, tmp_path: Path) -> None:

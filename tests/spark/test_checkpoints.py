@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from holdfast import requests
 from holdfast.barrier import BarrierFlags
 from holdfast.coordinator import POINTS, Wanted
 from holdfast.epoch import Decision
@@ -37,6 +38,7 @@ from holdfast.errors import (
 from holdfast.policy import Backoff, CheckpointPolicy, RestartPolicy, Retention
 from holdfast.pruning import plan_prune
 from holdfast.repository import Checkpoints, Lease, LocalRepository, Status, place_of
+from holdfast.requests import request_prune
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark import checkpoints as checkpointing
@@ -199,6 +201,38 @@ def test_idle_slow_and_just_started_streams_in_one_pipeline(spark: SparkSession,
     assert handle.status().checkpoints.failed == 1
 
 
+def test_a_fast_stream_is_kept_though_spark_forgets_its_epoch_while_another_is_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a large state takes as long as a fast stream takes for more batches than Spark retains."""
+    chain = Chain(spark, tmp_path)
+    chain.add()
+    made = Pipeline("chain", tmp_path / "root", restart=RestartPolicy.never())
+    for name in ("a", "b"):
+        made.stream(lambda _: chain.source(), name=name, sinks=[SqliteSink(tmp_path / f"{name}.db", "rows")])
+    hold_all = LocalRepository.hold_all
+    with running(made, spark, checkpoint_every=CheckpointPolicy(timeout=30)) as handle:
+        eventually(lambda: [each.epoch for each in handle.status().streams.values()] == [1, 1])
+        commits = [chain.repository.root / f"timelines/1/streams/{name}/spark/commits/0" for name in ("a", "b")]
+        eventually(lambda: all(each.exists() for each in commits))
+
+        def forgotten_meanwhile(*args: Any, **options: Any) -> Any:
+            for each in commits:
+                if each.exists():
+                    each.rename(each.with_name(".0.hidden"))
+            attempt = handle._checkpointing._attempt
+            assert attempt is not None
+            attempt.cut._deadline = 0.0  # the timeout is for what is waited for
+            return hold_all(*args, **options)
+
+        monkeypatch.setattr(LocalRepository, "hold_all", forgotten_meanwhile)
+        manifest = handle.checkpoint(timeout=120)
+        for each in commits:
+            each.with_name(".0.hidden").rename(each)
+    assert {name: cut.epoch for name, cut in manifest.streams.items()} == {"a": 1, "b": 1}
+    assert all(each.ok for each in verify_all(chain.repository))
+
+
 def test_streams_that_have_not_started_enter_the_manifest_as_such(spark: SparkSession, tmp_path: Path) -> None:
     chain = Chain(spark, tmp_path)
     with running(chain.pipeline(), spark) as handle:
@@ -217,7 +251,7 @@ def test_a_stream_that_fails_ends_the_attempt(spark: SparkSession, tmp_path: Pat
         raise ZeroDivisionError("on purpose")
 
     chain.add()
-    handle = chain.pipeline({"a": fails}).start(spark)
+    handle = chain.pipeline({"a": fails}).start(spark, checkpoint_every=CheckpointPolicy(tolerable_failures=0))
     inside.wait(60)
     asked: list[Exception] = []
 
@@ -232,7 +266,7 @@ def test_a_stream_that_fails_ends_the_attempt(spark: SparkSession, tmp_path: Pat
     eventually(lambda: handle.status().checkpoints.under_way == 1)
     gate.set()
     asking.join(30)
-    with pytest.raises(StreamFailed):
+    with pytest.raises(StreamFailed):  # and not what came of it
         handle.await_termination(120)
     assert "stream a failed" in str(asked[0])
     assert ids(chain) == []
@@ -255,6 +289,33 @@ def test_more_failures_in_a_row_than_are_tolerable_end_the_pipeline(spark: Spark
         handle.await_termination(120)
     assert len(told) == 2
     assert chain.pipeline({"a": slow}).run(spark, available_now=True).streams["a"].epoch == 1  # no row was lost
+
+
+def test_a_checkpoint_that_the_end_gives_up_makes_no_failure_of_a_clean_stop(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_UNDER_WAY_S", 0.0)
+    chain = Single(spark, tmp_path)
+    handle = chain.pipeline().start(spark, checkpoint_every=CheckpointPolicy(epochs=1, tolerable_failures=0))
+    handle._streams[0].is_committed = lambda _: False  # type: ignore[method-assign]
+    chain.add()
+    eventually(lambda: handle.status().checkpoints.under_way == 1)
+    handle.stop()
+    assert handle.await_termination(120).checkpoints.last_error is not None
+    assert ids(chain, Status.ABORTED) == [1]
+
+
+def test_the_last_checkpoint_of_what_was_available_fails_by_its_own_timeout(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """And not by the end, which is nobody's failure."""
+    chain = Single(spark, tmp_path)
+    chain.add()
+    policy = CheckpointPolicy(every=3600, timeout=0.5, tolerable_failures=0)
+    handle = chain.pipeline().start(spark, available_now=True, checkpoint_every=policy)
+    handle._streams[0].is_committed = lambda _: False  # type: ignore[method-assign]
+    with pytest.raises(CheckpointsFailed, match=r"did not commit the epoch of a within 0\.5 s"):
+        handle.await_termination(120)
 
 
 def test_a_checkpoint_can_be_cancelled(spark: SparkSession, tmp_path: Path) -> None:
@@ -327,6 +388,26 @@ def test_the_last_checkpoint_of_a_drain_has_the_time_that_the_policy_gives(
     chain.add()
     handle = chain.pipeline().start(spark, checkpoint_every=3600, available_now=True)
     assert handle.await_termination(60).checkpoints.last == 2
+
+
+def test_a_checkpoint_that_somebody_waits_for_has_the_time_that_the_policy_gives_also_at_the_end(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_UNDER_WAY_S", 0.0)
+    chain = Single(spark, tmp_path)
+    chain.add()
+    handle = chain.pipeline().start(spark)
+    eventually(lambda: handle.status().streams["a"].epoch == 1)
+    stream, committed = handle._streams[0], threading.Event()
+    stream.is_committed = lambda _: committed.is_set()  # type: ignore[method-assign]
+    asked = [handle._checkpointing.ask(Wanted(BarrierFlags.FULL_SNAPSHOT, name)) for name in ("x", "y")]
+    eventually(lambda: handle.status().checkpoints.under_way == 1)
+    stopping = threading.Thread(target=handle.stop)
+    stopping.start()
+    assert not handle.wait(1)
+    committed.set()
+    assert [each.result(60).savepoint for each in asked] == ["x", "y"]
+    stopping.join()
 
 
 def test_observers_are_told_around_each_durable_step(spark: SparkSession, tmp_path: Path) -> None:
@@ -438,6 +519,35 @@ def test_a_prune_from_another_process_beside_a_running_pipeline_takes_nothing_th
     assert found and all(each.ok for each in found), [each.words() for each in found]
 
 
+def test_an_answer_that_lies_there_costs_nothing_until_it_is_old(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_ASKED_S", 0.0)
+    told: list[str] = []
+    chain = Single(spark, tmp_path, observers=[CallbackObserver(lambda what, _: told.append(what))])
+    with running(chain.pipeline(), spark) as handle:
+        handle.checkpoint(timeout=120)
+        request_prune(chain.repository, Retention(last=2), timeout_s=60)
+        looks: list[str] = []
+        listed, read = LocalRepository.list, LocalRepository.read
+        monkeypatch.setattr(LocalRepository, "list", lambda self, at="": looks.append(at) or listed(self, at))
+        monkeypatch.setattr(LocalRepository, "read", lambda self, key: looks.append(key) or read(self, key))
+
+        def looked(more: int) -> None:
+            seen = looks.count("requests")
+            eventually(lambda: looks.count("requests") >= seen + more)
+
+        looked(2)
+        before = len(told)
+        looks.clear()
+        looked(5)
+        assert len(told) == before
+        assert set(looks) == {"requests"}
+        monkeypatch.setattr(requests, "ANSWERS_KEPT_MS", 0)
+        monkeypatch.setattr(checkpointing, "_FORGET_S", 0.0)
+        eventually(lambda: not listed(chain.repository, "requests"))
+
+
 def test_retention_is_kept_while_it_runs_and_decisions_that_a_checkpoint_needs_stay(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -456,6 +566,64 @@ def test_retention_is_kept_while_it_runs_and_decisions_that_a_checkpoint_needs_s
     assert plan_prune(chain.repository, Retention(last=2)).empty
 
 
+def test_where_all_are_kept_a_checkpoint_does_not_read_all_before_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_PRUNE_S", 0.0)
+    chain = Single(spark, tmp_path)
+    chain.add()
+    with running(chain.pipeline(), spark, checkpoint_every=CheckpointPolicy(retention=None)) as handle:
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        checkpoints, looks = handle._checkpointing._checkpoints, []
+        restorable = checkpoints.restorable
+        checkpoints.restorable = lambda *at: looks.append(at) or restorable(*at)  # type: ignore[method-assign]
+        for _ in range(4):
+            handle.checkpoint(timeout=120)
+    assert len(looks) == 1
+    assert handle._streams[0].oldest_kept == 1
+
+
+def test_what_failed_attempts_have_kept_is_collected_but_for_what_the_next_one_can_use(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_PRUNE_S", 0.0)
+    chain = Single(spark, tmp_path)
+    with running(chain.pipeline(), spark) as handle:
+        handle._checkpointing._checkpoints.put = full_disk  # type: ignore[method-assign,assignment]
+        for number in range(1, 4):
+            chain.add()
+            eventually(lambda epoch=number: handle.status().streams["a"].epoch == epoch)
+            with pytest.raises(CheckpointFailed, match="No space left"):
+                handle.checkpoint(timeout=120)
+        last = handle._streams[0].snapshots._last
+        assert last is not None
+        needed = {each.sha256 for each in last.files}
+        eventually(lambda: {each.name for each in chain.repository.root.glob("objects/*/*")} == needed, 20)
+
+
+def test_a_damaged_checkpoint_that_holds_up_the_clean_up_is_told_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpointing, "_PRUNE_S", 0.0)
+    chain = Single(spark, tmp_path)
+    with running(chain.pipeline(), spark) as handle:
+        handle.checkpoint(timeout=120)
+        manifest = chain.repository.root / place_of(1, 1).manifest
+        sound = manifest.read_bytes()
+        for found, times in ((b"{}", 1), (b"{}", 1), (sound, 1), (b"{}", 2)):
+            manifest.write_bytes(found)
+            for _ in range(2):  # it is cleaned up before the second
+                handle.checkpoint(timeout=120)
+            told = [each.getMessage() for each in caplog.records if "no objects are collected" in each.getMessage()]
+            assert len(told) == times
+        manifest.unlink()
+        for _ in range(2):
+            handle.checkpoint(timeout=120)
+        assert ids(chain, Status.ABORTED) == [1], "it was given up, as the warning says"
+    assert plan_prune(chain.repository, Retention()).blocked is None
+    assert "checkpoint 1 is damaged" in told[0] and "holdfast verify --all" in told[0]
+
+
 def test_two_savepoints_of_one_name_leave_the_first(spark: SparkSession, tmp_path: Path) -> None:
     chain = Single(spark, tmp_path)
     chain.add()
@@ -467,6 +635,57 @@ def test_two_savepoints_of_one_name_leave_the_first(spark: SparkSession, tmp_pat
             asked[1].result(30)
         assert handle.checkpoint(timeout=120).checkpoint_id == 2
     assert verify(chain.repository, "x").ok
+
+
+def test_a_savepoint_that_fails_leaves_no_copies_and_gives_up_in_the_space_that_frees(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """On a full disk not even the record that it was given up can be written while the copies are there."""
+    chain = Single(spark, tmp_path)
+    chain.add()
+    copies = chain.repository.root / "savepoints/x"
+    with running(chain.pipeline(), spark) as handle:
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        checkpoints = handle._checkpointing._checkpoints
+        put, abort = checkpoints.put, checkpoints.abort
+
+        def fills_the_disk(*_: object) -> str:
+            assert list((copies / "files").iterdir())
+            raise StorageFailed(action="write", key="manifest.json", why="No space left on device")
+
+        def aborts_where_there_is_space(*facts: Any) -> Any:
+            return full_disk() if copies.exists() else abort(*facts)
+
+        checkpoints.put = fills_the_disk  # type: ignore[method-assign]
+        checkpoints.abort = aborts_where_there_is_space  # type: ignore[method-assign]
+        with pytest.raises(CheckpointFailed, match="No space left"):
+            handle.savepoint("x", timeout=120)
+        assert not copies.exists()
+        assert ids(chain, Status.ABORTED) == [1]
+        checkpoints.put = put  # type: ignore[method-assign]
+        assert handle.savepoint("x", timeout=120).checkpoint_id == 2
+    assert verify(chain.repository, "x").ok
+
+
+def test_a_savepoint_that_fails_with_its_manifest_written_is_left_to_the_next_start(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chain = Single(spark, tmp_path)
+    chain.add()
+    with running(chain.pipeline(), spark) as handle:
+        eventually(lambda: handle.status().streams["a"].epoch == 1)
+        put = handle._checkpointing._checkpoints.put
+
+        def writes_and_fails(*facts: Any) -> str:
+            put(*facts)
+            raise OutcomeUnknown(action="write", key="manifest.json", why="on purpose")
+
+        handle._checkpointing._checkpoints.put = writes_and_fails  # type: ignore[method-assign]
+        with pytest.raises(CheckpointFailed, match="on purpose"):
+            handle.savepoint("x", timeout=120)
+        assert (chain.repository.root / "savepoints/x/manifest.json").exists()
+    with running(chain.pipeline(), spark):
+        assert not (chain.repository.root / "savepoints/x").exists()
 
 
 def test_a_driver_that_was_replaced_deletes_nothing_when_it_gives_up(spark: SparkSession, tmp_path: Path) -> None:

@@ -201,6 +201,16 @@ def test_an_idle_stream_stops_at_once(spark: SparkSession, tmp_path: Path) -> No
     assert handle.await_termination(1).streams["rows"].state == "stopped"
 
 
+def test_leaving_the_block_raises_what_made_a_stream_give_up(spark: SparkSession, tmp_path: Path) -> None:
+    rig, _ = rigged(spark, tmp_path, Flaky(tmp_path / "out", prepares=9))
+    rig.add(1)
+    with pytest.raises(StreamFailed, match="connection refused"), rig.pipeline().start(spark) as handle:
+        assert handle.wait(120)
+    with pytest.raises(KeyError, match="mine"), rig.pipeline().start(spark) as handle:
+        assert handle.wait(120)
+        raise KeyError("mine")  # nothing else hides it
+
+
 def test_one_line_in_place_of_write_stream(spark: SparkSession, tmp_path: Path) -> None:
     rig = Rig(spark, tmp_path, [])
     rig.add(1, 2)

@@ -445,3 +445,16 @@ def test_a_plan_looks_at_each_list_and_each_file_once(made: Fabricated, monkeypa
     assert plan_prune(made.repository, Retention(last=4)).empty
     assert len(looked) == len(set(looked)) == 10  # `metadata`, the shared one, one of each, and the four lists
     assert len(read) == len(set(read)) == 4
+
+
+def test_a_plan_does_not_read_why_others_were_given_up(made: Fabricated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where checkpoints fail day after day, those are many."""
+    made.take("a")
+    for _ in range(3):
+        made.checkpoints.abort(1, made.checkpoints.claim(1, 1), 1, "late")
+    kind, looked = type(made.repository), []
+    read = kind.read
+    monkeypatch.setattr(kind, "read", lambda self, key: looked.append(key) or read(self, key))
+    plan = plan_prune(made.repository, Retention(last=1))
+    assert (plan.highest, list(plan.keeps)) == (4, [1])
+    assert not [key for key in looked if "aborted" in key]

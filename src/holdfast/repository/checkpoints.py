@@ -125,6 +125,17 @@ class Checkpoints:
         ]
         return sorted([*found, *savepoints], key=lambda each: each.checkpoint)
 
+    def standing(self) -> list[Summary]:
+        """Return all that were not given up, by their ids, oldest first; the records of those that were stay unread."""
+        savepoints = [each for each in self.savepoints() if each.status is not Status.ABORTED]
+        taken = {each.checkpoint for each in savepoints}
+        found = [
+            self._summary(timeline, number, {})
+            for timeline in self.timelines()
+            for number in sorted(self._ids(timeline) - self._aborts(timeline).keys() - taken)
+        ]
+        return sorted([*found, *savepoints], key=lambda each: each.checkpoint)
+
     def savepoints(self) -> list[Summary]:
         """Return the savepoints by their names. The id of a damaged one is not known: 0."""
         return [self._savepoint(name) for name in self._finished()]
@@ -322,6 +333,11 @@ class Checkpoints:
         self.repository.clear(place.folder)
         if found.checkpoint:
             self._burn(found.timeline, found.checkpoint)
+
+    def drop_unfinished(self, savepoint: str) -> None:
+        """Remove what was copied for a savepoint that is given up; one that has a manifest is left as it is."""
+        if savepoint not in self._finished():
+            self.repository.clear(f"{SAVEPOINTS}/{checked_name('savepoint', savepoint)}")
 
     # --- inside ---
 

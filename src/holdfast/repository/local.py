@@ -116,6 +116,7 @@ class LocalRepository:
         path = self._path(folder)
         gone = contextlib.suppress(FileNotFoundError, NotADirectoryError)
         with files.failing_as("clear", folder, unknown=True), gone:
+            self._forget(path)
             shutil.rmtree(path)
             files.sync_folder(path.parent)
 
@@ -155,8 +156,8 @@ class LocalRepository:
         """Keep files that somebody else made, each under its digest.
 
         1. Link or copy each to a temporary name.  2. Read that.  3. Move it to where its digest says, unless it is
-        there.  4. Sync what is new, all at once where it is much; and what was there, once: whoever held it may have
-        died before it was durable.
+        there with its size: a name may have outlasted its bytes when the power went.  4. Sync what is new, all at once
+        where it is much; and what was there, once: whoever held it may have died before it was durable.
         """
         held: list[Held] = []
         new: set[Path] = set()
@@ -167,9 +168,10 @@ class LocalRepository:
                 try:
                     (shutil.copyfile if copy else files.link_or_copy)(source, temp)  # 1
                     size, digest = temp.stat().st_size, files.digest_of_file(temp)  # 2
-                    path = self._path_to_write(held_key(folder, digest))
-                    if not path.exists():
-                        temp.rename(path)  # 3
+                    key = held_key(folder, digest)
+                    path = self._path_to_write(key)
+                    if self.sizes([key])[key] != size:
+                        temp.replace(path)  # 3
                         self._durable.discard(path)
                     if path not in self._durable:
                         new |= {path, path.parent}
@@ -177,7 +179,7 @@ class LocalRepository:
                     raise NotFound(key=str(source), where="its folder any more") from None
                 finally:
                     temp.unlink(missing_ok=True)
-            held.append(Held(held_key(folder, digest), size, digest))
+            held.append(Held(key, size, digest))
         with files.failing_as("sync", folder, unknown=True):
             files.sync_all(sorted(new))  # 4
         self._durable |= new
@@ -242,6 +244,12 @@ class LocalRepository:
     def locked_by(self, key: str) -> int | None:
         """Return the pid of whoever holds the lock file, 0 where it cannot be told, `None` where nobody does."""
         return OsLock.holder(self._path(key))
+
+    def _forget(self, folder: Path) -> None:
+        """Drop what is remembered of a folder that goes."""
+        inside = f"{folder}{os.sep}"
+        for remembered in (self._folders, self._durable):
+            remembered -= {each for each in list(remembered) if each == folder or str(each).startswith(inside)}
 
     def _quick_path(self, key: str) -> str:
         """Return the path of a key as text: where there are thousands, making `Path`s costs more than using them."""

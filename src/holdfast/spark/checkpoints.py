@@ -3,7 +3,8 @@
 Rules:
 - No stream waits for this thread. A busy one acknowledges at the end of its epoch, inside its own callback; for one
   that is between two epochs, or has ended, it is done here, under the stream's mutex.
-- A stream's files are kept as soon as it has acknowledged and Spark has committed the epoch, aligned or not.
+- A stream's files are linked as soon as it has acknowledged and Spark has committed the epoch, aligned or not. Then
+  they are read and kept, a part at a time. The timeout is for what is waited for: reading goes on to its end.
 - Whatever fails gives the attempt up: its id is burnt, nothing else changes. Only what kills a process kills this.
 - Nothing is deleted while a checkpoint is being taken, because both are done here, one after the other.
 """
@@ -18,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from holdfast.barrier import BarrierFlags
@@ -39,12 +40,12 @@ from holdfast.policy import CheckpointPolicy, Progress
 from holdfast.pruning import apply_prune, plan_prune
 from holdfast.repository import Checkpoints, Place, place_of
 from holdfast.requests import FOLDER as REQUESTS
-from holdfast.requests import answer_requests
+from holdfast.requests import answer_requests, is_asked
 from holdfast.seal import digest_of
 from holdfast.sidecar import pack_states
 from holdfast.spark.brief import brief
 from holdfast.spark.epochs import STAGE
-from holdfast.spark.snapshot import SparkCut
+from holdfast.spark.snapshot import Pinned, SparkCut
 from holdfast.spark.stream import Run, StreamRun
 from holdfast.stage import FlushObserver, flushing
 from holdfast.state import CheckpointState
@@ -56,6 +57,7 @@ _ALIGNING_S = 0.005  # between two looks while one is taken
 _RESTING_S = 0.05  # between two looks while none is
 _PRUNE_S = 10.0  # at least between two clean-ups after a checkpoint
 _ASKED_S = 1.0  # between two looks at what other processes ask for
+_FORGET_S = 3600.0  # between two looks at answers that may be old
 _UNDER_WAY_S = 10.0  # for a checkpoint that is under way when the streams have ended, and that nobody waits for
 
 
@@ -78,8 +80,19 @@ class _Attempt:
     cut: Cut
     wanted: Wanted
     place: Place
-    kept: dict[str, SparkCut | None] = field(default_factory=dict)
+    pinned: dict[str, Pinned] = field(default_factory=dict)
+    kept: dict[str, SparkCut] = field(default_factory=dict)
     began_ms: int = 0
+
+    @property
+    def all_pinned(self) -> bool:
+        """Whether nothing is waited for any more: what is left is to read what was linked."""
+        return self.cut.phase is Phase.ALIGNED and self.pinned.keys() >= set(self.cut.to_hold)
+
+    def release(self) -> None:
+        """Remove the links."""
+        for each in self.pinned.values():
+            each.release()
 
 
 class Checkpointing:
@@ -120,10 +133,11 @@ class Checkpointing:
         self._parent: str | None = None
         self._last: Manifest | None = None
         self._taken = self._failed = 0
-        self._dirty = False  # there is one more than when it was last cleaned up
+        self._dirty = False  # there is more than when it was last cleaned up
+        self._blocked: str | None = None  # why the last clean-up collected nothing
         self._last_error: str | None = None
         self._end_by: float | None = None
-        self._pruned_at = self._looked_at = float("-inf")
+        self._pruned_at = self._looked_at = self._heeded_at = float("-inf")
         self._thread = threading.Thread(target=self._live, name="holdfast-checkpoints", daemon=True)
 
     # --- the outside ---
@@ -133,6 +147,8 @@ class Checkpointing:
         left = self._checkpoints.close_open(self._timeline, self._run.lease.number)
         for each in left:
             _log.warning("checkpoint %d was begun by a driver that has ended; it was given up", each)
+        for stream in self._streams.values():
+            stream.snapshots.release_all()
         self._find_last()
         self._note_oldest()
         self._schedule.begin_with(self._progress())
@@ -193,8 +209,8 @@ class Checkpointing:
     def finish(self) -> None:
         """Bring what is under way to its end, now that every stream has ended; take a last one where that is due."""
         if self._end_by is None:
-            due = self._last_wish is not None or self._run.available_now
-            self._end_by = time.monotonic() + (self._policy.timeout_s if due else _UNDER_WAY_S)
+            due = bool(self._tickets) or self._run.available_now
+            self._end_by = time.monotonic() + _UNDER_WAY_S + (self._policy.timeout_s if due else 0.0)
         self._ending.set()
         self._wake.set()
         self._thread.join()
@@ -230,6 +246,8 @@ class Checkpointing:
             self.error = error
             self.intolerable(error)
         finally:
+            if self._attempt is not None:
+                self._attempt.release()
             with self._asked:
                 self._closed = True
                 left = [ticket for ticket in self._tickets if not ticket.done()]
@@ -238,7 +256,7 @@ class Checkpointing:
 
     def _turn(self) -> bool:
         """Do what can be done now; return whether there will be more."""
-        if self._ending.is_set() and time.monotonic() > (self._end_by or 0):
+        if self._time_is_up:
             if self._attempt is not None:
                 self._give_up(self._attempt, "the pipeline was ended")
             return False
@@ -252,6 +270,15 @@ class Checkpointing:
             return True
         return not self._ending.is_set()
 
+    @property
+    def _time_is_up(self) -> bool:
+        return self._ending.is_set() and time.monotonic() > (self._end_by or 0)
+
+    @property
+    def _ends_anyway(self) -> bool:
+        """Whether a checkpoint that fails now is not to blame for the end: a stream has given up, or was stopped."""
+        return self._time_is_up or any(stream.failed is not None for stream in self._streams.values())
+
     def _take_care(self) -> None:
         """Between two checkpoints: clean up by the retention, and do what other processes ask for."""
         now = self._run.clock()
@@ -261,22 +288,43 @@ class Checkpointing:
                 self._prune()
             if now - self._looked_at >= _ASKED_S:
                 self._looked_at = now
-                if self._run.repository.list(REQUESTS):
-                    with self._durably():
-                        answer_requests(self._run.repository, self._run.lease, reach=self._run.reach)
-                    self._note_oldest()
+                self._heed_requests(now)
         except Fenced:
             raise
         except Exception as error:  # what could not be removed is found again
             _log.warning("pipeline %s: could not clean up: %s", self._run.identity.pipeline, brief(error))
 
+    def _heed_requests(self, now: float) -> None:
+        """Do what other processes ask for; let old answers go, now and then."""
+        names = self._run.repository.list(REQUESTS)
+        if not is_asked(names) and (not names or now - self._heeded_at < _FORGET_S):
+            return
+        self._heeded_at = now
+        with self._durably():
+            answered = answer_requests(self._run.repository, self._run.lease, reach=self._run.reach)
+        if answered:
+            self._note_oldest()
+
     def _prune(self) -> None:
+        dropped = False
         if self._policy.retention is not None:
-            plan = plan_prune(self._run.repository, self._policy.retention)
+            found = plan_prune(self._run.repository, self._policy.retention)
+            self._tell_blocked(found.blocked)
+            spared = {key for stream in self._streams.values() for key in stream.snapshots.kept}
+            plan = replace(found, garbage=tuple(key for key in found.garbage if key not in spared))
+            dropped = bool(plan.drops)
             if not plan.empty:
                 with self._durably():
                     apply_prune(self._run.repository, plan, self._run.lease, why=None, reach=self._run.reach)
-        self._note_oldest()
+        if dropped or any(stream.oldest_kept is None for stream in self._streams.values()):
+            self._note_oldest()
+
+    def _tell_blocked(self, why: str | None) -> None:
+        """Say once what holds up the clean-up: until it is mended the repository grows."""
+        if why is not None and why != self._blocked:
+            do = "restore its files from a copy (holdfast verify --all), or give it up: delete its manifest.json"
+            _log.warning("pipeline %s: no objects are collected: %s. Next: %s", self._run.identity.pipeline, why, do)
+        self._blocked = why
 
     def _note_oldest(self) -> None:
         """Tell each stream which is the first epoch that a checkpoint needs: decisions from there on are kept."""
@@ -324,18 +372,20 @@ class Checkpointing:
         """Bring an attempt on, as far as it goes now.
 
         1. Send the barrier to whoever is due, and acknowledge for those that are idle.  2. Take acknowledgements.
-        3. Keep the files of one stream.  4. When all are kept, write.  5. Give up what is cancelled, failed or overdue.
+        3. Link the files that Spark has committed, keep some.  4. When all are kept, write.  5. Give up what is
+        cancelled, failed or overdue.
         """
         cut = attempt.cut
         try:
             self._send(cut)  # 1
             self._take_acknowledgements(cut)  # 2
-            self._keep_one(attempt)  # 3
+            self._pin_committed(attempt)  # 3
+            self._keep_part(attempt)
             if cut.phase is Phase.HELD:
                 self._run.reach("all held")
                 self._write(attempt)  # 4
                 return
-            why = self._spoiled(cut)  # 5
+            why = self._spoiled(attempt)  # 5
         except Fenced:
             raise
         except Exception as error:  # the storage's, or a sink's of the user's: the streams go on
@@ -365,54 +415,68 @@ class Checkpointing:
                     if cut.phase is Phase.ALIGNED:
                         self._run.reach("aligned")
 
-    def _keep_one(self, attempt: _Attempt) -> None:
-        """Keep the files of one stream whose epoch Spark has committed: one, so that nobody's barrier waits long."""
+    def _pin_committed(self, attempt: _Attempt) -> None:
+        """Link the files of each stream whose epoch Spark has committed: it may forget them while others are read."""
         cut = attempt.cut
         for stream in cut.to_hold:
             epoch = cut.states[stream].id.sequence
-            if epoch and not self._streams[stream].is_committed(epoch):
-                continue
-            with self._durably():
-                attempt.kept[stream] = (
-                    self._streams[stream].snapshots.take(epoch - 1, attempt.place, copy=_is_full(cut))
-                    if epoch
-                    else None
-                )
-            cut.hold(stream)
-            self._run.reach("files held")
-            self._wake.set()
-            return
+            if not epoch:
+                self._held(attempt, stream)  # it has none
+            elif stream not in attempt.pinned and self._streams[stream].is_committed(epoch):
+                snapshots = self._streams[stream].snapshots
+                attempt.pinned[stream] = snapshots.pin(epoch - 1, attempt.place, copy=_is_full(cut))
 
-    def _spoiled(self, cut: Cut) -> str | None:
+    def _keep_part(self, attempt: _Attempt) -> None:
+        """Keep some files of one stream: not all, so that nobody's barrier waits long."""
+        for stream in attempt.cut.to_hold:
+            if stream in attempt.pinned:
+                with self._durably():
+                    kept = self._streams[stream].snapshots.keep(attempt.pinned[stream])
+                if kept is not None:
+                    attempt.pinned[stream].release()
+                    attempt.kept[stream] = kept
+                    self._held(attempt, stream)
+                self._wake.set()
+                return
+
+    def _held(self, attempt: _Attempt, stream: str) -> None:
+        attempt.cut.hold(stream)
+        self._run.reach("files held")
+        self._wake.set()
+
+    def _spoiled(self, attempt: _Attempt) -> str | None:
         if self._cancelled.is_set():
             return "it was cancelled"
         failed = [name for name, stream in self._streams.items() if stream.failed is not None]
         if failed:
             return f"stream {', '.join(failed)} failed"
-        return cut.overdue(self._run.clock())
+        return None if attempt.all_pinned else attempt.cut.overdue(self._run.clock())
 
     def _give_up(self, attempt: _Attempt, why: str) -> None:
         cut, late = attempt.cut, attempt.cut.late
+        attempt.release()
         for stream in cut.give_up(why):
             self._streams[stream].injector.trigger(cut.checkpoint, BarrierFlags.CANCEL)
         error = CheckpointFailed(checkpoint=cut.checkpoint, why=why, late=late)
-        try:  # what a savepoint has copied stays: the same name uses it, or the next start removes it
+        try:
             self._run.lease.check()
             with self._durably():
+                if attempt.wanted.savepoint is not None:  # first: on a full disk this makes room for the record
+                    self._checkpoints.drop_unfinished(attempt.wanted.savepoint)
                 self._checkpoints.abort(self._timeline, cut.checkpoint, self._run.lease.number, why, late)
         except Fenced:
             raise
         except HoldfastError as trouble:  # the next driver gives it up
             _log.warning("checkpoint %d could not be marked as given up: %s", cut.checkpoint, trouble.summary)
         self._run.reach("checkpoint aborted")
-        self._attempt = None
+        self._attempt, self._dirty = None, True
         self._failed_with(attempt.wanted, error)
 
     def _failed_with(self, wanted: Wanted, error: CheckpointFailed) -> None:
         self._failed += 1
         self._last_error = error.summary
         _log.warning("%s", error)
-        tolerable = self._schedule.ended(self._progress(), restorable=False)
+        tolerable = self._ends_anyway or self._schedule.ended(self._progress(), restorable=False)
         self._answer(wanted, error)
         self._tell(self._run.callbacks.on_checkpoint_failed, error)
         if not tolerable:
@@ -499,7 +563,7 @@ class Checkpointing:
         )
 
     def _stream_cut(self, name: str, attempt: _Attempt) -> StreamCut:
-        state, kept = attempt.cut.states[name], attempt.kept[name]
+        state, kept = attempt.cut.states[name], attempt.kept.get(name)
         spec = self._streams[name].spec
         notes = {sink.name: json.loads(state.metadata[f"sink.{sink.name}"]) for sink in spec.sinks}
         offsets = [state.metadata.get(f"source.{number}") for number in range(int(state.metadata["sources"]))]

@@ -318,7 +318,7 @@ class Pipeline:
 
 
 class PipelineHandle:
-    """A running pipeline."""
+    """A running pipeline. In `with`, leaving the block stops it, and raises what `await_termination` does."""
 
     def __init__(
         self,
@@ -502,9 +502,11 @@ class PipelineHandle:
     def __enter__(self) -> PipelineHandle:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.stop()
         self._over.wait()
+        if error is None:
+            self.await_termination()
 
 
 def exactly_once(

@@ -1,7 +1,8 @@
 """The snapshot of one stream at one epoch: exactly the files that Spark needs to start there, kept by their digests.
 
 Spark's files of a committed batch never change, and stay for as many batches as it retains; so they are linked from the
-live folder while the query runs on, and everything is read from what was linked, never from the live folder.
+live folder while the query runs on, and everything is read from what was linked, never from the live folder. All are
+linked first, into `.pinned/` beside it, which is quick; then they are read, digested and kept, a part at a time.
 
 What is taken for batch N, V = N + 1 being its state's version; hidden files never:
 - `metadata`, `offsets/N-1`, `offsets/N`, `commits/N`; everything in `_metadata` and `_stateSchema` folders.
@@ -19,9 +20,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import struct
+import uuid
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -29,8 +32,11 @@ from typing import Any
 
 from holdfast.errors import NotFound, StorageFailed, UnsupportedVersion
 from holdfast.repository import Held, HeldFile, Place, Repository
+from holdfast.repository.files import failing_as, link_or_copy
 
+PINS = ".pinned"
 _TRIES = 3
+_PART = 1 << 26  # bytes that are read at a time
 _VERSIONED = re.compile(r"(\d+)(?:_([0-9a-fA-F-]+))?\.(delta|snapshot|changelog|zip)")
 _WHOLE = ("_metadata", "_stateSchema")
 _CODEC = "spark.sql.streaming.stateStore.compression.codec"
@@ -53,6 +59,23 @@ class Vanished(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Facts:
+    """What Spark's records say of a batch."""
+
+    batch: int
+    confs: dict[str, str]
+    state_format: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A link to a file of Spark's, and how to tell that file again."""
+
+    path: Path
+    identity: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class _Known:
     """A file that is kept already, and how to tell that it is the same."""
 
@@ -69,45 +92,66 @@ class Snapshots:
         self._known: dict[str, _Known] = {}
         self._last: SparkCut | None = None
 
-    def take(self, batch: int, place: Place, *, copy: bool = False) -> SparkCut:
-        """Keep what Spark needs to start after a batch that it has committed; durable on return."""
+    @property
+    def kept(self) -> Iterator[str]:
+        """The keys of what was kept and would not have to be read again, also for a checkpoint that failed since."""
+        return (known.held.key for known in self._known.values())
+
+    def pin(self, batch: int, place: Place, *, copy: bool = False) -> Pinned:
+        """Link what Spark needs to start after a batch that it has committed: from then on it may delete it."""
         if self._last is not None and self._last.batch == batch and not copy and self._all_there(self._last, place):
-            return self._last
+            return Pinned(self._folder, self._repository, place, {}, self._last)
         why = ""
         for _ in range(_TRIES):
+            pinned = Pinned(self._folder, self._repository, place, {} if copy else self._known, copy=copy)
             try:
-                return self._take(batch, place, copy=copy)
+                pinned.facts = self._pin(batch, pinned)
             except (Vanished, NotFound) as gone:
+                pinned.release()
                 why = gone.key if isinstance(gone, NotFound) else str(gone)
+            except BaseException:
+                pinned.release()
+                raise
+            else:
+                if not copy:
+                    self._known = {path: known for path, known in self._known.items() if path in pinned.have}
+                return pinned
+        self._known = {path: known for path, known in self._known.items() if (self._folder / path).exists()}
         why = f"{why} is not there any more: Spark has gone on for more batches than it retains, or it was removed"
         raise StorageFailed(action=f"keep batch {batch} of", key=str(self._folder), why=why)
 
-    def _take(self, batch: int, place: Place, *, copy: bool) -> SparkCut:
-        holder = _Holder(self._folder, self._repository, place, {} if copy else self._known, copy=copy)
+    def keep(self, pinned: Pinned) -> SparkCut | None:
+        """Keep a part of what is pinned, durably; return the cut once all is kept."""
+        if pinned.cut is not None:
+            return pinned.cut
+        known = pinned.keep_part()
+        if not pinned.copy:
+            self._known |= known
+        if pinned.left:
+            return None
+        pinned.cut = pinned.finished()
+        if not pinned.copy:
+            self._last = pinned.cut
+        return pinned.cut
+
+    def release_all(self) -> None:
+        """Remove the pins of drivers that have died."""
+        shutil.rmtree(self._folder.with_name(PINS), ignore_errors=True)
+
+    def _pin(self, batch: int, pinned: Pinned) -> _Facts:
         logs = [f"offsets/{each}" for each in (batch - 1, batch) if each >= 0] + [f"commits/{batch}"]
-        holder.hold(["metadata", *logs])
-        offsets, commit = _Offsets(holder.read(f"offsets/{batch}")), _Commit(holder.read(f"commits/{batch}"))
+        pinned.link(["metadata", *logs])
+        offsets, commit = _Offsets(pinned.read(f"offsets/{batch}")), _Commit(pinned.read(f"commits/{batch}"))
         stores = list(self._stores())
-        ids = _Ids(holder, batch, commit)
+        ids = _Ids(pinned, batch, commit)
         chains = {store: store.chain(batch + 1, ids) for store in stores}
         chosen = [f"{store.path}/{name}" for store, names in chains.items() for name in names]
         zips = [path for path in chosen if path.endswith(".zip")]
-        holder.hold(zips)
-        inside = [f"{path.rpartition('/')[0]}/{name}" for path in zips for name in _listed(holder.read(path))]
-        holder.hold([*chosen, *inside, *self._sources(offsets), *self._whole()])
+        pinned.link(zips)
+        inside = [f"{path.rpartition('/')[0]}/{name}" for path in zips for name in _listed(pinned.read(path))]
+        pinned.link([*chosen, *inside, *self._sources(offsets), *self._whole()])
         formats = {f"{store.kind}-{2 if commit.ids else 1}" for store in stores}
-        cut = SparkCut(
-            batch,
-            tuple(sorted(holder.files.values(), key=lambda each: each.path)),
-            offsets.confs,
-            ", ".join(sorted(formats)) or None,
-            holder.new_files,
-            holder.new_bytes,
-        )
-        if not copy:
-            self._known = {path: known for path, known in self._known.items() if path in holder.files}
-            self._last = cut
-        return cut
+        return _Facts(batch, offsets.confs, ", ".join(sorted(formats)) or None)
 
     def _all_there(self, cut: SparkCut, place: Place) -> bool:
         return None not in self._repository.sizes(place.object(each.sha256) for each in cut.files).values()
@@ -147,40 +191,60 @@ class Snapshots:
             yield from (f"sources/{number}/{name}" for name in chosen)
 
 
-class _Holder:
-    """Keeps files of one folder for one snapshot."""
+class Pinned:
+    """The files of one cut: those that are kept already, and links of ours to the others, until they are kept too."""
 
     def __init__(
-        self, folder: Path, repository: Repository, place: Place, known: dict[str, _Known], *, copy: bool
+        self,
+        folder: Path,
+        repository: Repository,
+        place: Place,
+        known: Mapping[str, _Known],
+        cut: SparkCut | None = None,
+        *,
+        copy: bool = False,
     ) -> None:
-        self.files: dict[str, HeldFile] = {}
-        self.new_files = self.new_bytes = 0
+        self.copy = copy
+        self.cut = cut  # once all is kept
+        self.facts = _Facts(0, {}, None)
+        self.have: dict[str, Held] = {}
+        self.left: dict[str, _Link] = {}
+        self._new: list[Held] = []
         self._folder = folder
         self._repository = repository
         self._place = place
         self._known = known
-        self._copy = copy
+        self._links = folder.with_name(PINS) / uuid.uuid4().hex
 
-    def hold(self, paths: Iterable[str]) -> None:
-        """Keep files that are not kept yet."""
-        wanted = [path for path in dict.fromkeys(paths) if path not in self.files]
+    def link(self, paths: Iterable[str]) -> None:
+        """Link files that are neither linked nor kept yet."""
+        wanted = [path for path in dict.fromkeys(paths) if path not in self.have and path not in self.left]
         found = {path: self._identity(path) for path in wanted}
         have = {
             path: known.held for path in wanted if (known := self._known.get(path)) and known.identity == found[path]
         }
         there = self._repository.sizes(held.key for held in have.values())
-        have = {path: held for path, held in have.items() if there[held.key] == held.size}
-        new = [path for path in wanted if path not in have]
-        taken = self._repository.hold_all([self._folder / path for path in new], self._place.objects, copy=self._copy)
-        for path, held in [*have.items(), *zip(new, taken, strict=True)]:
-            self.files[path] = HeldFile(path, held.size, held.sha256)
-            self._known[path] = _Known(found[path], held)
-        self.new_files += len(new)
-        self.new_bytes += sum(held.size for held in taken)
+        self.have |= {path: held for path, held in have.items() if there[held.key] == held.size}
+        for path in wanted:
+            if path not in self.have:
+                self.left[path] = _Link(self._linked(path), found[path])
+
+    def _linked(self, path: str) -> Path:
+        link = self._links / str(len(self.left))
+        with failing_as("pin", path):
+            self._links.mkdir(parents=True, exist_ok=True)
+            try:
+                link_or_copy(self._folder / path, link)
+            except FileNotFoundError:
+                raise Vanished(path) from None
+        return link
 
     def read(self, path: str) -> bytes:
-        """Read a file from what was kept."""
-        return self._repository.read(self._place.object(self.files[path].sha256))
+        """Read a file from what was linked or kept."""
+        if path in self.have:
+            return self._repository.read(self.have[path].key)
+        with failing_as("read", path):
+            return self.left[path].path.read_bytes()
 
     def commit(self, batch: int) -> bytes | None:
         """Return an older commit of Spark's, where it is still there; it is not kept."""
@@ -190,9 +254,45 @@ class _Holder:
             return None
 
     def changelog(self, path: str) -> bytes:
-        """Return a changelog's bytes from where it is kept."""
-        self.hold([path])
+        """Return a changelog's bytes from where it is linked or kept."""
+        self.link([path])
         return self.read(path)
+
+    def keep_part(self) -> dict[str, _Known]:
+        """Keep some of what is left, durably; return what is known of it now."""
+        part = self._part()
+        held = self._repository.hold_all([link.path for link in part.values()], self._place.objects, copy=self.copy)
+        now = dict(zip(part, held, strict=True))
+        self.have |= now
+        self._new += held
+        for path in part:
+            del self.left[path]
+        return {path: _Known(part[path].identity, now[path]) for path in part}
+
+    def _part(self) -> dict[str, _Link]:
+        part: dict[str, _Link] = {}
+        size = 0
+        for path, link in self.left.items():
+            if size >= _PART:
+                break
+            part[path] = link
+            size += link.identity[1]
+        return part
+
+    def finished(self) -> SparkCut:
+        """Return the cut, now that all is kept."""
+        return SparkCut(
+            self.facts.batch,
+            tuple(HeldFile(path, held.size, held.sha256) for path, held in sorted(self.have.items())),
+            self.facts.confs,
+            self.facts.state_format,
+            len(self._new),
+            sum(held.size for held in self._new),
+        )
+
+    def release(self) -> None:
+        """Remove the links; harmless when done twice."""
+        shutil.rmtree(self._links, ignore_errors=True)
 
     def _identity(self, path: str) -> tuple[int, int, int]:
         try:
@@ -240,8 +340,8 @@ class _Store:
 class _Ids:
     """Tells the name of a version. In format 1 that is its number; in format 2 an id is added."""
 
-    def __init__(self, holder: _Holder, batch: int, commit: _Commit) -> None:
-        self._holder = holder
+    def __init__(self, pinned: Pinned, batch: int, commit: _Commit) -> None:
+        self._pinned = pinned
         self._commits: dict[int, _Commit | None] = {batch + 1: commit}
         self._with_ids = bool(commit.ids)
 
@@ -257,14 +357,14 @@ class _Ids:
                     return stem
         found = {name.partition(".")[0] for name in store.names if name.startswith(f"{version}_")}
         if len(found) > 1 and above is not None:  # tries that failed left theirs: only the lineage tells
-            found &= set(_lineage(self._holder.changelog(f"{store.path}/{above}"), version))
+            found &= set(_lineage(self._pinned.changelog(f"{store.path}/{above}"), version))
         if len(found) != 1:
             raise Vanished(f"{store.path}/{version}_*.changelog")
         return found.pop()
 
     def _commit(self, version: int) -> _Commit | None:
         if version not in self._commits:
-            data = self._holder.commit(version - 1)
+            data = self._pinned.commit(version - 1)
             self._commits[version] = None if data is None else _Commit(data)
         return self._commits[version]
 
