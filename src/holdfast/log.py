@@ -19,6 +19,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ from holdfast.loghead import (
     write_head,
 )
 from holdfast.logwriter import LogWriter
-from holdfast.ranges import Committed, Head, RangeDamaged, Ranges, Segment
+from holdfast.ranges import Committed, Head, Range, RangeDamaged, Ranges, Segment
 from holdfast.region import Region
 from holdfast.repository import FileBlocks, files
 from holdfast.repository.files import local_path
@@ -63,7 +64,7 @@ class EventLog:
         self.path = path
         self.keep_clock = about.keep_clock
         self.identity = about.uid
-        self._ranges = Ranges(about.uid)
+        self._ranges = Ranges(about.uid, partial(read_index, path))
         self._cache: OrderedDict[str, pa.Table] = OrderedDict()
         self.schema = read_schema(about, path)
 
@@ -145,12 +146,10 @@ class EventLog:
         known = self._ranges.head
         if head != known:
             sync_head(self.path)
-            try:
+            with self._damage_told():
                 if head.records < known.records:
                     raise RangeDamaged(f"the head counts {head.records} records where there were {known.records}")
-                self._ranges.add(read_index(self.path, known.length, head.length), head)
-            except RangeDamaged as damage:
-                raise LogCorrupt(path=str(self.path), part=INDEX, why=str(damage)) from damage
+                self._ranges.advance(head)
         return head.tail
 
     def check_region(self, region: Region) -> None:
@@ -169,19 +168,22 @@ class EventLog:
 
     def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the cancelled half-open ranges between two sequences."""
-        return self._ranges.cancelled(start, end)
+        with self._damage_told():
+            return self._ranges.cancelled(start, end)
 
     def chain_at(self, sequence: int) -> bytes | None:
         """Return the digest that stands for the log up to the record of a sequence, or `None` past the end."""
-        return self._ranges.chain_at(sequence)
+        with self._damage_told():
+            return self._ranges.chain_at(sequence)
 
-    def keys(self, since: int = 0) -> list[str]:
-        """Return the keys of the appends that have one, from the n-th record on, in their order."""
-        return self._ranges.keys(since)
+    def keys(self, since: int = 0) -> Iterator[str]:
+        """Give the keys of the appends that have one, from the n-th record on, in their order."""
+        with self._damage_told():
+            yield from self._ranges.keys(since)
 
     def segments(self, start: int, end: int) -> Iterator[Segment]:
         """Give the segments that hold events from `start` to before `end`, in order, as of the last refresh."""
-        while start < end and (range_ := self._ranges.holding(start)) is not None:
+        while start < end and (range_ := self._holding(start)) is not None:
             if isinstance(range_, Committed):
                 for segment in range_.segments:
                     if segment.first + segment.count > start and segment.first < end:
@@ -191,6 +193,17 @@ class EventLog:
     def writer(self) -> LogWriter:
         """Become the one writer of this log, or raise `Locked` with the pid of the process that is it."""
         return LogWriter(self.path)
+
+    def _holding(self, sequence: int) -> Range | None:
+        with self._damage_told():
+            return self._ranges.holding(sequence)
+
+    @contextlib.contextmanager
+    def _damage_told(self) -> Iterator[None]:
+        try:
+            yield
+        except RangeDamaged as damage:
+            raise LogCorrupt(path=str(self.path), part=INDEX, why=str(damage)) from damage
 
     def _read(self, region: Region, start: int, end: int) -> Iterator[LogEvent]:
         for segment in self.segments(start, end):

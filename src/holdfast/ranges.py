@@ -9,6 +9,9 @@ was changed, taken out or put elsewhere breaks it. The head holds how many recor
 chain, so a cut at a record's edge is found too. Ranges follow one another without a hole from sequence 0 on.
 
 A committed range may say whose append it was, by a key. One without a key is written as it was before there were any.
+
+`Ranges` holds little of a long index: the newest records, and one head for each block of those before. A block is read
+again when it is asked for, from the head before it, and must end at the one behind it: what has changed is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from __future__ import annotations
 import hashlib
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import TypeAlias
 
 import msgspec
@@ -25,6 +30,9 @@ from holdfast.errors import BadValue
 
 _LENGTH = struct.Struct("<I")
 CHAIN = 32
+_BLOCK = 1 << 16  # bytes of the index for which one head is kept
+_CACHED_BLOCKS = 4
+_PIECE = 1 << 20  # bytes of the index that are read at once
 
 
 class RangeDamaged(Exception):
@@ -59,6 +67,9 @@ class Cancelled(msgspec.Struct, frozen=True, tag="cancelled", array_like=True):
 
 
 Range: TypeAlias = Committed | Cancelled
+ReadIndex: TypeAlias = Callable[[int, int], bytes]  # from a byte to before another; fewer where the index ends before
+Block: TypeAlias = list[tuple[Range, bytes]]  # ranges that follow one another, each with its chain
+_decoder: msgspec.msgpack.Decoder[Range] = msgspec.msgpack.Decoder(Range)
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -79,7 +90,7 @@ def encode(range_: Range, head: Head) -> tuple[bytes, Head]:
     """Return the record of a range that follows `head`, and the head that makes it count."""
     try:
         body = _body(range_)
-        msgspec.msgpack.decode(body, type=Range)  # what could not be read back is never written
+        _decoder.decode(body)  # what could not be read back is never written
     except (TypeError, UnicodeError, OverflowError, msgspec.MsgspecError) as error:
         raise BadValue(what="range", value=range_, why=str(error)) from error
     framed = _LENGTH.pack(len(body)) + body
@@ -94,71 +105,104 @@ def _body(range_: Range) -> bytes:
     return msgspec.msgpack.encode(range_)
 
 
-def decode(data: bytes, head: Head) -> Iterator[tuple[Range, Head]]:
+def decode(data: bytes, head: Head, *, goes_on: bool = False) -> Iterator[tuple[Range, Head]]:
     """Return the ranges in `data`, which follows `head`, each with the head behind it.
 
-    Raises `RangeDamaged` at the first record that is not whole, not in its place, or not what was written.
+    Raises `RangeDamaged` at the first record that is not whole, not in its place, or not what was written. Where the
+    index `goes_on` behind `data`, a record that is cut by its end is left out.
     """
     at = 0
     while at < len(data):
-        start = f"record {head.records} at byte {head.length}"
-        if len(data) - at < _LENGTH.size:
-            raise RangeDamaged(f"{start} is cut")
-        (length,) = _LENGTH.unpack_from(data, at)
-        end = at + _LENGTH.size + length + CHAIN
+        end = _end_of_record(data, at)
         if end > len(data):
-            raise RangeDamaged(f"{start} is cut")
+            if goes_on:
+                return
+            raise RangeDamaged(f"{_name(head)} is cut")
         framed, chain = data[at : end - CHAIN], data[end - CHAIN : end]
         if hashlib.sha256(head.chain + framed).digest() != chain:
-            raise RangeDamaged(f"{start} does not match its chain")
+            raise RangeDamaged(f"{_name(head)} does not match its chain")
         try:
-            found = msgspec.msgpack.decode(framed[_LENGTH.size :], type=Range)
+            found = _decoder.decode(framed[_LENGTH.size :])
         except msgspec.MsgspecError as error:
-            raise RangeDamaged(f"{start}: {error}") from error
+            raise RangeDamaged(f"{_name(head)}: {error}") from error
         if found.first != head.tail or found.count < 1:
-            raise RangeDamaged(f"{start} does not follow sequence {head.tail}")
+            raise RangeDamaged(f"{_name(head)} does not follow sequence {head.tail}")
         head = Head(head.records + 1, head.length + end - at, chain, found.first + found.count)
         yield found, head
         at = end
 
 
+def _end_of_record(data: bytes, at: int) -> int:
+    """Return where the record at a byte ends, or a place past the end of what there is."""
+    if len(data) - at < _LENGTH.size:
+        return len(data) + 1
+    length: int = _LENGTH.unpack_from(data, at)[0]
+    return at + _LENGTH.size + length + CHAIN
+
+
+def _name(head: Head) -> str:
+    return f"record {head.records} at byte {head.length}"
+
+
+def _walk(read: ReadIndex, head: Head, end: int) -> Iterator[tuple[Range, Head]]:
+    """Decode the index from `head` to a byte, and hold no more of it than a piece, or a record that is larger."""
+    size = _PIECE
+    while head.length < end:
+        stop = min(head.length + size, end)
+        data = read(head.length, stop)
+        if head.length + len(data) < stop:
+            raise RangeDamaged(f"it ends at byte {head.length + len(data)}, and {end} bytes of it were counted")
+        size *= 2
+        for found, behind in decode(data, head, goes_on=stop < end):
+            yield found, behind
+            head, size = behind, _PIECE
+
+
 class Ranges:
-    """The ranges that count, in order, and the head behind them."""
+    """The ranges that count, in order, and the head behind them; `read` gives bytes of the index, again if need be."""
 
-    def __init__(self, uid: str) -> None:
+    def __init__(self, uid: str, read: ReadIndex) -> None:
         self.head = Head.first(uid)
-        self._firsts: list[int] = []
-        self._ranges: list[Range] = []
-        self._chains: list[bytes] = []
+        self._read = read
+        self._starts = [self.head]  # the head before each block
+        self._newest: Block = []  # the last block, which grows
+        self._cache: OrderedDict[int, Block] = OrderedDict()
 
-    def add(self, data: bytes, head: Head) -> None:
-        """Take in the part of the index between the head known so far and a newer one."""
-        new = list(decode(data, self.head))
-        reached = new[-1][1] if new else self.head
+    def advance(self, head: Head) -> None:
+        """Take in the part of the index between the head known so far and a newer one, or nothing where it fails."""
+        starts: list[Head] = []
+        newest = list(self._newest)
+        start, reached = self._starts[-1], self.head
+        for found, reached in _walk(self._read, self.head, head.length):
+            newest.append((found, reached.chain))
+            if reached.length - start.length >= _BLOCK:
+                start, newest = reached, []
+                starts.append(start)
         if reached != head:
             raise RangeDamaged(f"the index ends with record {reached.records}, and its head counts {head.records}")
-        for found, behind in new:
-            self._firsts.append(found.first)
-            self._ranges.append(found)
-            self._chains.append(behind.chain)
+        self._starts += starts
+        self._newest = newest
         self.head = head
 
     def holding(self, sequence: int) -> Range | None:
         """Return the range that holds a sequence, or `None` past the end."""
-        place = self._place(sequence)
-        return None if place is None else self._ranges[place]
+        found = self._find(sequence)
+        return None if found is None else found[0]
 
     def chain_at(self, sequence: int) -> bytes | None:
         """Return the chain of the record that holds a sequence: it stands for everything up to there."""
-        place = self._place(sequence)
-        return None if place is None else self._chains[place]
+        found = self._find(sequence)
+        return None if found is None else found[1]
 
-    def keys(self, since: int) -> list[str]:
-        """Return the keys of the committed ranges from the n-th record on, in their order."""
-        return [each.key for each in self._ranges[since:] if isinstance(each, Committed) and each.key]
-
-    def _place(self, sequence: int) -> int | None:
-        return bisect_right(self._firsts, sequence) - 1 if sequence < self.head.tail else None
+    def keys(self, since: int) -> Iterator[str]:
+        """Give the keys of the committed ranges from the n-th record on, in their order."""
+        since = max(since, 0)
+        first = bisect_right(self._starts, since, key=attrgetter("records")) - 1
+        for number in range(first, len(self._starts)):
+            skipped = max(since - self._starts[number].records, 0)
+            for each, _ in self._block(number)[skipped:]:
+                if isinstance(each, Committed) and each.key:
+                    yield each.key
 
     def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the cancelled half-open ranges within `start` to `end`, clipped to it."""
@@ -170,3 +214,33 @@ class Ranges:
                 found.append((at, min(after, end)))
             at = after
         return found
+
+    def _find(self, sequence: int) -> tuple[Range, bytes] | None:
+        if not 0 <= sequence < self.head.tail:
+            return None
+        block = self._block(bisect_right(self._starts, sequence, key=attrgetter("tail")) - 1)
+        return block[bisect_right(block, sequence, key=_first) - 1]
+
+    def _block(self, number: int) -> Block:
+        """Return a block; the newest one is held, and the last few of the others that were asked for."""
+        if number == len(self._starts) - 1:
+            return self._newest
+        if number not in self._cache:
+            self._cache[number] = self._read_again(self._starts[number], self._starts[number + 1])
+            if len(self._cache) > _CACHED_BLOCKS:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(number)
+        return self._cache[number]
+
+    def _read_again(self, start: Head, end: Head) -> Block:
+        block: Block = []
+        reached = start
+        for found, reached in _walk(self._read, start, end.length):
+            block.append((found, reached.chain))
+        if reached != end:
+            raise RangeDamaged(f"what was {_name(start)} and those behind it has changed since it was read")
+        return block
+
+
+def _first(record: tuple[Range, bytes]) -> int:
+    return record[0].first

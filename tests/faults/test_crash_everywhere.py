@@ -131,7 +131,7 @@ def test_adopting_files_into_a_log(tmp_path: Path, next_one: str) -> None:
         tail = log.tail
         new = [(1, "b"), (2, "c"), (3, "d"), (4, "e"), (5, "f")]
         assert sequences(place) == [(0, "a"), *(new if tail == 6 else [])]
-        assert log.keys() == ["k"] * (tail == 6)
+        assert list(log.keys()) == ["k"] * (tail == 6)
         if tail == 6:
             assert segment_folders(place) == {0, 1, 3, 4}
             return tail

@@ -27,6 +27,7 @@ from holdfast.errors import (
     QueryFailed,
     SinkFailed,
     SinkForeign,
+    StorageFailed,
     StreamChanged,
     StreamFailed,
 )
@@ -160,6 +161,27 @@ def test_types_that_spark_does_not_have_are_read_as_larger_ones(tmp_path: Path) 
     (batch,) = reader.read(run)
     assert batch.to_pylist()[0]["payload"] == said | {"wide": Decimal("1.25")}
     assert batch.schema == to_arrow_schema(spark_schema(log.path), timezone="UTC"), "what Spark asks for"
+
+
+def test_a_look_at_the_keys_that_fails_passes_over_none(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the sink would take an epoch that another object has committed for a new one."""
+    df = spark.sql("SELECT 1 AS n").coalesce(1)
+    sink, other = (opened(LogSink(tmp_path / "log"), df) for _ in range(2))
+    staged = sink.prepare(df, key(1))
+    other.commit(key(1), staged.handle)
+
+    def failing(log: EventLog, since: int = 0) -> None:
+        raise StorageFailed(action="read", key="index", why="on purpose")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(EventLog, "keys", failing)
+        with pytest.raises(SinkFailed, match="on purpose"):
+            sink.commit(key(1), staged.handle)
+    assert sink.inspect(OWNER, 1).epoch == 1
+    sink.commit(key(1), staged.handle)
+    assert EventLog.open(sink.path).tail == 1
 
 
 def test_a_stream_over_a_log_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:

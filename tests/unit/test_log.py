@@ -3,13 +3,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import EventLog, KindFilter, LogWriter, NewEvent, Region, logwriter
+from holdfast import EventLog, KindFilter, LogWriter, NewEvent, Region, logwriter, ranges
 from holdfast.errors import (
     AlreadyExists,
     AppendOpen,
@@ -24,7 +23,7 @@ from holdfast.errors import (
     StorageFailed,
 )
 from holdfast.logwriter import repair
-from holdfast.ranges import Cancelled, Committed, Head, RangeDamaged, Ranges, Segment, decode, encode
+from holdfast.ranges import Cancelled, Head, encode
 from support import events, new_log, refused_in_a_child, segment_files
 
 
@@ -625,92 +624,6 @@ def test_a_repair_regains_only_what_is_whole_and_refuses_to_guess(tmp_path: Path
         repair(tmp_path)
 
 
-# --- the index alone -------------------------------------------------------------------------------------------------
-
-FIRST = Head.first("uid")
-segment = Segment("segments/x", 0, 1, 1, bytes(32))
-shapes = st.lists(st.tuples(st.booleans(), st.integers(1, 5)), max_size=12)
-
-
-def built(shape: list[tuple[bool, int]]) -> tuple[bytes, Head]:
-    data, head = b"", FIRST
-    for cancelled, count in shape:
-        made = Cancelled(head.tail, count, "why") if cancelled else Committed(head.tail, count, (segment,))
-        record, head = encode(made, head)
-        data += record
-    return data, head
-
-
-@given(shapes, st.integers(0, 60), st.integers(0, 60))
-def test_ranges_know_what_holds_each_sequence_and_what_was_cancelled(
-    shape: list[tuple[bool, int]], start: int, end: int
-) -> None:
-    data, head = built(shape)
-    ranges = Ranges("uid")
-    ranges.add(data, head)
-    holes = [cancelled for cancelled, count in shape for _ in range(count)]
-    for sequence, hole in enumerate(holes):
-        found = ranges.holding(sequence)
-        assert found is not None
-        assert found.first <= sequence < found.first + found.count
-        assert isinstance(found, Cancelled) is hole
-    assert ranges.holding(head.tail) is None
-    flat = [sequence for low, high in ranges.cancelled(start, end) for sequence in range(low, high)]
-    assert flat == [sequence for sequence, hole in enumerate(holes) if hole and start <= sequence < end]
-
-
-def test_a_record_out_of_its_place_is_refused_however_sound_its_chain_is() -> None:
-    for wrong in (Cancelled(5, 1, "x"), Cancelled(0, 0, "x"), Cancelled(0, -1, "x")):
-        record, head = encode(wrong, FIRST)
-        with pytest.raises(RangeDamaged, match="does not follow"):
-            Ranges("uid").add(record, head)
-
-
-def test_a_head_must_agree_in_everything() -> None:
-    data, head = built([(False, 2), (True, 1)])
-    for wrong in (
-        Head(head.records, head.length, bytes(32), head.tail),
-        Head(head.records, head.length, head.chain, head.tail + 1),
-        Head(head.records, head.length + 1, head.chain, head.tail),
-    ):
-        with pytest.raises(RangeDamaged):
-            Ranges("uid").add(data, wrong)
-
-
-@given(shapes, st.data())
-def test_records_taken_out_doubled_or_swapped_break_the_chain(
-    shape: list[tuple[bool, int]], data: st.DataObject
-) -> None:
-    whole, head = built(shape)
-    records, behind, at = [], FIRST, 0
-    for _, behind in decode(whole, FIRST):
-        records.append(whole[at : behind.length])
-        at = behind.length
-    assert behind == head
-    if len(records) < 2:
-        return
-    one = data.draw(st.integers(0, len(records) - 1))
-    other = data.draw(st.integers(0, len(records) - 1).filter(lambda index: index != one))
-    swapped = list(records)
-    swapped[one], swapped[other] = swapped[other], swapped[one]
-    for changed in (records[:one] + records[one + 1 :], [*records, records[one]], swapped):
-        with pytest.raises(RangeDamaged):
-            Ranges("uid").add(b"".join(changed), head)
-    with pytest.raises(RangeDamaged):
-        Ranges("another log's uid").add(whole, head)
-
-
-def test_a_range_without_a_key_has_the_bytes_that_it_had_before_there_were_keys() -> None:
-    head = Head.first("x")
-    segment = Segment("p", 0, 1, 2, b"d")
-    old = msgspec.msgpack.encode(["committed", 0, 1, [["p", 0, 1, 2, b"d"]]])
-    record, behind = encode(Committed(0, 1, (segment,)), head)
-    assert record[4:-32] == old
-    keyed, _ = encode(Committed(1, 1, (segment,), "mine"), behind)
-    found = [each for each, _ in decode(record + keyed, head)]
-    assert found == [Committed(0, 1, (segment,)), Committed(1, 1, (segment,), "mine")]
-
-
 def test_files_that_lie_ready_become_one_append(tmp_path: Path) -> None:
     log = new_log(tmp_path / "log", events("a"))
     files = segment_files(tmp_path / "staged", log, events("b", "c"), events("d"))
@@ -722,7 +635,7 @@ def test_files_that_lie_ready_become_one_append(tmp_path: Path) -> None:
         with writer.begin(), pytest.raises(AppendOpen):
             writer.adopt(files, "third")
     assert names(log) == [(0, "a"), (1, "b"), (2, "c"), (3, "d"), (4, "e"), (5, "d")]
-    assert (log.keys(), log.keys(since=2), log.records) == (["first", "second"], ["second"], 4)
+    assert (list(log.keys()), list(log.keys(since=2)), log.records) == (["first", "second"], ["second"], 4)
     assert [(each.first, each.count) for each in log.segments(2, 4)] == [(1, 2), (3, 1)]
     assert [each.first for each in log.segments(3, 4)] == [3]
     linked = tmp_path / "log/segments/first=00000000000000000001/part-00000.parquet"
@@ -754,3 +667,27 @@ def test_a_writer_opens_without_reading_the_index(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(logwriter, "_index_bytes", watched)
     log.writer().close()
     assert read == [32]
+
+
+def test_an_index_that_changes_under_an_open_log_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older parts of the index are not held: what is read of them again must be what was there when it was opened."""
+    monkeypatch.setattr(ranges, "_BLOCK", 1)
+    path = new_log(tmp_path / "log", events("a"), events("b"), events("c")).path
+    index = path / "index"
+    good = index.read_bytes()
+    changed = bytearray(good)
+    changed[20] ^= 1
+    for bad in (bytes(changed), good[:100], b"", None):
+        log = EventLog.open(path)
+        index.unlink() if bad is None else index.write_bytes(bad)
+        for ask in (
+            lambda log=log: log.chain_at(0),
+            lambda log=log: log.cancelled(0, 3),
+            lambda log=log: list(log.keys()),
+            lambda log=log: list(log.segments(0, 3)),
+            lambda log=log: list(log.read()),
+        ):
+            with pytest.raises(LogCorrupt, match="index"):
+                ask()
+        index.write_bytes(good)
+        assert names(log) == [(0, "a"), (1, "b"), (2, "c")]

@@ -124,8 +124,9 @@ class LogSink(Sink):
         self.target = f"log {os.path.realpath(self.path)}"
         self._staging = Staging(self.path.with_name(self.path.name + SUFFIX))
         self._log: EventLog | None = None
+        self._taken = 0  # the records of that log whose keys were looked at
         self._held: dict[int, int] = {}  # timeline -> the last epoch of this owner's in it
-        self._mutex = threading.Lock()  # of the two above: who looks at a pipeline asks from a thread of his own
+        self._mutex = threading.Lock()  # of the three above: who looks at a pipeline asks from a thread of his own
         self._hashed: str | None = None  # the record whose digests this object has computed itself
 
     def __repr__(self) -> str:
@@ -339,14 +340,14 @@ class LogSink(Sink):
             return dict(self._held)
 
     def _take_in(self, log: EventLog, owner: Owner) -> None:
-        known = log.records if log is self._log else 0
+        taken = self._taken if log is self._log else 0
         log.refresh()
-        for key in log.keys(known):
+        for key in log.keys(taken):  # may fail, and is then gone over again
             match = _KEY.fullmatch(key)
             if match and (match["uid"], match["stream"]) == (owner.uid, owner.stream):
                 timeline, epoch = int(match["t"]), int(match["e"])
                 self._held[timeline] = max(epoch, self._held.get(timeline, 0))
-        self._log = log
+        self._log, self._taken = log, log.records
 
     @contextlib.contextmanager
     def _failing(self, action: str) -> Iterator[None]:
