@@ -1,5 +1,7 @@
 """What is kept of Spark's files: linked before any is read, and read in parts."""
 
+import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -109,3 +111,23 @@ def test_a_pin_that_somebody_removed_fails_the_attempt(live: Path, repository: L
     Snapshots(live, repository).release_all()
     with pytest.raises(NotFound):
         snapshots.keep(pinned)
+
+
+def test_what_a_failed_try_left_is_told_apart_by_the_changelog_that_was_linked(
+    live: Path, repository: LocalRepository
+) -> None:
+    """In format 2 a version's name has an id; where the commit that tells it is gone, the changelog above does."""
+    lineage = json.dumps([{"version": 1, "checkpointUniqueId": "bb"}]).encode()
+    text = struct.pack(">H", 2) + b"v2" + struct.pack(">H", len(lineage)) + lineage
+    changelog = struct.pack("<8sBIII", b"LZ4Block", 0x10, len(text), len(text), 0) + text
+    for name in STATE:
+        (live / "state/0/0" / name).unlink()
+    for name in ("1_aa", "1_bb", "2_cc"):
+        (live / f"state/0/0/{name}.changelog").write_bytes(changelog + name.encode())
+    (live / "commits/0").unlink()
+    (live / "commits/1").write_text('v3\n{"stateUniqueIds":{"0":[["cc"]]}}')
+    snapshots = Snapshots(live, repository)
+    cut, _ = kept(snapshots, snapshots.pin(1, PLACES[False]))
+    chosen = [each.path for each in cut.files if each.path.startswith("state/")]
+    assert chosen == ["state/0/0/1_bb.changelog", "state/0/0/2_cc.changelog"]
+    assert cut.state_format == "rocksdb-2"
