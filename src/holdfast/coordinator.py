@@ -247,12 +247,12 @@ class Schedule:
         self.begin_with(progress)
         return self._asked.popleft() if self._asked else Wanted()
 
-    def ended(self, progress: Progress, *, restorable: bool) -> bool:
-        """Note an end; return whether so many failures in a row are still tolerable."""
-        self.failures = 0 if restorable else self.failures + 1
+    def ended(self, progress: Progress, *, restorable: bool, counts: bool = True) -> bool:
+        """Note an end; return whether so many failures in a row that count are still tolerable."""
+        self.failures = 0 if restorable else self.failures + counts
         self._ended = progress.now
         most = self.policy.tolerable_failures
-        return most is None or self.failures <= most
+        return most is None or not counts or self.failures <= most
 
 
 _ALL = "all streams"

@@ -322,7 +322,8 @@ def test_a_checkpoint_can_be_cancelled(spark: SparkSession, tmp_path: Path) -> N
     chain = Single(spark, tmp_path)
     slow = Slow()
     chain.add()
-    with running(chain.pipeline({"a": slow}), spark) as handle:
+    policy = CheckpointPolicy(tolerable_failures=0)  # what is cancelled has not failed
+    with running(chain.pipeline({"a": slow}), spark, checkpoint_every=policy) as handle:
         slow.inside.wait(60)
 
         def cancel() -> None:

@@ -476,7 +476,8 @@ class Checkpointing:
         self._failed += 1
         self._last_error = error.summary
         _log.warning("%s", error)
-        tolerable = self._ends_anyway or self._schedule.ended(self._progress(), restorable=False)
+        counts = not (self._ends_anyway or self._cancelled.is_set())
+        tolerable = self._schedule.ended(self._progress(), restorable=False, counts=counts)
         self._answer(wanted, error)
         self._tell(self._run.callbacks.on_checkpoint_failed, error)
         if not tolerable:
