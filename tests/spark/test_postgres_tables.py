@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import (
@@ -21,6 +22,7 @@ from holdfast.errors import (
     UnsupportedVersion,
 )
 from holdfast.sinks.base import Setting
+from holdfast.sinks.pgserver import Server
 from holdfast.sinks.pgtable import TableName
 from holdfast.sinks.postgres import PostgresSink
 from pgfixture import GUARDED, server
@@ -258,6 +260,22 @@ def test_arguments_are_checked() -> None:
     assert PostgresSink(dsn, "s." + "t" * 60).name == ("postgres.s." + "t" * 60)[:64]
     with pytest.raises(NotSupported, match="it is not open"):
         PostgresSink(dsn, "t").commit(key(1), {})
+
+
+def test_a_connection_whose_other_end_is_gone_is_given_up(table: Table) -> None:
+    limits = {
+        "keepalives_idle": "30",
+        "keepalives_interval": "10",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "60000",
+    }
+    sink = table.opened()  # through a Unix socket, to which they mean nothing
+    table.epoch(sink, 1, table.rows(1))
+    told = sink._ready.task("orders").address
+    assert limits.items() <= conninfo_to_dict(told.conninfo).items()
+    own = {"keepalives_idle": "5", "tcp_user_timeout": "0"}
+    told = Server("s", "postgresql://h/d?keepalives_idle=5&tcp_user_timeout=0", 1).address
+    assert (limits | own).items() <= conninfo_to_dict(told.conninfo).items()
 
 
 def test_a_stream_that_gained_a_column_still_commits_what_was_staged_before(table: Table) -> None:

@@ -27,7 +27,15 @@ except ImportError as _error:
 __all__ = ["Connection", "Server", "finish_prepared", "psycopg", "sql"]
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 _SHOWN = ("host", "hostaddr", "port", "user", "dbname")
-_DEFAULTS = {"connect_timeout": "10", "fallback_application_name": "holdfast"}
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "fallback_application_name": "holdfast",
+    # A server that is gone without a word is given up after a minute; TCP alone would wait for hours.
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",  # milliseconds
+}
 _RETRY_PAUSE = 0.02
 
 
