@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import pickle
+import re
 import subprocess
 import sys
 from decimal import Decimal
@@ -284,6 +285,66 @@ def test_a_stream_that_gained_a_column_still_commits_what_was_staged_before(tabl
     sink = table.opened(method="staged", schema=f"{SCHEMA}, more int")
     sink.commit(key(1), staged.handle)
     assert table.visible("SELECT n, text, more FROM orders") == [(1, "row 1", None)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "narrow", "cast"),
+    [
+        ("double", 2.5, "integer", "int"),
+        ("timestamp", dt.datetime(2020, 1, 2, 3, 4, 5, tzinfo=dt.UTC), "date", "date"),
+        ("decimal(12,4)", Decimal("1.2345"), "numeric(12,2)", "decimal(12,2)"),
+    ],
+)
+def test_a_type_that_changes_under_a_staged_epoch_changes_no_value(
+    table: Table, kind: str, value: Any, narrow: str, cast: str
+) -> None:
+    def opened(kind: str = kind) -> PostgresSink:
+        return table.opened(method="staged", schema=f"v {kind}")
+
+    sink = opened()
+    ((was,),) = table.read(
+        "format_type(atttypid, atttypmod)", "pg_attribute", "WHERE attrelid = 'orders'::regclass AND attname = 'v'"
+    )
+    df = table.spark.createDataFrame([(value,)], f"v {kind}")
+    staged = sink.prepare(df, key(1))
+    table.run(f"ALTER TABLE orders ALTER v TYPE {narrow}")
+    changed = re.escape(f"column 'v' of the table was {was} when the stream began, and is {narrow} now")
+    with pytest.raises(SinkFailed, match=f"{changed}.*looks at the table anew"):
+        sink.commit(key(1), staged.handle)
+    with pytest.raises(SinkFailed, match=f"copy rows: {changed}"):
+        sink.prepare(df, key(2))
+    with pytest.raises(SchemaMismatch, match="which does not take"):
+        opened()
+    yielding = opened(cast)  # the program gives way, and what was decided before cannot
+    with pytest.raises(SinkFailed, match=re.escape(f"ALTER column 'v' to {was}")):
+        yielding.commit(key(1), staged.handle)
+    assert (table.read("v"), table.ledger()) == ([], [])
+    table.run(f"ALTER TABLE orders ALTER v TYPE {was}")
+    opened().commit(key(1), staged.handle)
+    assert table.read("v") == [(value,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "made", "wider", "value"),
+    [
+        ("int", "integer", "numeric(12,2)", 7),
+        ("decimal(5,2)", "numeric(5,2)", "numeric", Decimal("1.25")),
+        ("string", "varchar(9)", "text", "seven"),
+        ("string", "text", "jsonb", "7"),
+        ("array<int>", "integer[]", "bigint[]", [7]),
+    ],
+)
+def test_a_staged_epoch_goes_into_a_column_that_has_become_wider(
+    table: Table, kind: str, made: str, wider: str, value: Any
+) -> None:
+    table.run(f"CREATE TABLE orders (v {made})")
+    sink = table.opened(method="staged", schema=f"v {kind}")
+    staged = sink.prepare(table.spark.createDataFrame([(value,)], f"v {kind}"), key(1))
+    table.run(f"ALTER TABLE orders ALTER v TYPE {wider} USING v::{wider}")
+    with pytest.raises(SinkFailed, match=r"when the stream began|is of type jsonb"):
+        sink.commit(key(1), staged.handle)
+    table.opened(sink, schema=f"v {kind}").commit(key(1), staged.handle)
+    assert table.read("v") == [(7 if wider == "jsonb" else value,)]
 
 
 def test_an_epoch_with_other_columns_is_refused(table: Table) -> None:
