@@ -263,6 +263,13 @@ def test_arguments_are_checked() -> None:
         PostgresSink(dsn, "t").commit(key(1), {})
 
 
+def test_what_is_written_to_is_named_without_user_and_password() -> None:
+    dsn = f"postgresql://bob:{HIDDEN}@db.example:5433/shop?sslpassword={HIDDEN}"
+    assert PostgresSink(dsn, "s.t").target == 'postgres host=db.example port=5433 dbname=shop "s"."t"'
+    assert PostgresSink("dbname=shop", '"a.b".t').target == 'postgres dbname=shop "a.b"."t"'
+    assert PostgresSink(dsn, "t", share=True).target is None
+
+
 def test_a_connection_whose_other_end_is_gone_is_given_up(table: Table) -> None:
     limits = {
         "keepalives_idle": "30",
@@ -363,6 +370,13 @@ def test_a_table_that_was_dropped_is_not_made_again_in_silence(table: Table) -> 
     assert table.run("SELECT to_regclass('orders')") == [(None,)]
     table.run("DELETE FROM holdfast_epochs")
     assert table.opened(sink).inspect(OWNER, 1).epoch == 0
+
+
+def test_a_table_without_epochs_may_be_dropped_and_made_again(table: Table) -> None:
+    table.opened()
+    table.run("DROP TABLE orders")
+    assert table.opened().inspect(OWNER, 1).epoch == 0
+    assert table.visible() == []
 
 
 @pytest.mark.parametrize("module", ["psycopg", "pyarrow"])

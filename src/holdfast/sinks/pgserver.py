@@ -48,7 +48,9 @@ class Server:
         public = {value for name, value in params.items() if name not in hidden}
         self.sink = sink
         self.lock_timeout = lock_timeout
-        self.shown = " ".join(f"{name}={params[name]}" for name in _SHOWN if name in params and name not in hidden)
+        shown = [name for name in _SHOWN if name in params and name not in hidden]
+        self.shown = " ".join(f"{name}={params[name]}" for name in shown)
+        self.database = " ".join(f"{name}={params[name]}" for name in shown if name != "user")
         # A password that is also the user's name gives nothing away where it is read as a name.
         secrets = tuple(params[name] for name in hidden if params[name] and params[name] not in public)
         self.address = Address(conninfo.make_conninfo("", **(_DEFAULTS | params)), secrets)

@@ -106,6 +106,8 @@ class PostgresSink(Sink):
         self._epoch_column = epoch_column
         self._changelog = changelog
         self._share = share
+        place = f"{self._server.database} {self._table.identifier.as_string(None)}"
+        self.target = None if share else f"postgres {place}"
         self._parts = checked_positive("parts", parts)
         self._told = False
         self._work: Work | None = None
@@ -123,7 +125,7 @@ class PostgresSink(Sink):
     # --- getting ready -----------------------------------------------------------------------------------------------
 
     def open(self, setting: Setting) -> None:
-        """Reach the server, find or make the table and the ledger, check the columns, and choose the method."""
+        """Reach the server, find or make table and ledger, check the columns, choose the method, claim the table."""
         super().open(setting)
         self._work = None
         require_extras()
@@ -139,9 +141,11 @@ class PostgresSink(Sink):
             ledger.create(conn)
             self._refuse_rival(conn, ledger)
             obstacle = next(chain(obstacles(table, columns, effect), self._obstacles(conn, setting)), None)
-        self._prepares = self._method != "staged" and obstacle is None
-        self._explain(setting, effect, obstacle)
-        self._refuse_without_rights(table, effect)
+            self._prepares = self._method != "staged" and obstacle is None
+            self._explain(setting, effect, obstacle)
+            self._refuse_without_rights(table, effect)
+            if ledger.foreign(conn, share=self._share) is None:  # else `inspect` tells whose it is
+                ledger.claim(conn)
         self._work = Work(
             sink=self.name,
             server=self._server,

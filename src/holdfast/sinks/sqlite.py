@@ -5,8 +5,10 @@ in one transaction with `synchronous=FULL`.
 
 Rules:
 - `append` adds rows. A key makes it an upsert: the last version of a row stands. `complete` replaces the whole table.
-- The ledger is the table `holdfast_epochs` in the same database. The last two epochs are kept in it.
-- One stream owns a table, unless all who write to it say `share=True`. A table that is replaced cannot be shared.
+- The ledger is the table `holdfast_epochs` in the same database. The last two epochs are kept in it, or, before the
+  first one, a claim: a row of epoch 0.
+- One stream owns a table, from its first start on, unless all who write to it say `share=True`. A table that is
+  replaced cannot be shared.
 - Types: whole numbers and booleans as INTEGER, float and double as REAL, text as TEXT, binary as BLOB. What SQLite has
   no type for is kept as text that reads back exactly: decimals, dates, timestamps (UTC where they have a zone).
 - Not kept: NaN becomes NULL, because SQLite has none.
@@ -132,8 +134,15 @@ class SqliteSink(Sink):
                     self._refuse_lost_table(connection)
                     self._create_table(connection, columns)
                 self._check_table(connection, columns)
+                self._claim(connection, setting.owner)
                 connection.execute("COMMIT")
             sync_folder(self.path.parent)
+
+    def _claim(self, connection: sqlite3.Connection, owner: Owner) -> None:
+        """Say whose the table is, before the first epoch. Of somebody else's, `inspect` tells."""
+        if self._foreign(connection, owner) is None:
+            values = (owner.pipeline, owner.uid, owner.stream, self._ledger_name, time.time_ns() // 1_000_000)
+            connection.execute(f"INSERT OR IGNORE INTO {LEDGER} VALUES (?, ?, ?, ?, 0, 0, 0, ?)", values)  # noqa: S608
 
     def _columns(self, setting: Setting) -> dict[str, str]:
         """Return the stream's columns with their types here, or refuse one that has none."""
@@ -159,7 +168,8 @@ class SqliteSink(Sink):
 
     def _refuse_lost_table(self, connection: sqlite3.Connection) -> None:
         """Refuse to make a table that the ledger knows: an empty one would pass for one that holds all those epochs."""
-        known = connection.execute(f"SELECT 1 FROM {LEDGER} WHERE target = ?", (self._ledger_name,)).fetchone()  # noqa: S608
+        query = f"SELECT 1 FROM {LEDGER} WHERE target = ? AND epoch > 0"  # noqa: S608 - a constant
+        known = connection.execute(query, (self._ledger_name,)).fetchone()
         if known:
             why = f"it does not exist, and {LEDGER} says that it holds epochs"
             do = f"bring it back, or, to begin with an empty one, delete the rows of {self._ledger_name!r} in {LEDGER}"
@@ -286,14 +296,19 @@ class SqliteSink(Sink):
         with self._failing("be inspected"), self._connected() as connection:
             if not _columns_of(connection, LEDGER):
                 return Standing()
-            others = connection.execute(
-                f"SELECT pipeline, stream, uid FROM {LEDGER} WHERE target = ? AND NOT (uid = ? AND stream = ?)",  # noqa: S608
-                (self._ledger_name, owner.uid, owner.stream),
-            ).fetchall()
-            for pipeline, stream, uid in others:
-                if not self.share or self._replaced() or (pipeline, stream) == (owner.pipeline, owner.stream):
-                    return Standing(foreign=f"stream {stream!r} of pipeline {pipeline!r} with the uid {uid}")
-            return Standing(self._last(connection, owner, timeline))
+            foreign = self._foreign(connection, owner)
+            return Standing(foreign=foreign) if foreign else Standing(self._last(connection, owner, timeline))
+
+    def _foreign(self, connection: sqlite3.Connection, owner: Owner) -> str | None:
+        """Return another owner that must not share the table with this one, in words."""
+        others = connection.execute(
+            f"SELECT pipeline, stream, uid FROM {LEDGER} WHERE target = ? AND NOT (uid = ? AND stream = ?)",  # noqa: S608
+            (self._ledger_name, owner.uid, owner.stream),
+        ).fetchall()
+        for pipeline, stream, uid in others:
+            if not self.share or self._replaced() or (pipeline, stream) == (owner.pipeline, owner.stream):
+                return f"stream {stream!r} of pipeline {pipeline!r} with the uid {uid}"
+        return None
 
     def _last(self, connection: sqlite3.Connection, owner: Owner, timeline: int) -> int:
         found = connection.execute(
