@@ -105,6 +105,7 @@ class SqliteSink(Sink):
         self.share = share
         self.target = None if share else f"sqlite {os.path.realpath(self.path)} {table.lower()}"
         self._staging = Staging(self.path.with_name(self.path.name + SUFFIX) / self.name)
+        self._not_null: set[str] = set()
 
     @property
     def _ledger_name(self) -> str:
@@ -134,6 +135,7 @@ class SqliteSink(Sink):
                     self._refuse_lost_table(connection)
                     self._create_table(connection, columns)
                 self._check_table(connection, columns)
+                self._not_null = _not_null(connection, self.table)
                 self._claim(connection, setting.owner)
                 connection.execute("COMMIT")
             sync_folder(self.path.parent)
@@ -206,10 +208,26 @@ class SqliteSink(Sink):
         with self._failing("prepare"):
             staged = stage(df, key, self._staging, self.setting)
             effect = "replace" if self._replaces else "upsert" if self.key else "append"
+            if staged.rows:
+                self._check_nulls(key)
             if effect == "upsert" and staged.rows:
                 self._check_keys(key)
         handle = staged.handle | {"effect": effect, "key": self.key}  # decided with the epoch, whatever is said later
         return Staged(handle, staged.rows, staged.paths, trace=staged.trace or effect == "replace")
+
+    def _check_nulls(self, key: Key) -> None:
+        """Refuse nulls where the table takes none: after the decision it would be too late."""
+        import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
+
+        for path in _staged_files(self._staging.folder(key)):
+            with pq.ParquetFile(path) as staged:
+                names = [name for name in staged.schema_arrow.names if name.lower() in self._not_null]
+                found = staged.read(columns=names) if names else None
+            nulls = [name for name in names if found is not None and _has_nulls(found[name])]
+            if nulls:
+                why = f"column {', '.join(nulls)} is null or NaN in some rows, and the table says NOT NULL"
+                do = "give every row a value there (coalesce, filter), then run again"
+                raise SinkFailed(sink=self.name, action="take the rows", why=why, do=do)
 
     def _check_keys(self, key: Key) -> None:
         """Refuse keys that are null, or come twice in one epoch: none of those rows is the last."""
@@ -218,7 +236,7 @@ class SqliteSink(Sink):
 
         files = _staged_files(self._staging.folder(key))
         keys = pa.concat_tables([pq.ParquetFile(path).read(columns=self.key) for path in files])
-        nulls = [name for name in self.key if keys[name].null_count]
+        nulls = [name for name in self.key if _has_nulls(keys[name])]
         if nulls:
             raise self._unfit(f"its key {', '.join(nulls)} is null in some rows")
         if keys.group_by(self.key).aggregate([]).num_rows != keys.num_rows:
@@ -348,6 +366,22 @@ def _columns_of(connection: sqlite3.Connection, table: str) -> dict[str, bool]:
     """Return a table's columns, in lower case, and whether each must be given; nothing where there is no table."""
     rows = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
     return {row[1].lower(): bool(row[3]) and row[4] is None for row in rows}
+
+
+def _not_null(connection: sqlite3.Connection, table: str) -> set[str]:
+    """Return the columns, in lower case, that take no NULL; of a row number SQLite makes one up."""
+    rows = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+    primary = [row for row in rows if row[5]]
+    numbers = {row[1] for row in primary if len(primary) == 1 and row[2].upper() == "INTEGER"}
+    return {row[1].lower() for row in rows if row[3] and row[1] not in numbers}
+
+
+def _has_nulls(column: Any) -> bool:
+    """Whether a column of Arrow holds what becomes NULL here."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    return bool(column.null_count or (pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py()))
 
 
 def _unique_keys(connection: sqlite3.Connection, table: str) -> list[set[str]]:
