@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import UnsupportedVersion
 from holdfast.sinks.base import Key, Owner
-from holdfast.sinks.pgnames import closing_gid, owner_digest
+from holdfast.sinks.pgnames import claiming_gid, closed_handle, closing_gid, owner_digest
 from holdfast.sinks.pgserver import Connection, sql
 
 LEDGER = "holdfast_epochs"
@@ -90,7 +90,7 @@ class Ledger:
 
     def claim(self, conn: Connection) -> None:
         """Say whose the table is; the caller keeps others out meanwhile."""
-        gid = sql.Literal(closing_gid(self.digest, _CLAIM))
+        gid = sql.Literal(claiming_gid(self.digest))
         conn.execute(sql.SQL("DELETE FROM {} WHERE gid = {}").format(self.table, gid))
         conn.execute(self._row(_CLAIM, False, gid, sql.Literal(0)))
 
@@ -106,10 +106,16 @@ class Ledger:
         query = sql.SQL("SELECT gid, rows FROM {} WHERE gid = ANY ({})").format(self.table, sql.Literal(gids))
         return dict(conn.execute(query).fetchall())
 
-    def close(self, conn: Connection, key: Key, rows: int) -> None:
+    def handle_of(self, conn: Connection, key: Key) -> str:
+        """Return the digest of the handle with which the epoch was closed; nothing where that is not known."""
+        query = sql.SQL("SELECT gid FROM {} WHERE {} AND closed AND timeline = {} AND epoch = {}")
+        row = conn.execute(query.format(self.table, self._ours, *map(sql.Literal, key.place))).fetchone()
+        return closed_handle(row[0]) if row else ""
+
+    def close(self, conn: Connection, key: Key, rows: int, handle: str) -> None:
         """Say that the table holds the epoch, and forget those before the last one."""
         before = self.last(conn, key.timeline)
-        gid = closing_gid(self.digest, key.place)
+        gid = closing_gid(self.digest, key.place, handle)
         conn.execute(self._row(key.place, True, sql.Literal(gid), sql.Literal(rows)))
         if before is not None:
             conn.execute(

@@ -26,7 +26,17 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BadValue, MissingExtra, NotSupported, SchemaMismatch, SinkFailed
 from holdfast.repository.files import local_path, make_folder, sync_folder
-from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, Standing, refuse_mode
+from holdfast.sinks.base import (
+    Key,
+    Owner,
+    Setting,
+    Sink,
+    Staged,
+    Standing,
+    decided_elsewhere,
+    handle_digest,
+    refuse_mode,
+)
 from holdfast.sinks.rows import default_name
 from holdfast.sinks.stagedfiles import proven, require_seen_by_all, stage
 from holdfast.sinks.staging import SUFFIX, Staging
@@ -63,7 +73,7 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
 _CREATE_LEDGER = f"""
 CREATE TABLE IF NOT EXISTS {LEDGER} (
     pipeline TEXT NOT NULL, uid TEXT NOT NULL, stream TEXT NOT NULL, target TEXT NOT NULL,
-    timeline INTEGER NOT NULL, epoch INTEGER NOT NULL, rows INTEGER NOT NULL, at_ms INTEGER NOT NULL,
+    timeline INTEGER NOT NULL, epoch INTEGER NOT NULL, rows INTEGER NOT NULL, at_ms INTEGER NOT NULL, handle TEXT,
     PRIMARY KEY (uid, stream, target, timeline, epoch)
 )"""
 _OF_OURS = "uid = ? AND stream = ? AND target = ?"
@@ -131,6 +141,8 @@ class SqliteSink(Sink):
             self._staging.make()
             with self._connected() as connection:
                 connection.execute(_CREATE_LEDGER)
+                if "handle" not in _columns_of(connection, LEDGER):  # it was made by an older version
+                    connection.execute(f"ALTER TABLE {LEDGER} ADD COLUMN handle TEXT")
                 if not _columns_of(connection, self.table):
                     self._refuse_lost_table(connection)
                     self._create_table(connection, columns)
@@ -144,7 +156,7 @@ class SqliteSink(Sink):
         """Say whose the table is, before the first epoch. Of somebody else's, `inspect` tells."""
         if self._foreign(connection, owner) is None:
             values = (owner.pipeline, owner.uid, owner.stream, self._ledger_name, time.time_ns() // 1_000_000)
-            connection.execute(f"INSERT OR IGNORE INTO {LEDGER} VALUES (?, ?, ?, ?, 0, 0, 0, ?)", values)  # noqa: S608
+            connection.execute(f"INSERT OR IGNORE INTO {LEDGER} VALUES (?, ?, ?, ?, 0, 0, 0, ?, NULL)", values)  # noqa: S608
 
     def _columns(self, setting: Setting) -> dict[str, str]:
         """Return the stream's columns with their types here, or refuse one that has none."""
@@ -257,11 +269,21 @@ class SqliteSink(Sink):
         """Write rows and ledger in one transaction."""
         if handle["rows"] or handle["effect"] == "replace":
             with self._failing(f"commit epoch {key.epoch}"), self._connected() as connection:
+                self._refuse_other(connection, key, handle)
                 if self._last(connection, key.owner, key.timeline) < key.epoch and not self._later(connection, key):
                     self._write(connection, key, handle)
                     self.setting.reach("committing")
                 connection.execute("COMMIT")
         self._staging.sweep(key)
+
+    def _refuse_other(self, connection: sqlite3.Connection, key: Key, handle: dict[str, Any]) -> None:
+        """Refuse an epoch that stands here by another decision. A ledger of an older version does not tell."""
+        found = connection.execute(
+            f"SELECT handle FROM {LEDGER} WHERE {_OF_OURS} AND timeline = ? AND epoch = ?",  # noqa: S608 - constants
+            (key.owner.uid, key.owner.stream, self._ledger_name, *key.place),
+        ).fetchone()
+        if found and found[0] not in (None, handle_digest(handle)):
+            raise decided_elsewhere(self, key, f"table {self.table} of {self.path}")
 
     def _write(self, connection: sqlite3.Connection, key: Key, handle: dict[str, Any]) -> None:
         if handle["effect"] == "replace":
@@ -279,8 +301,8 @@ class SqliteSink(Sink):
         owner = key.owner
         ours = (owner.uid, owner.stream, self._ledger_name)
         connection.execute(
-            f"INSERT INTO {LEDGER} VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - a constant
-            (owner.pipeline, *ours, key.timeline, key.epoch, handle["rows"], time.time_ns() // 1_000_000),
+            f"INSERT INTO {LEDGER} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - a constant
+            (owner.pipeline, *ours, *key.place, handle["rows"], time.time_ns() // 1_000_000, handle_digest(handle)),
         )
         connection.execute(
             f"DELETE FROM {LEDGER} WHERE {_OF_OURS} AND (timeline < ? OR epoch < ?)",  # noqa: S608 - constants
