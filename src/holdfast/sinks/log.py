@@ -60,6 +60,7 @@ from holdfast.sinks.base import (
     Staged,
     Standing,
     decided_elsewhere,
+    failing,
     handle_digest,
     refuse_mode,
 )
@@ -368,10 +369,8 @@ class LogSink(Sink):
     @contextlib.contextmanager
     def _failing(self, action: str) -> Iterator[None]:
         try:
-            yield
-        except OSError as error:
-            why = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
-            raise SinkFailed(sink=self.name, action=action, why=why) from error
+            with failing(self.name, action):
+                yield
         except (StorageFailed, OutcomeUnknown) as error:
             raise SinkFailed(sink=self.name, action=action, why=error.summary) from error
 

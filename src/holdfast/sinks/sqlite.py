@@ -34,6 +34,7 @@ from holdfast.sinks.base import (
     Staged,
     Standing,
     decided_elsewhere,
+    failing,
     handle_digest,
     refuse_mode,
 )
@@ -64,11 +65,11 @@ _TYPES = {
     "timestamp": "TEXT",
     "timestamp_ntz": "TEXT",
 }
+# by how the names of Arrow's types begin
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "decimal": str,
     "date": lambda value: str(value.isoformat()),
     "timestamp": lambda value: str(value.isoformat(sep=" ", timespec="microseconds")),
-    "timestamp_ntz": lambda value: str(value.isoformat(sep=" ", timespec="microseconds")),
 }
 _CREATE_LEDGER = f"""
 CREATE TABLE IF NOT EXISTS {LEDGER} (
@@ -258,12 +259,11 @@ class SqliteSink(Sink):
         do = "give each key once an epoch and never null (aggregate by it, dropDuplicates, filter), then run again"
         return SinkFailed(sink=self.name, action="take the rows", why=why, do=do)
 
-    def _replaced(self) -> bool:
-        return self._setting is not None and self._replaces
-
     @property
     def _replaces(self) -> bool:
-        return self.setting.output_mode == "complete" and not self.changelog
+        """Whether an epoch takes the place of all rows; not known, and so not said, before `open`."""
+        mode = self._setting.output_mode if self._setting else None
+        return mode == "complete" and not self.changelog
 
     def commit(self, key: Key, handle: dict[str, Any]) -> None:
         """Write rows and ledger in one transaction."""
@@ -346,7 +346,7 @@ class SqliteSink(Sink):
             (self._ledger_name, owner.uid, owner.stream),
         ).fetchall()
         for pipeline, stream, uid in others:
-            if not self.share or self._replaced() or (pipeline, stream) == (owner.pipeline, owner.stream):
+            if not self.share or self._replaces or (pipeline, stream) == (owner.pipeline, owner.stream):
                 return f"stream {stream!r} of pipeline {pipeline!r} with the uid {uid}"
         return None
 
@@ -379,8 +379,9 @@ class SqliteSink(Sink):
     @contextlib.contextmanager
     def _failing(self, action: str) -> Iterator[None]:
         try:
-            yield
-        except (sqlite3.Error, OSError) as error:
+            with failing(self.name, action):
+                yield
+        except sqlite3.Error as error:
             raise SinkFailed(sink=self.name, action=action, why=f"{error} ({self.path})") from error
 
 
@@ -437,9 +438,8 @@ def _rows(folder: Path) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
 def _values(column: Any) -> list[Any]:
     kind = str(column.type)
     values: list[Any] = column.to_pylist()
-    for start, name in (("decimal", "decimal"), ("date", "date"), ("timestamp", "timestamp")):
-        if kind.startswith(start):
-            convert = _AS_TEXT[name]
+    for name, convert in _AS_TEXT.items():
+        if kind.startswith(name):
             return [None if value is None else convert(value) for value in values]
     return values
 
