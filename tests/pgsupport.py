@@ -86,4 +86,6 @@ class Table:
         return len(self.prepared()) + len(self.stages())
 
     def ledger(self) -> list[Any]:
-        return self.visible("SELECT timeline, epoch, closed, rows FROM holdfast_epochs ORDER BY 1, 2, 3, 4")
+        """The epochs that it tells of; a claim is none."""
+        columns = "timeline, epoch, closed, rows"
+        return self.visible(f"SELECT {columns} FROM holdfast_epochs WHERE epoch > 0 ORDER BY 1, 2, 3, 4")  # noqa: S608

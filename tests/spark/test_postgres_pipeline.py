@@ -11,8 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.epoch import POINTS
-from holdfast.errors import BadInput, NotSupported, SchemaMismatch, SinkBehind, SinkFailed, StreamFailed
+from holdfast.errors import BadInput, NotSupported, SchemaMismatch, SinkBehind, SinkFailed, SinkForeign, StreamFailed
 from holdfast.policy import RestartPolicy
+from holdfast.sinks.postgres import PostgresSink
+from holdfast.spark.pipeline import Pipeline
 from holdfast.testing import CrashAt
 from pgfixture import GUARDED, Postgres, server
 from rig import FilesTarget, PostgresTarget, Rig
@@ -203,3 +205,62 @@ def test_a_table_that_is_changed_between_two_epochs_gets_the_right_values_or_non
     run()
     assert rig.visible()[0] == ([2] if "RENAME" in changes[0] else [1, 2])
     assert pg.execute("SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()", database) == [(0,)]
+
+
+@pytest.mark.parametrize("point", ["committed", "decided"])
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_staged_epoch_that_meets_another_type_is_in_doubt_until_the_table_takes_it(
+    refused: bool, point: str, pg: Postgres, spark: SparkSession, tmp_path: Path
+) -> None:
+    """`INSERT` would round what it is given, without a word."""
+    database = pg.fresh_database()
+    table = PostgresTarget(pg.dsn(database), "rows", create=True, method="staged")
+    rig = Rig(spark, tmp_path, [table], lambda df: df.selectExpr("n + 0.5D AS n" if refused else "n", "text"))
+    rig.add(1)
+    rig.add(2)
+    points: list[str] = []
+
+    def reach(reached: str) -> None:
+        points.append(reached)
+        if reached == point and points.count(point) == 1:
+            pg.execute(f"ALTER TABLE rows ALTER n TYPE {'integer' if refused else 'numeric'}", database)
+
+    def run() -> None:
+        rig.run(reach, restart=RestartPolicy.bounded(2, 60))
+
+    if refused:
+        with pytest.raises(StreamFailed) as caught:
+            run()
+        assert isinstance(caught.value.__cause__, SchemaMismatch)
+        assert table.visible() == ([] if point == "decided" else [2])  # what was there is the table's to round
+        pg.execute("ALTER TABLE rows ALTER n TYPE float8", database)
+    run()
+    first = 1.5 if point == "decided" else 2.0
+    assert table.visible() == ([first, 2.5] if refused else [1, 2])
+
+
+def test_a_table_has_one_stream_from_the_first_start_on(pg: Postgres, spark: SparkSession, tmp_path: Path) -> None:
+    """The other one would replace its rows, epoch by epoch."""
+    dsn = pg.dsn(pg.fresh_database())
+    rig = Rig(spark, tmp_path, [PostgresTarget(dsn, "rows", create=True)])
+    rig.add(1)
+    pipeline = rig.pipeline()
+
+    def add(table: str) -> None:
+        totals = lambda session: rig.build(session).groupBy("text").count()  # noqa: E731
+        sink = PostgresSink(dsn, table, create=True, name="totals")
+        pipeline.stream(totals, name="totals", sinks=sink, output_mode="complete")
+
+    with pytest.raises(BadInput, match="stream 'rows' writes there already"):
+        add("rows")
+    pg.execute('CREATE TABLE rows (n bigint, text text, "count" bigint)', dsn.rpartition("=")[2])
+    add("public.rows")  # the same by another name
+    with pytest.raises(SinkForeign, match="of this pipeline"):
+        pipeline.run(spark, available_now=True)
+    later = Pipeline("later", tmp_path / "root")
+    later.stream(rig.build, name="rows", sinks=PostgresSink(dsn, "rows"))
+    with pytest.raises(SinkForeign, match="stream 'rows' of pipeline 'torment'"):
+        later.run(spark, available_now=True)
+    assert rig.visible() == [[]]
+    rig.run()
+    assert rig.visible() == [[1]]

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import BadValue, HoldfastError, NotSupported, SinkFailed, SinkForeign, StagedGone
 from holdfast.sinks import pgcopy
-from holdfast.sinks.base import Owner, Setting, Sink
+from holdfast.sinks.base import Owner, Setting, Sink, Standing
 from holdfast.sinks.pgcopy import PART_COLUMN, into_prepared, into_stage
 from holdfast.sinks.pgnames import Mark
 from holdfast.sinks.postgres import PostgresSink
@@ -588,6 +588,36 @@ def test_owners_share_a_table_if_all_say_so_and_none_replaces_it(table: Table) -
         table.opened(owner=Owner("shop", "uid-1", "totals"), mode="complete")
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_table_is_its_owners_from_the_first_open_on(table: Table, method: str) -> None:
+    sink = table.opened(method=method)
+    other = Owner("bakery", "uid-3", "bread")
+    ours = "stream 'orders' of pipeline 'shop' with the uid uid-1"
+    for epoch in (0, 1, 2, 3):
+        if epoch:
+            table.epoch(sink, epoch, table.rows(epoch))
+        assert table.opened(owner=other).inspect(other, 1).foreign == ours
+        assert table.opened(owner=other, mode="complete", share=True).inspect(other, 1).foreign == ours
+        assert table.opened(method=method).inspect(OWNER, 1) == Standing(epoch)  # who was refused has claimed nothing
+    assert table.visible("SELECT count(*) FROM holdfast_epochs WHERE epoch = 0") == [1]
+
+
+def test_a_sink_that_cannot_be_opened_claims_nothing(table: Table) -> None:
+    table.run("CREATE TABLE orders (n bigint UNIQUE, text text)")
+    with pytest.raises(NotSupported, match="unique"):
+        table.opened(method="prepared")
+    other = Owner("bakery", "uid-3", "bread")
+    assert table.opened(owner=other).inspect(other, 1) == Standing()
+
+
+def test_a_claim_follows_what_the_sink_does_to_the_table(table: Table) -> None:
+    other = Owner("bakery", "uid-3", "bread")
+    table.opened(mode="complete", share=True)
+    assert table.opened(owner=other, share=True).inspect(other, 1).foreign is not None
+    table.opened(mode="complete", changelog=True, share=True)
+    assert table.opened(owner=other, share=True).inspect(other, 1).foreign is None
+
+
 def test_two_sinks_of_one_stream_may_append_to_one_table(table: Table) -> None:
     for name in ("one", "two"):
         sink = table.opened(name=name, share=True)
@@ -610,6 +640,7 @@ def test_many_may_open_at_the_same_moment(table: Table) -> None:
     for thread in threads:
         thread.join()
     assert (failures, table.visible(), table.ledger()) == ([], [], [])
+    assert len(table.visible("SELECT sink FROM holdfast_epochs")) == 1
 
 
 def test_nothing_of_others_is_swept(table: Table) -> None:

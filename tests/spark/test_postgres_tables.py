@@ -3,12 +3,14 @@
 import datetime as dt
 import json
 import pickle
+import re
 import subprocess
 import sys
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import (
@@ -21,6 +23,7 @@ from holdfast.errors import (
     UnsupportedVersion,
 )
 from holdfast.sinks.base import Setting
+from holdfast.sinks.pgserver import Server
 from holdfast.sinks.pgtable import TableName
 from holdfast.sinks.postgres import PostgresSink
 from pgfixture import GUARDED, server
@@ -260,12 +263,95 @@ def test_arguments_are_checked() -> None:
         PostgresSink(dsn, "t").commit(key(1), {})
 
 
+def test_what_is_written_to_is_named_without_user_and_password() -> None:
+    dsn = f"postgresql://bob:{HIDDEN}@db.example:5433/shop?sslpassword={HIDDEN}"
+    assert PostgresSink(dsn, "s.t").target == 'postgres host=db.example port=5433 dbname=shop "s"."t"'
+    assert PostgresSink("dbname=shop", '"a.b".t').target == 'postgres dbname=shop "a.b"."t"'
+    assert PostgresSink(dsn, "t", share=True).target is None
+
+
+def test_a_connection_whose_other_end_is_gone_is_given_up(table: Table) -> None:
+    limits = {
+        "keepalives_idle": "30",
+        "keepalives_interval": "10",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "60000",
+    }
+    sink = table.opened()  # through a Unix socket, to which they mean nothing
+    table.epoch(sink, 1, table.rows(1))
+    told = sink._ready.task("orders").address
+    assert limits.items() <= conninfo_to_dict(told.conninfo).items()
+    own = {"keepalives_idle": "5", "tcp_user_timeout": "0"}
+    told = Server("s", "postgresql://h/d?keepalives_idle=5&tcp_user_timeout=0", 1).address
+    assert (limits | own).items() <= conninfo_to_dict(told.conninfo).items()
+
+
 def test_a_stream_that_gained_a_column_still_commits_what_was_staged_before(table: Table) -> None:
     staged = table.opened(method="staged").prepare(table.rows(1), key(1))
     table.run("ALTER TABLE orders ADD more int")
     sink = table.opened(method="staged", schema=f"{SCHEMA}, more int")
     sink.commit(key(1), staged.handle)
     assert table.visible("SELECT n, text, more FROM orders") == [(1, "row 1", None)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "narrow", "cast"),
+    [
+        ("double", 2.5, "integer", "int"),
+        ("timestamp", dt.datetime(2020, 1, 2, 3, 4, 5, tzinfo=dt.UTC), "date", "date"),
+        ("decimal(12,4)", Decimal("1.2345"), "numeric(12,2)", "decimal(12,2)"),
+    ],
+)
+def test_a_type_that_changes_under_a_staged_epoch_changes_no_value(
+    table: Table, kind: str, value: Any, narrow: str, cast: str
+) -> None:
+    def opened(kind: str = kind) -> PostgresSink:
+        return table.opened(method="staged", schema=f"v {kind}")
+
+    sink = opened()
+    ((was,),) = table.read(
+        "format_type(atttypid, atttypmod)", "pg_attribute", "WHERE attrelid = 'orders'::regclass AND attname = 'v'"
+    )
+    df = table.spark.createDataFrame([(value,)], f"v {kind}")
+    staged = sink.prepare(df, key(1))
+    table.run(f"ALTER TABLE orders ALTER v TYPE {narrow}")
+    changed = re.escape(f"column 'v' of the table was {was} when the stream began, and is {narrow} now")
+    with pytest.raises(SinkFailed, match=f"{changed}.*looks at the table anew"):
+        sink.commit(key(1), staged.handle)
+    with pytest.raises(SinkFailed, match=f"copy rows: {changed}"):
+        sink.prepare(df, key(2))
+    with pytest.raises(SchemaMismatch, match="which does not take"):
+        opened()
+    yielding = opened(cast)  # the program gives way, and what was decided before cannot
+    with pytest.raises(SinkFailed, match=re.escape(f"ALTER column 'v' to {was}")):
+        yielding.commit(key(1), staged.handle)
+    assert (table.read("v"), table.ledger()) == ([], [])
+    table.run(f"ALTER TABLE orders ALTER v TYPE {was}")
+    opened().commit(key(1), staged.handle)
+    assert table.read("v") == [(value,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "made", "wider", "value"),
+    [
+        ("int", "integer", "numeric(12,2)", 7),
+        ("decimal(5,2)", "numeric(5,2)", "numeric", Decimal("1.25")),
+        ("string", "varchar(9)", "text", "seven"),
+        ("string", "text", "jsonb", "7"),
+        ("array<int>", "integer[]", "bigint[]", [7]),
+    ],
+)
+def test_a_staged_epoch_goes_into_a_column_that_has_become_wider(
+    table: Table, kind: str, made: str, wider: str, value: Any
+) -> None:
+    table.run(f"CREATE TABLE orders (v {made})")
+    sink = table.opened(method="staged", schema=f"v {kind}")
+    staged = sink.prepare(table.spark.createDataFrame([(value,)], f"v {kind}"), key(1))
+    table.run(f"ALTER TABLE orders ALTER v TYPE {wider} USING v::{wider}")
+    with pytest.raises(SinkFailed, match=r"when the stream began|is of type jsonb"):
+        sink.commit(key(1), staged.handle)
+    table.opened(sink, schema=f"v {kind}").commit(key(1), staged.handle)
+    assert table.read("v") == [(7 if wider == "jsonb" else value,)]
 
 
 def test_an_epoch_with_other_columns_is_refused(table: Table) -> None:
@@ -284,6 +370,13 @@ def test_a_table_that_was_dropped_is_not_made_again_in_silence(table: Table) -> 
     assert table.run("SELECT to_regclass('orders')") == [(None,)]
     table.run("DELETE FROM holdfast_epochs")
     assert table.opened(sink).inspect(OWNER, 1).epoch == 0
+
+
+def test_a_table_without_epochs_may_be_dropped_and_made_again(table: Table) -> None:
+    table.opened()
+    table.run("DROP TABLE orders")
+    assert table.opened().inspect(OWNER, 1).epoch == 0
+    assert table.visible() == []
 
 
 @pytest.mark.parametrize("module", ["psycopg", "pyarrow"])

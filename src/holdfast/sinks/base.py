@@ -25,15 +25,19 @@ Not promised to a sink: that `prepare` is followed by `commit` or `abort` in thi
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from holdfast.checked import checked_name
 from holdfast.epoch import Attempt, Reach, unwatched
-from holdfast.errors import BadValue, NotSupported
+from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkForeign
 from holdfast.seal import plain
 
 if TYPE_CHECKING:
@@ -193,6 +197,31 @@ def checked_staged(sink: Sink, staged: object) -> Staged:
         do = "keep to dicts with text for keys, lists, text, numbers, booleans and None"
         raise BadValue(what=f"handle of sink {sink.name!r}", value=staged.handle, why=why, do=do)
     return staged
+
+
+def system_words(error: OSError) -> str:
+    """Return what the operating system says, and of which file."""
+    return f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+
+
+@contextlib.contextmanager
+def failing(sink: str, action: str) -> Iterator[None]:
+    """Turn the operating system's errors into the sink's."""
+    try:
+        yield
+    except OSError as error:
+        raise SinkFailed(sink=sink, action=action, why=system_words(error)) from error
+
+
+def handle_digest(handle: Mapping[str, Any]) -> str:
+    """Return what tells the handles of one epoch apart: a ledger keeps it."""
+    return hashlib.sha256(msgspec.json.encode(handle, order="sorted")).hexdigest()[:16]
+
+
+def decided_elsewhere(sink: Sink, key: Key, place: str) -> SinkForeign:
+    """Return the error for an epoch that the sink holds by another decision: two copies of one repository are run."""
+    owner = "another copy of this repository, which has decided it too"
+    return SinkForeign(sink=sink.name, place=f"epoch {key.epoch} in {place}", owner=owner)
 
 
 def checked_standing(sink: Sink, standing: object) -> Standing:

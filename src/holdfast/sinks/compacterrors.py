@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.errors import HoldfastError, SinkFailed
+from holdfast.sinks.base import system_words
 from holdfast.spark.brief import brief
 
 
@@ -22,8 +23,7 @@ def of_system(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
-        raise failed(root, why) from error
+        raise failed(root, system_words(error)) from error
 
 
 @contextlib.contextmanager

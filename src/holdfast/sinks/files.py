@@ -27,10 +27,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkForeign, StagedGone, StreamChanged
+from holdfast.errors import BadValue, NotSupported, SinkForeign, StagedGone, StreamChanged
 from holdfast.repository.files import local_path, make_folder, sync_folder
 from holdfast.seal import digest_of
-from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, Standing, refuse_mode
+from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, Standing, failing, refuse_mode
 from holdfast.sinks.epochfolders import (
     EPOCH_COLUMN,
     EPOCH_FOLDER,
@@ -291,24 +291,8 @@ class FileSink(Sink):
         """Keep a compaction from swapping the folder. Between machines, where locks hold nobody, it needs the lease."""
         return contextlib.nullcontext() if self.setting.shared else self._gate.passing()
 
-    def _failing(self, action: str) -> _Failing:
-        return _Failing(self.name, action)
-
-
-class _Failing:
-    """Turns the operating system's errors into the sink's."""
-
-    def __init__(self, sink: str, action: str) -> None:
-        self._sink = sink
-        self._action = action
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            why = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
-            raise SinkFailed(sink=self._sink, action=self._action, why=why) from error
+    def _failing(self, action: str) -> contextlib.AbstractContextManager[None]:
+        return failing(self.name, action)
 
 
 def _refuse_stores(path: str | os.PathLike[str]) -> str | os.PathLike[str]:

@@ -5,7 +5,8 @@ as segments and makes them count by one record of the index.
 
 Rules:
 - Sequences are given by `commit`, not by `prepare`: an attempt that was aborted leaves no hole.
-- The index is the ledger: each append of a sink carries its key, `<uid>/<stream>/t<timeline>-<epoch in ten digits>`.
+- The index is the ledger: each append of a sink carries its key, `<uid>/<stream>/t<timeline>-<epoch in ten digits>`,
+  and behind that, since a later version, `/` and a digest of the handle.
 - The log has one owner, written at `owner.key` in its folder.
 - The writer's place is taken for each commit alone: a driver that was paused does not keep the next one out.
 - An event's payload is a struct of all columns of the stream, under their own names.
@@ -51,7 +52,18 @@ from holdfast.region import KIND_MAX, checked_kind_part
 from holdfast.repository.files import local_path, replace_durably
 from holdfast.seal import Record, digest_of
 from holdfast.segment import schema_of
-from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, Standing, refuse_mode
+from holdfast.sinks.base import (
+    Key,
+    Owner,
+    Setting,
+    Sink,
+    Staged,
+    Standing,
+    decided_elsewhere,
+    failing,
+    handle_digest,
+    refuse_mode,
+)
 from holdfast.sinks.logtypes import arrow_of
 from holdfast.sinks.owners import claim, owner_of
 from holdfast.sinks.rows import default_name, quoted
@@ -65,7 +77,7 @@ if TYPE_CHECKING:
 SEGMENTS_FILE = "_segments.key"
 DEFAULT_SCOPE = "default"
 _SHAPE = "an event log"
-_KEY = re.compile(r"(?P<uid>[^/]+)/(?P<stream>[^/]+)/t(?P<t>\d+)-(?P<e>\d{10})")
+_KEY = re.compile(r"(?P<uid>[^/]+)/(?P<stream>[^/]+)/t(?P<t>\d+)-(?P<e>\d{10})(/(?P<h>[0-9a-f]{16}))?")
 _NO_TEXT = ("array", "map", "struct", "binary", "variant", "void")
 _WHOLE = ("byte", "short", "integer", "long")
 _LOCK_WAIT_S = 10.0
@@ -125,7 +137,7 @@ class LogSink(Sink):
         self._staging = Staging(self.path.with_name(self.path.name + SUFFIX))
         self._log: EventLog | None = None
         self._taken = 0  # the records of that log whose keys were looked at
-        self._held: dict[int, int] = {}  # timeline -> the last epoch of this owner's in it
+        self._held: dict[int, tuple[int, str]] = {}  # by timeline: this owner's last epoch, and its handle's digest
         self._mutex = threading.Lock()  # of the three above: who looks at a pipeline asks from a thread of his own
         self._hashed: str | None = None  # the record whose digests this object has computed itself
 
@@ -254,11 +266,11 @@ class LogSink(Sink):
         """
         if handle["rows"]:
             with self._failing(f"commit epoch {key.epoch}"):
-                if not self._holds(key):  # 1
+                if not self._holds(key, handle):  # 1
                     with self._writing() as writer:  # 2
-                        if not self._holds(key):
+                        if not self._holds(key, handle):
                             segments = self._proven(key, handle)  # 3
-                            writer.adopt(segments, _key(key), self.setting.reach)  # 4
+                            writer.adopt(segments, _key(key, handle), self.setting.reach)  # 4
         self._staging.sweep(key)
 
     def _proven(self, key: Key, handle: dict[str, Any]) -> list[StagedSegment]:
@@ -311,7 +323,7 @@ class LogSink(Sink):
             if not found.is_of(owner):
                 return Standing(foreign=found.words)
             try:
-                return Standing(self._places(owner).get(timeline, 0))
+                return Standing(self._places(owner).get(timeline, (0, ""))[0])
             except LogMissing:
                 return Standing()
 
@@ -329,12 +341,18 @@ class LogSink(Sink):
             self._log = None
             self._held = {}
 
-    def _holds(self, key: Key) -> bool:
-        """Whether the log holds this epoch or a later one; then this one is done, or of a timeline that was left."""
-        return max(self._places(key.owner).items(), default=(0, 0)) >= key.place
+    def _holds(self, key: Key, handle: dict[str, Any]) -> bool:
+        """Whether the log holds this epoch or a later one; then this one is done, or of a timeline that was left.
 
-    def _places(self, owner: Owner) -> dict[int, int]:
-        """Return the last epoch of each timeline, after a look at what is new in the index."""
+        One that it holds by another decision is refused. Older versions did not write down by which.
+        """
+        timeline, (epoch, found) = max(self._places(key.owner).items(), default=(0, (0, "")))
+        if (timeline, epoch) == key.place and found not in ("", handle_digest(handle)):
+            raise decided_elsewhere(self, key, str(self.path))
+        return (timeline, epoch) >= key.place
+
+    def _places(self, owner: Owner) -> dict[int, tuple[int, str]]:
+        """Return the last epoch of each timeline and its handle's digest, after a look at what is new in the index."""
         with self._mutex:
             self._take_in(self._log or EventLog.open(self.path), owner)
             return dict(self._held)
@@ -346,16 +364,14 @@ class LogSink(Sink):
             match = _KEY.fullmatch(key)
             if match and (match["uid"], match["stream"]) == (owner.uid, owner.stream):
                 timeline, epoch = int(match["t"]), int(match["e"])
-                self._held[timeline] = max(epoch, self._held.get(timeline, 0))
+                self._held[timeline] = max((epoch, match["h"] or ""), self._held.get(timeline, (0, "")))
         self._log, self._taken = log, log.records
 
     @contextlib.contextmanager
     def _failing(self, action: str) -> Iterator[None]:
         try:
-            yield
-        except OSError as error:
-            why = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
-            raise SinkFailed(sink=self.name, action=action, why=why) from error
+            with failing(self.name, action):
+                yield
         except (StorageFailed, OutcomeUnknown) as error:
             raise SinkFailed(sink=self.name, action=action, why=error.summary) from error
 
@@ -407,8 +423,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(reader, "sha256").hexdigest()
 
 
-def _key(key: Key) -> str:
-    return f"{key.owner.uid}/{key.owner.stream}/t{key.timeline}-{key.epoch:010}"
+def _key(key: Key, handle: dict[str, Any]) -> str:
+    return f"{key.owner.uid}/{key.owner.stream}/t{key.timeline}-{key.epoch:010}/{handle_digest(handle)}"
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -21,7 +21,7 @@ more tables there are. So a Python worker keeps what was read (`_server`), and m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
@@ -168,12 +168,17 @@ def _require_types(connection: Any, task: Task) -> None:
         stream, _ = statement.execute_query()
         found = pa.RecordBatchReader.from_stream(stream).read_all()
     names, types = (column.to_pylist() for column in found.columns)
-    now = dict(zip(names, types, strict=True))
-    for name, before in task.types:
-        if now.get(name) != before:
-            _server.cache_clear()
-            why = f"column {name!r} of the table was {before} when the stream began, and is {now.get(name)} now"
-            raise copy_failed(task.sink, why)
+    if why := changed_type(task.types, dict(zip(names, types, strict=True))):
+        _server.cache_clear()
+        raise copy_failed(task.sink, why)
+
+
+def changed_type(before: Iterable[tuple[str, str]], now: Mapping[str, str]) -> str | None:
+    """Say which column has another type than when the sink was opened."""
+    for name, was in before:
+        if now.get(name) != was:
+            return f"column {name!r} of the table was {was} when the stream began, and is {now.get(name)} now"
+    return None
 
 
 def _execute(connection: Any, statement: str, *values: Any) -> None:

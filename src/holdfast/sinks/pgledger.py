@@ -1,11 +1,13 @@
 """The ledger: which epochs a table holds, kept beside it in the same database and written with the rows.
 
-It is the table `holdfast_epochs` in the schema of the target. Two kinds of rows:
+It is the table `holdfast_epochs` in the schema of the target. Three kinds of rows:
 
 - one a part, `closed` false, written inside the prepared transaction that holds the part's rows. A prepared transaction
   that is gone was committed if its row is here, and only then.
 - one an epoch, `closed` true, written in the transaction that moves the rows, or after all parts are committed. Only
   this row says that the table holds the epoch: its writers know all parts, and a part knows only itself.
+- one an owner, `closed` false, of epoch 0 in timeline 0: its claim, written when the sink is opened. It stays, so that
+  nobody else takes the table before the first epoch is committed, or after a first start that failed.
 
 Rows are kept for the last two epochs of a timeline. `replaces` says that the owner takes the whole table for its own.
 """
@@ -16,11 +18,12 @@ from dataclasses import dataclass
 
 from holdfast.errors import UnsupportedVersion
 from holdfast.sinks.base import Key, Owner
-from holdfast.sinks.pgnames import closing_gid, owner_digest
+from holdfast.sinks.pgnames import claiming_gid, closed_handle, closing_gid, owner_digest
 from holdfast.sinks.pgserver import Connection, sql
 
 LEDGER = "holdfast_epochs"
 _VERSION = 1
+_CLAIM = (0, 0)  # timeline and epoch of the row that only says whose the table is
 _COMMENT = "Holdfast's ledger: which epochs the tables of this schema hold; version "
 _CREATE = """
 CREATE TABLE {ledger} (
@@ -43,7 +46,9 @@ CREATE TABLE {ledger} (
 def is_known(conn: Connection, schema: str, target: str) -> bool:
     """Whether a ledger tells of epochs in a table, of whichever owner."""
     ledger = Ledger(schema, target, Owner("", "", ""), "", replaces=False)
-    query = sql.SQL("SELECT 1 FROM {} WHERE target = {} LIMIT 1").format(ledger.table, sql.Literal(target))
+    query = sql.SQL("SELECT 1 FROM {} WHERE target = {} AND epoch > 0 LIMIT 1").format(
+        ledger.table, sql.Literal(target)
+    )
     return ledger.exists(conn) and conn.execute(query).fetchone() is not None
 
 
@@ -83,6 +88,12 @@ class Ledger:
             conn.execute(sql.SQL(_CREATE).format(ledger=self.table))
             conn.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(self.table, sql.Literal(f"{_COMMENT}{_VERSION}")))
 
+    def claim(self, conn: Connection) -> None:
+        """Say whose the table is; the caller keeps others out meanwhile."""
+        gid = sql.Literal(claiming_gid(self.digest))
+        conn.execute(sql.SQL("DELETE FROM {} WHERE gid = {}").format(self.table, gid))
+        conn.execute(self._row(_CLAIM, False, gid, sql.Literal(0)))
+
     def last(self, conn: Connection, timeline: int | None = None) -> tuple[int, int] | None:
         """Return the last whole epoch, of one timeline or of all."""
         query = sql.SQL("SELECT timeline, epoch FROM {} WHERE {} AND closed{} ORDER BY 1 DESC, 2 DESC LIMIT 1")
@@ -95,11 +106,17 @@ class Ledger:
         query = sql.SQL("SELECT gid, rows FROM {} WHERE gid = ANY ({})").format(self.table, sql.Literal(gids))
         return dict(conn.execute(query).fetchall())
 
-    def close(self, conn: Connection, key: Key, rows: int) -> None:
+    def handle_of(self, conn: Connection, key: Key) -> str:
+        """Return the digest of the handle with which the epoch was closed; nothing where that is not known."""
+        query = sql.SQL("SELECT gid FROM {} WHERE {} AND closed AND timeline = {} AND epoch = {}")
+        row = conn.execute(query.format(self.table, self._ours, *map(sql.Literal, key.place))).fetchone()
+        return closed_handle(row[0]) if row else ""
+
+    def close(self, conn: Connection, key: Key, rows: int, handle: str) -> None:
         """Say that the table holds the epoch, and forget those before the last one."""
         before = self.last(conn, key.timeline)
-        gid = closing_gid(self.digest, key.place)
-        conn.execute(self._row(key, True, sql.Literal(gid), sql.Literal(rows)))
+        gid = closing_gid(self.digest, key.place, handle)
+        conn.execute(self._row(key.place, True, sql.Literal(gid), sql.Literal(rows)))
         if before is not None:
             conn.execute(
                 sql.SQL("DELETE FROM {} WHERE {} AND timeline = {} AND epoch < {}").format(
@@ -109,7 +126,7 @@ class Ledger:
 
     def part_statement(self, key: Key) -> str:
         """Return the SQL with which an executor writes its part's row; its arguments are gid and rows."""
-        return self._row(key, False, sql.SQL("$1"), sql.SQL("$2")).as_string(None)
+        return self._row(key.place, False, sql.SQL("$1"), sql.SQL("$2")).as_string(None)
 
     def foreign(self, conn: Connection, *, share: bool) -> str | None:
         """Return another owner that must not share the table with this one, in words.
@@ -139,15 +156,15 @@ class Ledger:
         row = conn.execute(query.format(self.table, *map(sql.Literal, values))).fetchone()
         return f"sink {row[1]!r} of stream {row[0]!r}" if row else None
 
-    def _row(self, key: Key, closed: bool, gid: sql.Composable, rows: sql.Composable) -> sql.Composed:
+    def _row(self, place: tuple[int, int], closed: bool, gid: sql.Composable, rows: sql.Composable) -> sql.Composed:
         values: dict[str, object] = {
             "pipeline": self.owner.pipeline,
             "uid": self.owner.uid,
             "stream": self.owner.stream,
             "sink": self.sink,
             "target": self.target,
-            "timeline": key.timeline,
-            "epoch": key.epoch,
+            "timeline": place[0],
+            "epoch": place[1],
             "closed": closed,
             "replaces": self.replaces,
         }

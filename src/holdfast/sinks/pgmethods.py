@@ -22,13 +22,23 @@ import msgspec
 from holdfast.epoch import Reach
 from holdfast.errors import BadValue, SchemaMismatch, SinkFailed, StagedGone
 from holdfast.sinks.base import Key
-from holdfast.sinks.pgcopy import COPYING, PART_COLUMN, RESULT, Copier, Task, copy_failed, into_prepared, into_stage
+from holdfast.sinks.pgcopy import (
+    COPYING,
+    PART_COLUMN,
+    RESULT,
+    Copier,
+    Task,
+    changed_type,
+    copy_failed,
+    into_prepared,
+    into_stage,
+)
 from holdfast.sinks.pgledger import Ledger
 from holdfast.sinks.pgnames import Mark
 from holdfast.sinks.pgserver import Connection, Server, finish_prepared, sql
 from holdfast.sinks.pgsweep import prepared_gids
 from holdfast.sinks.pgtable import Effect, Table, TableName, find_table
-from holdfast.sinks.pgtypes import Fit, StreamColumn, fit
+from holdfast.sinks.pgtypes import Fit, StreamColumn, fit, staged_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -96,10 +106,21 @@ class Work:
     def direct_task(self, epoch: int) -> Task:
         """Return the same for the user's own table, with the types that it must still have."""
         constants = ((self.epoch_column, epoch),) if self.epoch_column else ()
-        written = {column.name for column in self.columns} | {name for name, _ in constants}
-        types = tuple((column.name, column.type) for column in self.table.columns if column.name in written)
-        query = sql.SQL(_TYPES).format(sql.Literal(self.table.target)).as_string(None)
+        types = self._types([column.name for column in self.columns])
+        query = self._types_query.as_string(None)
         return replace(self.task(self.table.name), constants=constants, types=types, types_query=query)
+
+    def changed_type(self, conn: Connection, names: Sequence[str]) -> str | None:
+        """Say which of these columns of the table, or the epoch's, has another type than when the sink was opened."""
+        return changed_type(self._types(names), dict(conn.execute(self._types_query).fetchall()))
+
+    def _types(self, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        written = {*names, self.epoch_column}
+        return tuple((column.name, column.type) for column in self.table.columns if column.name in written)
+
+    @property
+    def _types_query(self) -> sql.Composed:
+        return sql.SQL(_TYPES).format(sql.Literal(self.table.target))
 
     def run(self, df: DataFrame, copier: Copier) -> list[tuple[str, int]]:
         """Copy the rows: the one action on the DataFrame. Return what the tasks tell of their parts.
@@ -164,6 +185,9 @@ def prepare_stage(work: Work, df: DataFrame, key: Key) -> StagedHandle:
     """Copy the rows into a table of this attempt, and find out now what commit could not take."""
     mark = Mark.of(work.ledger.digest, key)
     with work.server.transaction("make a staging table") as conn:
+        why = work.changed_type(conn, [column.name for column in work.columns])
+        if why:
+            raise copy_failed(work.sink, why)
         conn.execute(_stage_definition(work, mark.table))
     told = work.run(df, into_stage(work.task(mark.table)))
     parts, rows = sorted(int(part) for part, _ in told), sum(rows for _, rows in told)
@@ -180,13 +204,15 @@ def prepare_stage(work: Work, df: DataFrame, key: Key) -> StagedHandle:
 def commit_stage(work: Work, conn: Connection, key: Key, handle: StagedHandle) -> None:
     """Move the rows, in the transaction of `conn`, which also closes the epoch in the ledger.
 
-    The columns are those that the staging table has: the stream's may have changed since.
+    The columns are those that the staging table has: the stream's may have changed since. INSERT rounds and cuts in
+    silence, so the table's types are compared after it: from there on they are locked.
     """
     work = replace(work, effect=handle.effect, key=tuple(handle.key))
     stage = find_table(conn, TableName(work.table.schema, handle.table))
     if stage is None:
         raise StagedGone(sink=work.sink, epoch=key.epoch)
     names = [column.name for column in stage.columns if column.name != PART_COLUMN]
+    _refuse_narrowing(work, stage, names)
     if work.effect is Effect.REPLACE:
         # Not TRUNCATE: whoever reads meanwhile would find the table empty.
         conn.execute(sql.SQL("DELETE FROM {}").format(work.table.identifier))
@@ -211,7 +237,23 @@ def commit_stage(work: Work, conn: Connection, key: Key, handle: StagedHandle) -
         ).fetchone()
         moved = row[0] if row else 0
     check_rows(work, moved, handle.rows)
+    if why := work.changed_type(conn, names):
+        do = "run again: the restart looks at the table anew, and converts the epoch or says what it cannot take"
+        raise SinkFailed(sink=work.sink, action="commit", why=why, do=do)
     work.reach("committing")
+
+
+def _refuse_narrowing(work: Work, stage: Table, names: Sequence[str]) -> None:
+    """Refuse to change values that are decided: table and stream may both have narrower types by now."""
+    for name in names:
+        wanted, has = work.table.column(name), stage.column(name)
+        if wanted and has and fit(staged_column(has), wanted) is Fit.NONE:
+            raise SinkFailed(
+                sink=work.sink,
+                action="commit",
+                why=f"the epoch was staged with column {name!r} as {has.type}, and the table's is {wanted.type} now",
+                do=f"ALTER column {name!r} to {has.type}, let this epoch be committed, and change both sides then",
+            )
 
 
 def _stage_definition(work: Work, name: str) -> sql.Composed:

@@ -3,7 +3,8 @@
 - A staging table: `holdfast_stage_<owner>_<timeline>_<epoch>_<attempt>_<lease>`, at most 63 bytes.
 - A prepared transaction: `holdfast:<owner>:<timeline>:<epoch>:<attempt>:<lease>:<nonce>`, below 200 bytes. The nonce is
   one task attempt's: a retried task never meets the transaction of its forerunner.
-- The ledger row that closes an epoch: `holdfast:<owner>:<timeline>:<epoch>`.
+- The ledger row that closes an epoch: `holdfast:<owner>:<timeline>:<epoch>:<digest of the handle>`; without the digest
+  where an older version wrote it. Without it too, at 0:0, an owner's claim.
 
 `<owner>` is a digest of pipeline uid, stream, sink and table, so names cannot be forged into one another by characters
 that separate their parts, and whatever is found under it is ours to clear.
@@ -50,9 +51,19 @@ def gid_prefix(owner: str) -> str:
     return f"holdfast:{owner}:"
 
 
-def closing_gid(owner: str, place: tuple[int, int]) -> str:
+def closing_gid(owner: str, place: tuple[int, int], handle: str) -> str:
     """Return the ledger's key of a whole epoch."""
-    return f"{gid_prefix(owner)}{place[0]}:{place[1]}"
+    return f"{gid_prefix(owner)}{place[0]}:{place[1]}:{handle}"
+
+
+def claiming_gid(owner: str) -> str:
+    """Return the ledger's key of an owner's claim."""
+    return f"{gid_prefix(owner)}0:0"
+
+
+def closed_handle(gid: str) -> str:
+    """Return the digest of the handle with which an epoch was closed, or nothing: older versions did not tell."""
+    return "".join(gid.split(":", 4)[4:])
 
 
 @dataclass(frozen=True, slots=True)

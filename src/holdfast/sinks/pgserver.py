@@ -27,7 +27,15 @@ except ImportError as _error:
 __all__ = ["Connection", "Server", "finish_prepared", "psycopg", "sql"]
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 _SHOWN = ("host", "hostaddr", "port", "user", "dbname")
-_DEFAULTS = {"connect_timeout": "10", "fallback_application_name": "holdfast"}
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "fallback_application_name": "holdfast",
+    # A server that is gone without a word is given up after a minute; TCP alone would wait for hours.
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",  # milliseconds
+}
 _RETRY_PAUSE = 0.02
 
 
@@ -40,7 +48,9 @@ class Server:
         public = {value for name, value in params.items() if name not in hidden}
         self.sink = sink
         self.lock_timeout = lock_timeout
-        self.shown = " ".join(f"{name}={params[name]}" for name in _SHOWN if name in params and name not in hidden)
+        shown = [name for name in _SHOWN if name in params and name not in hidden]
+        self.shown = " ".join(f"{name}={params[name]}" for name in shown)
+        self.database = " ".join(f"{name}={params[name]}" for name in shown if name != "user")
         # A password that is also the user's name gives nothing away where it is read as a name.
         secrets = tuple(params[name] for name in hidden if params[name] and params[name] not in public)
         self.address = Address(conninfo.make_conninfo("", **(_DEFAULTS | params)), secrets)

@@ -55,6 +55,7 @@ _BASE = {
     "timestamp_ntz": "timestamp",
 }
 _DIGITS = {"int2": 5, "int4": 10, "int8": 19}
+_UNLIMITED = (131072 + 16383, 16383)  # digits that PostgreSQL takes
 _SAME_BYTES = {"text": {"text", "varchar", "bpchar", "citext", "json"}}
 _WIDER = {
     "int2": {"int4", "int8", "numeric"},
@@ -140,6 +141,14 @@ def _column(sink: str, name: str, data_type: Any) -> StreamColumn:
     return replace(column, digits=inner.precision, scale=inner.scale) if base == "numeric" else column
 
 
+def staged_column(found: TableColumn) -> StreamColumn:
+    """Return a staging table's column as that of a stream."""
+    base = "text" if found.base in _SAME_BYTES["text"] else found.base
+    column = StreamColumn(found.name, found.type, base, found.array, _DIGITS.get(base, 0))
+    digits, scale = _limits(found)
+    return replace(column, digits=digits, scale=scale) if base == "numeric" else column
+
+
 def fit(column: StreamColumn, found: TableColumn) -> Fit:
     """Say how a table's column takes a stream's column."""
     if column.array != found.array or found.generated:
@@ -160,5 +169,12 @@ def _holds(column: StreamColumn, found: TableColumn) -> bool:
     """Whether every number fits: as many digits before the point, and as many after it."""
     if found.base != "numeric" or found.modifier < 0:
         return True
-    precision, scale = (found.modifier - 4) >> 16 & 0xFFFF, ((found.modifier - 4 & 0x7FF) ^ 0x400) - 0x400
+    precision, scale = _limits(found)
     return scale >= column.scale and precision - scale >= column.digits - column.scale
+
+
+def _limits(found: TableColumn) -> tuple[int, int]:
+    """Return the digits of a numeric column: all of them, and those after the point."""
+    if found.modifier < 0:
+        return _UNLIMITED
+    return (found.modifier - 4) >> 16 & 0xFFFF, ((found.modifier - 4 & 0x7FF) ^ 0x400) - 0x400

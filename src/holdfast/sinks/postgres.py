@@ -33,7 +33,18 @@ import msgspec
 
 from holdfast.checked import MAX_LENGTH, checked_positive, checked_seconds
 from holdfast.errors import BadValue, NotSupported, SchemaMismatch, SinkFailed, SinkForeign
-from holdfast.sinks.base import OUTPUT_MODES, Key, Owner, Setting, Sink, Staged, Standing, refuse_mode
+from holdfast.sinks.base import (
+    OUTPUT_MODES,
+    Key,
+    Owner,
+    Setting,
+    Sink,
+    Staged,
+    Standing,
+    decided_elsewhere,
+    handle_digest,
+    refuse_mode,
+)
 from holdfast.sinks.pgcopy import require_extras
 from holdfast.sinks.pgledger import LEDGER, Ledger, is_known
 from holdfast.sinks.pgmethods import (
@@ -106,6 +117,8 @@ class PostgresSink(Sink):
         self._epoch_column = epoch_column
         self._changelog = changelog
         self._share = share
+        place = f"{self._server.database} {self._table.identifier.as_string(None)}"
+        self.target = None if share else f"postgres {place}"
         self._parts = checked_positive("parts", parts)
         self._told = False
         self._work: Work | None = None
@@ -123,7 +136,7 @@ class PostgresSink(Sink):
     # --- getting ready -----------------------------------------------------------------------------------------------
 
     def open(self, setting: Setting) -> None:
-        """Reach the server, find or make the table and the ledger, check the columns, and choose the method."""
+        """Reach the server, find or make table and ledger, check the columns, choose the method, claim the table."""
         super().open(setting)
         self._work = None
         require_extras()
@@ -139,9 +152,11 @@ class PostgresSink(Sink):
             ledger.create(conn)
             self._refuse_rival(conn, ledger)
             obstacle = next(chain(obstacles(table, columns, effect), self._obstacles(conn, setting)), None)
-        self._prepares = self._method != "staged" and obstacle is None
-        self._explain(setting, effect, obstacle)
-        self._refuse_without_rights(table, effect)
+            self._prepares = self._method != "staged" and obstacle is None
+            self._explain(setting, effect, obstacle)
+            self._refuse_without_rights(table, effect)
+            if ledger.foreign(conn, share=self._share) is None:  # else `inspect` tells whose it is
+                ledger.claim(conn)
         self._work = Work(
             sink=self.name,
             server=self._server,
@@ -256,23 +271,26 @@ class PostgresSink(Sink):
         """Make an epoch visible, once.
 
         1. One driver at a time: the other waits, and then finds the epoch in the ledger.
-        2. A place at or before the last one is done already.
+        2. A place at or before the last one is done already. One that was closed with another handle is refused: two
+           copies of one repository are run.
         3. Move the rows, or commit their transactions.
         4. Close the epoch in the ledger: with the rows, or after the last part.
         5. Sweep what earlier epochs and other attempts left. That is apart from the commit: a task that outlived its
            attempt may still hold its table.
         """
-        work, read = self._ready, read_handle(handle)
+        work, read, digest = self._ready, read_handle(handle), handle_digest(handle)
         with self._server.outside("commit") as other:
             with self._server.transaction("commit") as conn:
                 _lock(conn, work.ledger.digest)
+                if work.ledger.handle_of(conn, key) not in ("", digest):
+                    raise decided_elsewhere(self, key, f"table {work.table.target}")
                 last = work.ledger.last(conn)
                 if last is None or last < key.place:
                     if isinstance(read, PreparedHandle):
                         commit_transactions(work, conn, other, key, read)
                     else:
                         commit_stage(work, conn, key, read)
-                    work.ledger.close(conn, key, read.rows)
+                    work.ledger.close(conn, key, read.rows, digest)
             kept = set(read.gids) if isinstance(read, PreparedHandle) else {read.table}
             self._clear(other, lambda mark, name: mark.place <= key.place and name not in kept, _SWEEP_PATIENCE)
 

@@ -5,8 +5,10 @@ in one transaction with `synchronous=FULL`.
 
 Rules:
 - `append` adds rows. A key makes it an upsert: the last version of a row stands. `complete` replaces the whole table.
-- The ledger is the table `holdfast_epochs` in the same database. The last two epochs are kept in it.
-- One stream owns a table, unless all who write to it say `share=True`. A table that is replaced cannot be shared.
+- The ledger is the table `holdfast_epochs` in the same database. The last two epochs are kept in it, or, before the
+  first one, a claim: a row of epoch 0.
+- One stream owns a table, from its first start on, unless all who write to it say `share=True`. A table that is
+  replaced cannot be shared.
 - Types: whole numbers and booleans as INTEGER, float and double as REAL, text as TEXT, binary as BLOB. What SQLite has
   no type for is kept as text that reads back exactly: decimals, dates, timestamps (UTC where they have a zone).
 - Not kept: NaN becomes NULL, because SQLite has none.
@@ -24,7 +26,18 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BadValue, MissingExtra, NotSupported, SchemaMismatch, SinkFailed
 from holdfast.repository.files import local_path, make_folder, sync_folder
-from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, Standing, refuse_mode
+from holdfast.sinks.base import (
+    Key,
+    Owner,
+    Setting,
+    Sink,
+    Staged,
+    Standing,
+    decided_elsewhere,
+    failing,
+    handle_digest,
+    refuse_mode,
+)
 from holdfast.sinks.rows import default_name
 from holdfast.sinks.stagedfiles import proven, require_seen_by_all, stage
 from holdfast.sinks.staging import SUFFIX, Staging
@@ -52,16 +65,16 @@ _TYPES = {
     "timestamp": "TEXT",
     "timestamp_ntz": "TEXT",
 }
+# by how the names of Arrow's types begin
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "decimal": str,
     "date": lambda value: str(value.isoformat()),
     "timestamp": lambda value: str(value.isoformat(sep=" ", timespec="microseconds")),
-    "timestamp_ntz": lambda value: str(value.isoformat(sep=" ", timespec="microseconds")),
 }
 _CREATE_LEDGER = f"""
 CREATE TABLE IF NOT EXISTS {LEDGER} (
     pipeline TEXT NOT NULL, uid TEXT NOT NULL, stream TEXT NOT NULL, target TEXT NOT NULL,
-    timeline INTEGER NOT NULL, epoch INTEGER NOT NULL, rows INTEGER NOT NULL, at_ms INTEGER NOT NULL,
+    timeline INTEGER NOT NULL, epoch INTEGER NOT NULL, rows INTEGER NOT NULL, at_ms INTEGER NOT NULL, handle TEXT,
     PRIMARY KEY (uid, stream, target, timeline, epoch)
 )"""
 _OF_OURS = "uid = ? AND stream = ? AND target = ?"
@@ -103,6 +116,7 @@ class SqliteSink(Sink):
         self.share = share
         self.target = None if share else f"sqlite {os.path.realpath(self.path)} {table.lower()}"
         self._staging = Staging(self.path.with_name(self.path.name + SUFFIX) / self.name)
+        self._not_null: set[str] = set()
 
     @property
     def _ledger_name(self) -> str:
@@ -128,12 +142,22 @@ class SqliteSink(Sink):
             self._staging.make()
             with self._connected() as connection:
                 connection.execute(_CREATE_LEDGER)
+                if "handle" not in _columns_of(connection, LEDGER):  # it was made by an older version
+                    connection.execute(f"ALTER TABLE {LEDGER} ADD COLUMN handle TEXT")
                 if not _columns_of(connection, self.table):
                     self._refuse_lost_table(connection)
                     self._create_table(connection, columns)
                 self._check_table(connection, columns)
+                self._not_null = _not_null(connection, self.table)
+                self._claim(connection, setting.owner)
                 connection.execute("COMMIT")
             sync_folder(self.path.parent)
+
+    def _claim(self, connection: sqlite3.Connection, owner: Owner) -> None:
+        """Say whose the table is, before the first epoch. Of somebody else's, `inspect` tells."""
+        if self._foreign(connection, owner) is None:
+            values = (owner.pipeline, owner.uid, owner.stream, self._ledger_name, time.time_ns() // 1_000_000)
+            connection.execute(f"INSERT OR IGNORE INTO {LEDGER} VALUES (?, ?, ?, ?, 0, 0, 0, ?, NULL)", values)  # noqa: S608
 
     def _columns(self, setting: Setting) -> dict[str, str]:
         """Return the stream's columns with their types here, or refuse one that has none."""
@@ -159,7 +183,8 @@ class SqliteSink(Sink):
 
     def _refuse_lost_table(self, connection: sqlite3.Connection) -> None:
         """Refuse to make a table that the ledger knows: an empty one would pass for one that holds all those epochs."""
-        known = connection.execute(f"SELECT 1 FROM {LEDGER} WHERE target = ?", (self._ledger_name,)).fetchone()  # noqa: S608
+        query = f"SELECT 1 FROM {LEDGER} WHERE target = ? AND epoch > 0"  # noqa: S608 - a constant
+        known = connection.execute(query, (self._ledger_name,)).fetchone()
         if known:
             why = f"it does not exist, and {LEDGER} says that it holds epochs"
             do = f"bring it back, or, to begin with an empty one, delete the rows of {self._ledger_name!r} in {LEDGER}"
@@ -196,10 +221,26 @@ class SqliteSink(Sink):
         with self._failing("prepare"):
             staged = stage(df, key, self._staging, self.setting)
             effect = "replace" if self._replaces else "upsert" if self.key else "append"
+            if staged.rows:
+                self._check_nulls(key)
             if effect == "upsert" and staged.rows:
                 self._check_keys(key)
         handle = staged.handle | {"effect": effect, "key": self.key}  # decided with the epoch, whatever is said later
         return Staged(handle, staged.rows, staged.paths, trace=staged.trace or effect == "replace")
+
+    def _check_nulls(self, key: Key) -> None:
+        """Refuse nulls where the table takes none: after the decision it would be too late."""
+        import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
+
+        for path in _staged_files(self._staging.folder(key)):
+            with pq.ParquetFile(path) as staged:
+                names = [name for name in staged.schema_arrow.names if name.lower() in self._not_null]
+                found = staged.read(columns=names) if names else None
+            nulls = [name for name in names if found is not None and _has_nulls(found[name])]
+            if nulls:
+                why = f"column {', '.join(nulls)} is null or NaN in some rows, and the table says NOT NULL"
+                do = "give every row a value there (coalesce, filter), then run again"
+                raise SinkFailed(sink=self.name, action="take the rows", why=why, do=do)
 
     def _check_keys(self, key: Key) -> None:
         """Refuse keys that are null, or come twice in one epoch: none of those rows is the last."""
@@ -208,7 +249,7 @@ class SqliteSink(Sink):
 
         files = _staged_files(self._staging.folder(key))
         keys = pa.concat_tables([pq.ParquetFile(path).read(columns=self.key) for path in files])
-        nulls = [name for name in self.key if keys[name].null_count]
+        nulls = [name for name in self.key if _has_nulls(keys[name])]
         if nulls:
             raise self._unfit(f"its key {', '.join(nulls)} is null in some rows")
         if keys.group_by(self.key).aggregate([]).num_rows != keys.num_rows:
@@ -218,22 +259,31 @@ class SqliteSink(Sink):
         do = "give each key once an epoch and never null (aggregate by it, dropDuplicates, filter), then run again"
         return SinkFailed(sink=self.name, action="take the rows", why=why, do=do)
 
-    def _replaced(self) -> bool:
-        return self._setting is not None and self._replaces
-
     @property
     def _replaces(self) -> bool:
-        return self.setting.output_mode == "complete" and not self.changelog
+        """Whether an epoch takes the place of all rows; not known, and so not said, before `open`."""
+        mode = self._setting.output_mode if self._setting else None
+        return mode == "complete" and not self.changelog
 
     def commit(self, key: Key, handle: dict[str, Any]) -> None:
         """Write rows and ledger in one transaction."""
         if handle["rows"] or handle["effect"] == "replace":
             with self._failing(f"commit epoch {key.epoch}"), self._connected() as connection:
+                self._refuse_other(connection, key, handle)
                 if self._last(connection, key.owner, key.timeline) < key.epoch and not self._later(connection, key):
                     self._write(connection, key, handle)
                     self.setting.reach("committing")
                 connection.execute("COMMIT")
         self._staging.sweep(key)
+
+    def _refuse_other(self, connection: sqlite3.Connection, key: Key, handle: dict[str, Any]) -> None:
+        """Refuse an epoch that stands here by another decision. A ledger of an older version does not tell."""
+        found = connection.execute(
+            f"SELECT handle FROM {LEDGER} WHERE {_OF_OURS} AND timeline = ? AND epoch = ?",  # noqa: S608 - constants
+            (key.owner.uid, key.owner.stream, self._ledger_name, *key.place),
+        ).fetchone()
+        if found and found[0] not in (None, handle_digest(handle)):
+            raise decided_elsewhere(self, key, f"table {self.table} of {self.path}")
 
     def _write(self, connection: sqlite3.Connection, key: Key, handle: dict[str, Any]) -> None:
         if handle["effect"] == "replace":
@@ -251,8 +301,8 @@ class SqliteSink(Sink):
         owner = key.owner
         ours = (owner.uid, owner.stream, self._ledger_name)
         connection.execute(
-            f"INSERT INTO {LEDGER} VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - a constant
-            (owner.pipeline, *ours, key.timeline, key.epoch, handle["rows"], time.time_ns() // 1_000_000),
+            f"INSERT INTO {LEDGER} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - a constant
+            (owner.pipeline, *ours, *key.place, handle["rows"], time.time_ns() // 1_000_000, handle_digest(handle)),
         )
         connection.execute(
             f"DELETE FROM {LEDGER} WHERE {_OF_OURS} AND (timeline < ? OR epoch < ?)",  # noqa: S608 - constants
@@ -286,14 +336,19 @@ class SqliteSink(Sink):
         with self._failing("be inspected"), self._connected() as connection:
             if not _columns_of(connection, LEDGER):
                 return Standing()
-            others = connection.execute(
-                f"SELECT pipeline, stream, uid FROM {LEDGER} WHERE target = ? AND NOT (uid = ? AND stream = ?)",  # noqa: S608
-                (self._ledger_name, owner.uid, owner.stream),
-            ).fetchall()
-            for pipeline, stream, uid in others:
-                if not self.share or self._replaced() or (pipeline, stream) == (owner.pipeline, owner.stream):
-                    return Standing(foreign=f"stream {stream!r} of pipeline {pipeline!r} with the uid {uid}")
-            return Standing(self._last(connection, owner, timeline))
+            foreign = self._foreign(connection, owner)
+            return Standing(foreign=foreign) if foreign else Standing(self._last(connection, owner, timeline))
+
+    def _foreign(self, connection: sqlite3.Connection, owner: Owner) -> str | None:
+        """Return another owner that must not share the table with this one, in words."""
+        others = connection.execute(
+            f"SELECT pipeline, stream, uid FROM {LEDGER} WHERE target = ? AND NOT (uid = ? AND stream = ?)",  # noqa: S608
+            (self._ledger_name, owner.uid, owner.stream),
+        ).fetchall()
+        for pipeline, stream, uid in others:
+            if not self.share or self._replaces or (pipeline, stream) == (owner.pipeline, owner.stream):
+                return f"stream {stream!r} of pipeline {pipeline!r} with the uid {uid}"
+        return None
 
     def _last(self, connection: sqlite3.Connection, owner: Owner, timeline: int) -> int:
         found = connection.execute(
@@ -324,8 +379,9 @@ class SqliteSink(Sink):
     @contextlib.contextmanager
     def _failing(self, action: str) -> Iterator[None]:
         try:
-            yield
-        except (sqlite3.Error, OSError) as error:
+            with failing(self.name, action):
+                yield
+        except sqlite3.Error as error:
             raise SinkFailed(sink=self.name, action=action, why=f"{error} ({self.path})") from error
 
 
@@ -333,6 +389,22 @@ def _columns_of(connection: sqlite3.Connection, table: str) -> dict[str, bool]:
     """Return a table's columns, in lower case, and whether each must be given; nothing where there is no table."""
     rows = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
     return {row[1].lower(): bool(row[3]) and row[4] is None for row in rows}
+
+
+def _not_null(connection: sqlite3.Connection, table: str) -> set[str]:
+    """Return the columns, in lower case, that take no NULL; of a row number SQLite makes one up."""
+    rows = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+    primary = [row for row in rows if row[5]]
+    numbers = {row[1] for row in primary if len(primary) == 1 and row[2].upper() == "INTEGER"}
+    return {row[1].lower() for row in rows if row[3] and row[1] not in numbers}
+
+
+def _has_nulls(column: Any) -> bool:
+    """Whether a column of Arrow holds what becomes NULL here."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    return bool(column.null_count or (pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py()))
 
 
 def _unique_keys(connection: sqlite3.Connection, table: str) -> list[set[str]]:
@@ -366,9 +438,8 @@ def _rows(folder: Path) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
 def _values(column: Any) -> list[Any]:
     kind = str(column.type)
     values: list[Any] = column.to_pylist()
-    for start, name in (("decimal", "decimal"), ("date", "date"), ("timestamp", "timestamp")):
-        if kind.startswith(start):
-            convert = _AS_TEXT[name]
+    for name, convert in _AS_TEXT.items():
+        if kind.startswith(name):
             return [None if value is None else convert(value) for value in values]
     return values
 
