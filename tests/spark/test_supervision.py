@@ -134,6 +134,36 @@ def test_a_stateful_stream_is_quarantined_for_its_sink_only(spark: SparkSession,
     assert target.visible(spark) == [3]  # 1 was passed over; 1 + 2 arrived
 
 
+def test_an_outage_is_not_passed_over_epoch_after_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    """One epoch is: nobody can tell yet. The next one is not, in this process or in another."""
+    rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out", prepares=99), quarantine_after=2)
+    for n in (1, 2, 3):
+        rig.add(n)
+    for _ in range(2):
+        with pytest.raises(StreamFailed) as caught:
+            rig.run(restart=RestartPolicy.bounded(4, 60), backoff=QUICK)
+        assert (caught.value.epoch, caught.value.failure) == (2, "sink")
+        assert "epoch 1 was passed over" in str(caught.value)
+    assert [gap.epoch for gap in Gaps(LocalRepository(rig.repository)).all("rows", 1)] == [1]
+    rig.targets[0].make = lambda: FileSink(tmp_path / "out")
+    rig.run()
+    assert target.visible(spark) == [2, 3]
+
+
+def test_two_poison_epochs_in_a_row_need_a_word(spark: SparkSession, tmp_path: Path) -> None:
+    def poisoned(df: DataFrame) -> DataFrame:
+        return df.withColumn("n", f.udf(lambda n: n if n > 2 else n // 0, "long", useArrow=False)("n"))
+
+    rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out"), query=poisoned, quarantine_after=2)
+    for n in (1, 2, 3):
+        rig.add(n)
+    with pytest.raises(StreamFailed, match=r"--accept gaps"):
+        rig.run(restart=RestartPolicy.bounded(4, 60), backoff=QUICK)
+    rig.run(restart=RestartPolicy.bounded(4, 60), backoff=QUICK, accept=("gaps",))
+    assert target.visible(spark) == [3]
+    assert [gap.epoch for gap in Gaps(LocalRepository(rig.repository)).all("rows", 1)] == [1, 2]
+
+
 def test_one_streams_failures_do_not_stop_the_others(spark: SparkSession, tmp_path: Path) -> None:
     """Eight streams with two sinks each in one process; one fails now and then."""
     rig = Rig(spark, tmp_path, [])

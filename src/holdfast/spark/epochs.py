@@ -64,6 +64,7 @@ class Course:
     watermark_ms: int = 0
     rows: int = 0  # given to each sink since the first epoch
     stage: Sealed | None = None
+    quarantined: bool = False  # it was passed over
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,7 +570,16 @@ _DUE = "a DataFrame of this epoch is due"
 def _course_after(epoch: int, facts: Facts, stage: Sealed | None) -> Course:
     """Return what a decided epoch leaves for the next one."""
     stands = {name: share.stands for name, share in facts.sinks.items()}
-    return Course(epoch, facts.end, facts.source_log, stands, facts.watermark_ms, facts.total_rows, stage)
+    return Course(
+        epoch,
+        facts.end,
+        facts.source_log,
+        stands,
+        facts.watermark_ms,
+        facts.total_rows,
+        stage,
+        quarantined=facts.quarantined is not None,
+    )
 
 
 def _uneven(counts: dict[str, int]) -> str:

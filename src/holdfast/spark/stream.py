@@ -59,6 +59,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 5.0  # for Spark to write a commit, before a stream is stopped
 _MOMENT_S = 0.5  # for an epoch to begin that Spark may be about to begin
+_SECOND = (
+    "epoch {before} was passed over just before, so epoch {epoch} is not: both may have failed for the same outage; "
+    "mend it, then run again. If the rows themselves are bad, filter them out, or pass over this epoch too by "
+    "holdfast run --accept gaps, or pipeline.run(accept=['gaps'])"
+)
 _UNREPLAYABLE = {"socket": "what it has read once it cannot read again, so a crash would lose it"}
 
 
@@ -452,6 +457,8 @@ class StreamRun:
         """Whether the next try shall pass the epoch over.
 
         Only what is not decided, and only where Spark can go on without the batch's plan, or the plan itself is sound.
+        Never two in a row, unless the user accepts gaps: the second one looks like an outage, which would cost all
+        input that arrives while it lasts.
         """
         times = self._repeats.count(failure)
         runner = self._runner
@@ -461,6 +468,8 @@ class StreamRun:
             return False
         if isinstance(failure.error, Storage) and not isinstance(failure.error, SinkFailed):
             return False  # the repository's trouble, not the batch's
+        if runner.course.quarantined and not self._accepts("gaps"):
+            return False
         runner.poison = failure
         self._budgets[kind].give_back(times - 1)  # they led here, which the user asked for
         return True
@@ -477,12 +486,21 @@ class StreamRun:
             restarts=self._watch.restarts,
             policy=str(budget.policy) if budget else "a restart cannot help",
             why=brief(error),
-            **({"do": error.next_step.format(e=error)} if isinstance(error, HoldfastError) else {}),
+            **self._advice(error, kind, failure),
         )
         self.failed.__cause__ = error
         self._watch.state = "failed"
         _log.error("%s", self.failed)
         self._tell(self._run.callbacks.on_exhausted, error)
+
+    def _advice(self, error: Exception, kind: Kind, failure: Failure | None) -> dict[str, str]:
+        """Return what to do, where more is known than that something must be mended."""
+        course = self._runner.course if self._runner else None
+        undecided = failure is not None and failure.state is not State.DECIDED
+        asked = self.spec.quarantine_after and not self._accepts("gaps")
+        if asked and undecided and kind in BUDGETED and course and course.quarantined:
+            return {"do": _SECOND.format(before=course.epoch, epoch=course.epoch + 1)}
+        return {"do": error.next_step.format(e=error)} if isinstance(error, HoldfastError) else {}
 
     def _epoch_ended(self, epoch: int, rows: int) -> None:
         self._in_a_row = 0
