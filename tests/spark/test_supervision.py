@@ -231,6 +231,27 @@ def test_an_idle_stream_stops_at_once(spark: SparkSession, tmp_path: Path) -> No
     assert handle.await_termination(1).streams["rows"].state == "stopped"
 
 
+def test_nobody_acknowledges_for_a_stream_before_its_recovery_is_done(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that is being replaced may decide the next epoch until its slot is closed."""
+    from holdfast.spark.epochs import EpochRunner
+
+    clear, seen = EpochRunner.clear, []
+
+    def watched(self: EpochRunner, epoch: int) -> Any:
+        seen.append(self.unfinished)
+        return clear(self, epoch)
+
+    monkeypatch.setattr(EpochRunner, "clear", watched)
+    rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out", prepares=1))
+    rig.add(1)
+    runner = rig.run(restart=RestartPolicy.once(), backoff=QUICK)
+    assert runner.streams["rows"].state == "ended"
+    assert seen == [True, True]
+    assert target.visible(spark) == [1]
+
+
 def test_one_line_in_place_of_write_stream(spark: SparkSession, tmp_path: Path) -> None:
     rig = Rig(spark, tmp_path, [])
     rig.add(1, 2)

@@ -474,7 +474,7 @@ class EpochRunner:
         )
 
     def recovered(self, decision: Decision | None, stands: dict[str, int]) -> None:
-        """Go on after the last decision; every sink has it."""
+        """Go on after the last decision; every sink has it. `unfinished` stays: the next one may be decided already."""
         facts = Facts.of(decision) if decision is not None else None
         stage = None
         if self._stage is not None:
@@ -483,7 +483,7 @@ class EpochRunner:
             refuse_lost_stage(self.owner.stream, facts.stage)
         course = _course_after(decision.attempt.epoch, facts, stage) if decision and facts else Course(stage=stage)
         course.stands = stands
-        self.course, self.unfinished = course, False
+        self.course = course
         self._digest = None  # the query was built anew, and may have other columns
 
     # --- replay ---

@@ -220,6 +220,7 @@ class StreamRun:
         record_places(self._run.repository, self.name, self._timeline, self.spec.sinks)
         if self._runner is None:
             self._runner = self._new_runner()
+            self._runner.unfinished = True
         self._runner.stateful = adapter.is_stateful(self._df)
         while True:
             decision = self._decisions.newest(self.name, self._timeline)  # 3
@@ -234,6 +235,7 @@ class StreamRun:
             self._runner.recovered(decision, dict(made.stands))
             if self._runner.clear(made.decided + 1)[1] is None:  # 5
                 break  # else a driver that we replace has decided it just now
+        self._runner.unfinished = False
         self._watch.plan = made
         _log.log(logging.WARNING if made.finish or made.replays else logging.INFO, "%s", made.words())
         return made
