@@ -231,6 +231,47 @@ def test_an_idle_stream_stops_at_once(spark: SparkSession, tmp_path: Path) -> No
     assert handle.await_termination(1).streams["rows"].state == "stopped"
 
 
+def test_a_stream_that_is_restarting_is_drained_too(spark: SparkSession, tmp_path: Path) -> None:
+    """The query that had failed was taken for the one to wait for."""
+    restarting = threading.Event()
+    rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out", prepares=1))
+    for n in (1, 2, 3, 4):
+        rig.add(n)
+    handle = rig.pipeline(
+        restart=RestartPolicy.once(),
+        backoff=Backoff(first=0.2, longest=0.2),
+        callbacks=StreamCallbacks(on_restart=lambda *_: restarting.set()),
+    ).start(spark)
+    assert restarting.wait(120)
+    handle.drain(timeout=120)
+    assert target.visible(spark) == [1, 2, 3, 4]
+
+
+def test_a_stream_that_fails_while_it_is_drained_is_drained_after_its_restart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Waiting(Flaky):
+        def prepare(self, df: Any, key: Any) -> Any:
+            if self.left["prepare"]:
+                entered.set()
+                assert go_on.wait(120)
+            return super().prepare(df, key)
+
+    rig, target = rigged(spark, tmp_path, Waiting(tmp_path / "out", prepares=1))
+    for n in (1, 2, 3, 4):
+        rig.add(n)
+    handle = rig.pipeline(restart=RestartPolicy.once(), backoff=QUICK).start(spark)
+    assert entered.wait(120)
+    drainer = threading.Thread(target=handle.drain, kwargs={"timeout": 120})
+    drainer.start()
+    time.sleep(0.5)
+    go_on.set()
+    drainer.join(120)
+    assert target.visible(spark) == [1, 2, 3, 4]
+
+
 def test_nobody_acknowledges_for_a_stream_before_its_recovery_is_done(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

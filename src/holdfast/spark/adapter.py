@@ -305,12 +305,14 @@ def _wait_for_sources(query: StreamingQuery) -> None:
         time.sleep(0.002)
 
 
-def finish_available(query: StreamingQuery) -> None:
-    """Return when a query has processed what was available when this was called, or has ended."""
+def finish_available(query: StreamingQuery) -> bool:
+    """Return when a query has processed what was available when this was called, or has ended; whether it was well."""
     try:
         query.processAllAvailable()
     except Exception:  # it failed or was stopped meanwhile: whoever watches it knows
         _log.debug("a query ended while it was drained", exc_info=True)
+        return False
+    return True
 
 
 def stop_from_within(query: StreamingQuery) -> None:

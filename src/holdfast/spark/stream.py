@@ -577,9 +577,9 @@ class StreamRun:
         if self._run.available_now:
             return  # it ends by itself
         while self._watch.state in ("starting", "running", "restarting"):
-            query = self._query
-            if self._watch.started.wait(_MOMENT_S) and query is not None:
-                adapter.finish_available(query)
+            started = self._watch.started.wait(_MOMENT_S)
+            query = self._query  # after the wait: before it, a restart would still show the query that failed
+            if started and query is not None and adapter.finish_available(query):
                 return
 
     def _drained(self) -> None:
