@@ -272,6 +272,26 @@ def test_a_stream_that_fails_while_it_is_drained_is_drained_after_its_restart(
     assert target.visible(spark) == [1, 2, 3, 4]
 
 
+def test_an_exit_in_a_streams_function_ends_its_restart_with_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    """The thread died of it, and the run ended as if all were well."""
+    rig, _ = rigged(spark, tmp_path, Flaky(tmp_path / "out", prepares=1))
+    rig.add(1)
+    query, built = rig.query, []
+
+    def leaving(df: DataFrame) -> DataFrame:
+        built.append(df)
+        if len(built) > 1:
+            raise SystemExit("no licence")
+        return query(df)
+
+    rig.query = leaving
+    with pytest.raises(StreamFailed, match="no licence") as caught:
+        rig.run(restart=RestartPolicy.bounded(5, 60), backoff=QUICK)
+    assert (caught.value.failure, caught.value.restarts) == ("refused", 1)
+    rig.query = query
+    assert rig.run().streams["rows"].state == "ended"
+
+
 def test_nobody_acknowledges_for_a_stream_before_its_recovery_is_done(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

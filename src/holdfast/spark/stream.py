@@ -376,9 +376,18 @@ class StreamRun:
                     break
                 if not self._again(error):
                     return
+            except BaseException as raised:  # an exit in the user's code: nobody wants to go on
+                self._exited(raised)
+                return
             else:
                 break
         self._watch.state = "stopped" if self._stopping.is_set() else "ended"
+
+    def _exited(self, raised: BaseException) -> None:
+        error = QueryFailed(stream=self.name, why=brief(raised))
+        error.__cause__ = raised
+        self._watch.error = error
+        self._give_up(error, Kind.REFUSED, None)
 
     def _or_fenced(self, error: Exception) -> Exception:
         cause = self._runner.cause(error) if self._runner else error
