@@ -224,6 +224,7 @@ class StreamRun:
         self._runner.stateful = adapter.is_stateful(self._df)
         while True:
             decision = self._decisions.newest(self.name, self._timeline)  # 3
+            self._drop_torn(decision)
             if decision is None:
                 self._log.clear_unbegun()
             made = plan(
@@ -239,6 +240,11 @@ class StreamRun:
         self._watch.plan = made
         _log.log(logging.WARNING if made.finish or made.replays else logging.INFO, "%s", made.words())
         return made
+
+    def _drop_torn(self, decision: Decision | None) -> None:
+        decided = decision.attempt.epoch if decision else 0
+        for name in self._log.drop_torn(decided, Facts.of(decision).source_log if decision else {}):
+            _log.warning("stream %s: Spark's %s lost its bytes, which no decision needs: removed", self.name, name)
 
     def _note_sinks(self, decision: Decision) -> None:
         """Write into the history that the user goes on with other sinks: one of them lacks what came before."""
