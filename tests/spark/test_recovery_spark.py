@@ -212,6 +212,24 @@ def test_an_epoch_that_begins_elsewhere_is_a_gap(rig: Rig) -> None:
     assert (gap.kind, gap.epoch, gap.facts["begins"]) == ("offsets", 4, "1")
 
 
+def test_every_gap_of_an_epoch_is_recorded(rig: Rig) -> None:
+    """A topic has many partitions, and an epoch one record of a kind."""
+    three_epochs(rig)
+    path = rig.checkpoint / "offsets/2"
+    path.with_name(".2.crc").unlink()
+    path.write_text(path.read_text().replace('{"logOffset":2}', '{"logOffset":1,"of":{"a":7,"b":8}}'))
+    rig.add(4)
+    rig.run(accept=("gaps",))
+    (gap,) = Gaps(LocalRepository(rig.repository)).all("rows", 1)
+    assert gap.facts["differences"] == [
+        {"source": 0, "partition": "logOffset", "ended": "2", "begins": "1"},
+        {"source": 0, "partition": "of/a", "ended": "nothing", "begins": "7"},
+        {"source": 0, "partition": "of/b", "ended": "nothing", "begins": "8"},
+    ]
+    assert (gap.facts["partition"], gap.facts["begins"]) == ("logOffset", "1")
+    assert gap.why.endswith("ended at 2; and 2 more")
+
+
 def drifting_totals(df: DataFrame) -> DataFrame:
     """State that depends on the moment it was computed."""
     now = f.udf(lambda _: time.time_ns() % 1_000_000_007, "long", useArrow=False)

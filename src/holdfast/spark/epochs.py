@@ -531,27 +531,26 @@ class EpochRunner:
         if not batch or not self.course.epoch:
             return
         begins = self._log.offsets(batch - 1).ends
+        found: list[dict[str, Any]] = []
         for source in range(max(len(begins), len(self.course.ends))):
             ended = self.course.ends[source] if source < len(self.course.ends) else None
             begin = begins[source] if source < len(begins) else None
-            for partition, old, new in differences(ended, begin):
-                self._gap(
-                    OffsetsGap(
-                        stream=self.owner.stream,
-                        epoch=batch + 1,
-                        source=source,
-                        partition=partition,
-                        ended=old,
-                        begins=new,
-                    )
-                )
+            found += [
+                {"source": source, "partition": partition, "ended": old, "begins": new}
+                for partition, old, new in differences(ended, begin)
+            ]
+        if found:
+            self._gap(batch + 1, found)
 
-    def _gap(self, error: OffsetsGap) -> None:
+    def _gap(self, epoch: int, found: list[dict[str, Any]]) -> None:
+        """Refuse to begin elsewhere or, where that is accepted, record every difference: one record an epoch."""
+        error = OffsetsGap(stream=self.owner.stream, epoch=epoch, **found[0])
         if "gaps" not in self._accept:
             raise error
-        facts = {"source": error.source, "partition": error.partition, "ended": error.ended, "begins": error.begins}
-        self._gaps.add(self.owner.stream, self.timeline, error.epoch, kind=OFFSETS, why=error.summary, facts=facts)
-        _log.warning("%s; accepted and recorded", error.summary)
+        why = error.summary + (f"; and {len(found) - 1} more" if found[1:] else "")
+        facts = {**found[0], "differences": found}
+        self._gaps.add(self.owner.stream, self.timeline, epoch, kind=OFFSETS, why=why, facts=facts)
+        _log.warning("%s; accepted and recorded", why)
 
     def _record_quarantine(self, attempt: Attempt, facts: Facts) -> None:
         record = {"start": facts.start, "end": facts.end}
