@@ -10,12 +10,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from holdfast.errors import BadInput, NotSupported, SinkFailed, StreamFailed
+from holdfast.errors import BadInput, NotSupported, SinkFailed, StorageFailed, StreamFailed
 from holdfast.policy import Backoff, RestartPolicy
-from holdfast.repository import GapRecord, Gaps, LocalRepository
+from holdfast.repository import Decisions, GapRecord, Gaps, LocalRepository
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline, exactly_once
+from holdfast.spark.stages import StageKeeper
 from holdfast.spark.stream import StreamCallbacks
 from rig import FilesTarget, Rig, SqliteTarget
 from support import eventually
@@ -162,6 +163,26 @@ def test_two_poison_epochs_in_a_row_need_a_word(spark: SparkSession, tmp_path: P
     rig.run(restart=RestartPolicy.bounded(4, 60), backoff=QUICK, accept=("gaps",))
     assert target.visible(spark) == [3]
     assert [gap.epoch for gap in Gaps(LocalRepository(rig.repository)).all("rows", 1)] == [1, 2]
+
+
+def test_trouble_of_the_clean_up_is_told_and_fails_no_epoch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every sink has the epoch: a restart would replay it and fail again."""
+
+    def full(*_: object, **__: object) -> None:
+        raise StorageFailed(action="clear", key="x", why="Permission denied")
+
+    monkeypatch.setattr("holdfast.spark.epochs.PRUNE_EVERY", 1)
+    monkeypatch.setattr(Decisions, "prune", full)
+    monkeypatch.setattr(StageKeeper, "settle", full)
+    sink = Flaky(tmp_path / "out")
+    rig, target = rigged(spark, tmp_path, sink, stage=0, on_epoch=lambda df, _: df)
+    for n in (1, 2):
+        rig.add(n)
+    assert rig.run().streams["rows"].epoch == 2
+    assert target.visible(spark) == [1, 2]
+    assert len([each for each in caplog.messages if "Permission denied" in each]) == 4
 
 
 def test_one_streams_failures_do_not_stop_the_others(spark: SparkSession, tmp_path: Path) -> None:

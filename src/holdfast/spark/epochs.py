@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from holdfast.errors import (
     ReplayDiverged,
     SinkFailed,
     StagedGone,
+    Storage,
     StorageFailed,
 )
 from holdfast.offsets import differences
@@ -406,14 +407,28 @@ class EpochRunner:
         self._fresh, self.poison, self.unfinished = False, None, False
         self.rows += facts.rows
         self._heed_barrier(attempt.epoch)
-        if self._stage is not None and stage is not None:
-            self._stage.settle(stage)
-        if attempt.epoch % PRUNE_EVERY == 0:
-            oldest = self.oldest_kept()
-            before = min(attempt.epoch - self._retain, attempt.epoch if oldest is None else oldest)
-            self._decisions.prune(self.owner.stream, self.timeline, before)
+        self._clean_up(attempt.epoch, stage)
         _log.info("stream %s: epoch %d is in every sink, %d rows", self.owner.stream, attempt.epoch, facts.rows)
         self.decided(attempt.epoch, facts.rows)
+
+    def _clean_up(self, epoch: int, stage: Sealed | None) -> None:
+        """Remove what nobody will ask for again. What cannot be removed now is by a later epoch: this one is done."""
+        with self._telling(epoch):
+            if self._stage is not None and stage is not None:
+                self._stage.settle(stage)
+        if epoch % PRUNE_EVERY:
+            return
+        with self._telling(epoch):
+            oldest = self.oldest_kept()
+            before = min(epoch - self._retain, epoch if oldest is None else oldest)
+            self._decisions.prune(self.owner.stream, self.timeline, before)
+
+    @contextlib.contextmanager
+    def _telling(self, epoch: int) -> Iterator[None]:
+        try:
+            yield
+        except Storage as error:
+            _log.warning("stream %s: cleaning up after epoch %d: %s", self.owner.stream, epoch, brief(error))
 
     # --- barriers ---
 
