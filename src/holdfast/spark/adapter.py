@@ -20,7 +20,7 @@ import pyspark
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import BadValue, Locked, NotSupported
+from holdfast.errors import BadValue, Locked, NotSupported, StorageFailed
 from holdfast.repository.files import hadoop_address
 from holdfast.repository.oslock import OsLock
 
@@ -212,13 +212,30 @@ class JvmLock:
             if real in _locked:  # to open the file once more and close it would let go of the lock that is held
                 raise Locked(what=what, pid=pid, own=True)
             for _ in range(20):
-                channel = jvm.java.io.RandomAccessFile(str(real), "rw").getChannel()
-                if channel.tryLock() is not None:
+                channel = cls._locked_channel(jvm, real, what, pid)
+                if channel is not None:
                     _locked.add(real)
                     return cls(channel, os.getpid(), real)
-                channel.close()
                 OsLock.acquire(real, what).release()  # raises, with the pid of the holder; or it has just let go
         raise Locked(what=what, pid=0)
+
+    @staticmethod
+    def _locked_channel(jvm: Any, path: Path, what: str, pid: int) -> Any:
+        """Open a file and lock it; `None` where another process has it."""
+        channel = None
+        try:
+            channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
+            if channel.tryLock() is not None:
+                return channel
+        except Py4JJavaError as error:
+            why = str(error.java_exception)
+            if "OverlappingFileLockException" in why:  # to close it would let go of the lock that this JVM has
+                raise Locked(what=what, pid=pid, own=True) from error
+            if channel is not None:
+                channel.close()
+            raise StorageFailed(action="lock", key=what, why=why) from error
+        channel.close()
+        return None
 
     @property
     def held(self) -> bool:
