@@ -29,9 +29,9 @@ from holdfast.errors import (
     StreamFailed,
 )
 from holdfast.policy import Backoff, RestartPolicy
-from holdfast.repository import Decisions, Gaps, LocalRepository, MemoryRepository
+from holdfast.repository import Decisions, Gaps, Identity, LocalRepository, MemoryRepository
 from holdfast.spark import adapter
-from holdfast.testing import CrashAt
+from holdfast.testing import CrashAt, FaultyRepository
 from pgfixture import server
 from rig import FilesTarget, PostgresTarget, Rig, SqliteTarget
 
@@ -207,6 +207,55 @@ def test_a_slot_that_was_pruned_is_not_free() -> None:
         decisions.close(slot(3))
     assert decisions.look("s", 1, 3).closed == ()
     assert decisions.close(slot(21)).attempt.epoch == 21
+
+
+def abort(epoch: int, attempt: int) -> Decision:
+    address = Attempt(stream="rows", timeline=1, epoch=epoch, attempt=attempt)
+    return Decision(attempt=address, verdict=Verdict.ABORT, lease=1)
+
+
+def test_only_the_last_of_many_aborted_tries_is_made_durable_again() -> None:
+    """A slot is used once the one before it is closed durably: in a crash loop each start synced all of them."""
+    memory, puts = MemoryRepository(), []
+    for attempt in range(1, 31):
+        Decisions(memory).close(abort(1, attempt))
+
+    def note(action: str, key: str) -> None:
+        if action == "put_if_absent":
+            puts.append(key)
+
+    slots = Decisions(FaultyRepository(memory, note)).look("rows", 1, 1)
+    assert (len(slots.closed), slots.open.attempt) == (30, 31)
+    assert puts == ["timelines/1/streams/rows/epochs/1.30.json"]
+
+
+class Counting(hf.FileSink):
+    """Counts what it is told to clear."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.aborted: list[int] = []
+
+    def abort(self, key: Any) -> None:
+        self.aborted.append(key.attempt.attempt)
+        super().abort(key)
+
+
+def test_a_start_after_many_crashes_does_not_clear_all_of_them_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Each is cleared now and then all the same: a task that outlived its try may have left something late."""
+    sink = Counting(tmp_path / "out")
+    rig = rigged(spark, tmp_path, sink)
+    rig.add(1)
+    Identity.create(LocalRepository(rig.repository), rig.repository.name)
+    decisions = Decisions(LocalRepository(rig.repository))
+    for tries, oldest in ((70, 22), (99, 1)):  # and each start closes one more
+        for attempt in range(1, tries + 1):
+            decisions.close(abort(1, attempt))
+        sink.aborted.clear()
+        rig.crash(CrashAt("opened"))
+        assert sink.aborted == list(range(oldest, tries + 2))
+    rig.run()
+    assert rig.visible() == [[1]]
 
 
 def test_a_refused_second_start_does_not_drop_the_lock(spark: SparkSession, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PRUNE_EVERY = 50
+_DROPPED_AGAIN = 50  # aborted attempts at an epoch whose leftovers are looked for at each start
 STAGE = "stage"  # the name of a stage's state in an acknowledgement
 OnEpoch = Callable[["DataFrame", Any], "DataFrame"]
 """Makes of an epoch's rows, and of the `StageView` of its stage, what the sinks get."""
@@ -265,6 +266,9 @@ class EpochRunner:
     def clear(self, epoch: int) -> tuple[Attempt, Decision | None]:
         """Close the slot that somebody may have used, and drop what aborted attempts staged.
 
+        Of very many attempts only the last ones each time, and all of them now and then: a task that outlived its
+        attempt may have left something after it was dropped.
+
         Losing the race for the slot means that the epoch was decided after all; then that decision is returned.
         """
         self._lease.check()
@@ -275,7 +279,7 @@ class EpochRunner:
                 return decision.attempt, decision
         self._state = State.ABORTED
         self._reach("aborted")
-        for decision in closed:
+        for decision in closed if len(closed) % _DROPPED_AGAIN == 0 else closed[-_DROPPED_AGAIN:]:
             for sink in self.sinks.values():
                 self._sink = sink.name
                 sink.abort(Key(self.owner, decision.attempt, None))
