@@ -243,6 +243,36 @@ def test_stop_ends_at_an_epochs_end(spark: SparkSession, tmp_path: Path) -> None
     assert rig.visible() == [[0, 1, 2, 3, 4]]
 
 
+def test_a_time_limit_of_the_users_on_stopping_a_query_is_borne(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark raises when it is reached. The lock is kept until the query has ended all the same."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(point: str) -> None:
+        if point == "all prepared":
+            entered.set()
+            assert go_on.wait(120)
+
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    rig.add(1)
+    spark.conf.set("spark.sql.streaming.stopTimeout", "100ms")
+    try:
+        handle = rig.pipeline().start(spark, reach=slow)
+        assert entered.wait(120)
+        cutter = threading.Thread(target=handle.cut)
+        cutter.start()
+        eventually(lambda: any("has not ended yet" in each for each in caplog.messages), 30)
+    finally:
+        spark.conf.unset("spark.sql.streaming.stopTimeout")
+    assert not handle.wait(0)
+    go_on.set()
+    cutter.join(120)
+    assert handle.wait(120)
+    rig.run()
+    assert rig.visible() == [[1]]
+
+
 def test_an_idle_stream_stops_at_once(spark: SparkSession, tmp_path: Path) -> None:
     rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
     rig.add(1)

@@ -333,11 +333,18 @@ def finish_available(query: StreamingQuery) -> bool:
 
 
 def stop_from_within(query: StreamingQuery) -> None:
-    """Stop a query at the end of its own callback: it commits the batch and ends clean. The interrupt is swallowed."""
+    """Stop a query at the end of its own callback: it commits the batch and ends clean. The interrupt is swallowed.
+
+    From outside it waits for the query's end, for whoever gives up the lock must know that nothing is written any more.
+    A limit of the user's on that (`spark.sql.streaming.stopTimeout`) ends this wait only: others wait for the query.
+    """
     try:
         query.stop()
     except Py4JJavaError as error:
-        if "InterruptedException" not in str(error.java_exception):
+        why = str(error.java_exception)
+        if "TimeoutException" in why:
+            _log.warning("query %s was told to stop and has not ended yet", query.name)
+        elif "InterruptedException" not in why:
             raise
 
 
