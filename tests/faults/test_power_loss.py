@@ -1,7 +1,8 @@
 """The power goes: whatever was never synced is gone. Nothing is lost that was decided, and nothing comes twice.
 
 Spark syncs none of its files, so what this removes is nearly all that Spark wrote last: offsets, the source's log,
-commits, state, staged output. A file survives if its bytes were synced, and then its name in its folder.
+commits, state, staged output. A file survives if its bytes were synced, and then its name in its folder. Or its name
+alone stays, with nothing in it: a file system may write names before bytes.
 """
 
 import os
@@ -28,14 +29,16 @@ from sparkfixture import session
 PLAIN = tuple(point for point in POINTS if point not in ("aborted", "discarded"))
 
 FEWER = ("opening", "staging", "durable", "decided", "committed", "all committed")  # state is slow
+UNSYNCED = ("opening", "staging", "prepared")  # later on, all has its bytes
 OF_THE_LOG = ("staging", "decided", "committing", "committed")
 
 
 class Disk:
     """Knows what was synced below some folders, and loses the rest."""
 
-    def __init__(self, roots: list[Path], patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, roots: list[Path], patch: pytest.MonkeyPatch, *, keeps_names: bool = False) -> None:
         self.roots = roots
+        self._keeps_names = keeps_names
         self._bytes: set[tuple[int, int]] = set()  # inode and time of the last change: bytes that were synced
         self._names: set[tuple[int, str, int]] = set()  # folder, name, inode: names that were synced
         self.lost = 0
@@ -69,11 +72,15 @@ class Disk:
             path, found = Path(each.path), each.stat(follow_symlinks=False)
             named = (inode, each.name, found.st_ino) in self._names
             if each.is_dir():
-                if named:
+                if named or self._keeps_names:
                     self._lose(path)
                 else:
                     self.lost += 1
                     shutil.rmtree(path)
+            elif self._keeps_names:
+                if found.st_size and (found.st_ino, found.st_mtime_ns) not in self._bytes:
+                    self.lost += 1
+                    os.truncate(path, 0)
             elif not named or (found.st_ino, found.st_mtime_ns) not in self._bytes:
                 self.lost += 1
                 path.unlink()
@@ -89,12 +96,15 @@ class Case:
     query: Callable[[DataFrame], DataFrame] | None = None
     mode: str = "append"
     points: tuple[str, ...] = PLAIN
+    keeps_names: bool = False
 
 
 CASES = {
     "files": Case(),
     "flat": Case(partial(FilesTarget, layout="flat")),
     "state": Case(partial(FilesTarget, changelog=True), totals, "update", FEWER),
+    "files, names stay": Case(points=UNSYNCED, keeps_names=True),
+    "state, names stay": Case(partial(FilesTarget, changelog=True), totals, "update", UNSYNCED, keeps_names=True),
     "log": Case(partial(LogTarget, entity="n"), lambda df: df.repartition(2), points=OF_THE_LOG),
 }
 
@@ -105,7 +115,8 @@ def test_the_power_goes_at_every_point(case: str, tmp_path: Path, monkeypatch: p
     spark: SparkSession = session()
     rig = Rig(spark, tmp_path, [chosen.target(tmp_path / "out")], chosen.query, output_mode=chosen.mode)
     (tmp_path / "root").mkdir()
-    disk = Disk([rig.repository, tmp_path / "out", tmp_path / "out.staging"], monkeypatch)
+    roots = [rig.repository, tmp_path / "out", tmp_path / "out.staging"]
+    disk = Disk(roots, monkeypatch, keeps_names=chosen.keeps_names)
     rig.add(0, 1, 2)
     rig.run()
     expected = [0, 1, 2]

@@ -5,7 +5,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,8 +29,9 @@ from holdfast.errors import (
     StreamFailed,
 )
 from holdfast.policy import Backoff, RestartPolicy
-from holdfast.repository import Decisions, Gaps, LocalRepository, MemoryRepository
-from holdfast.testing import CrashAt
+from holdfast.repository import Decisions, Gaps, Identity, LocalRepository, MemoryRepository
+from holdfast.spark import adapter
+from holdfast.testing import CrashAt, FaultyRepository
 from pgfixture import server
 from rig import FilesTarget, PostgresTarget, Rig, SqliteTarget
 
@@ -206,6 +209,55 @@ def test_a_slot_that_was_pruned_is_not_free() -> None:
     assert decisions.close(slot(21)).attempt.epoch == 21
 
 
+def abort(epoch: int, attempt: int) -> Decision:
+    address = Attempt(stream="rows", timeline=1, epoch=epoch, attempt=attempt)
+    return Decision(attempt=address, verdict=Verdict.ABORT, lease=1)
+
+
+def test_only_the_last_of_many_aborted_tries_is_made_durable_again() -> None:
+    """A slot is used once the one before it is closed durably: in a crash loop each start synced all of them."""
+    memory, puts = MemoryRepository(), []
+    for attempt in range(1, 31):
+        Decisions(memory).close(abort(1, attempt))
+
+    def note(action: str, key: str) -> None:
+        if action == "put_if_absent":
+            puts.append(key)
+
+    slots = Decisions(FaultyRepository(memory, note)).look("rows", 1, 1)
+    assert (len(slots.closed), slots.open.attempt) == (30, 31)
+    assert puts == ["timelines/1/streams/rows/epochs/1.30.json"]
+
+
+class Counting(hf.FileSink):
+    """Counts what it is told to clear."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.aborted: list[int] = []
+
+    def abort(self, key: Any) -> None:
+        self.aborted.append(key.attempt.attempt)
+        super().abort(key)
+
+
+def test_a_start_after_many_crashes_does_not_clear_all_of_them_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Each is cleared now and then all the same: a task that outlived its try may have left something late."""
+    sink = Counting(tmp_path / "out")
+    rig = rigged(spark, tmp_path, sink)
+    rig.add(1)
+    Identity.create(LocalRepository(rig.repository), rig.repository.name)
+    decisions = Decisions(LocalRepository(rig.repository))
+    for tries, oldest in ((70, 22), (99, 1)):  # and each start closes one more
+        for attempt in range(1, tries + 1):
+            decisions.close(abort(1, attempt))
+        sink.aborted.clear()
+        rig.crash(CrashAt("opened"))
+        assert sink.aborted == list(range(oldest, tries + 2))
+    rig.run()
+    assert rig.visible() == [[1]]
+
+
 def test_a_refused_second_start_does_not_drop_the_lock(spark: SparkSession, tmp_path: Path) -> None:
     """To close any descriptor of the file lets go of all locks that a process has on it."""
     rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
@@ -216,6 +268,51 @@ def test_a_refused_second_start_does_not_drop_the_lock(spark: SparkSession, tmp_
             rig.run()
         other = subprocess.run([sys.executable, "-c", probe, str(lock)], capture_output=True, text=True, check=False)
     assert "Locked" in other.stderr
+
+
+def test_a_lock_file_that_cannot_be_opened_is_a_typed_error(spark: SparkSession, tmp_path: Path) -> None:
+    """Another user's, or on a disk that is only to be read: Java's error came as it was."""
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    lock = rig.repository / "lease" / "os.lock"
+    lock.mkdir(parents=True)
+    with pytest.raises(StorageFailed, match="Is a directory") as caught:
+        rig.run()
+    assert caught.value.action == "lock"
+    lock.rmdir()
+    rig.run()
+
+
+class Channel:
+    """A channel of Java's whose lock fails."""
+
+    def __init__(self, fail: Callable[[], object]) -> None:
+        self.tryLock = fail
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_lock_that_fails_leaves_no_channel_open(overlaps: bool, spark: SparkSession, tmp_path: Path) -> None:
+    """But one whose file this JVM has locked: closing it would let go of that lock."""
+    jvm: Any = spark._jvm
+    file = jvm.java.io.RandomAccessFile(str(tmp_path / "lock"), "rw")
+    again = jvm.java.io.RandomAccessFile(str(tmp_path / "lock"), "rw")
+    file.getChannel().tryLock()
+    channel = Channel(again.getChannel().tryLock)
+    if not overlaps:
+        again.close()  # it cannot be locked any more
+    opened = SimpleNamespace(getChannel=lambda: channel)
+    io = SimpleNamespace(io=SimpleNamespace(RandomAccessFile=lambda *_: opened), lang=jvm.java.lang)
+    session: Any = SimpleNamespace(_jvm=SimpleNamespace(java=io))
+    try:
+        with pytest.raises(Locked if overlaps else StorageFailed):
+            adapter.JvmLock.acquire(session, tmp_path / "lock", "the lease")
+    finally:
+        file.close()
+        again.close()
+    assert channel.closed is not overlaps
 
 
 def test_a_callback_may_stop_the_pipeline(spark: SparkSession, tmp_path: Path) -> None:

@@ -212,6 +212,24 @@ def test_an_epoch_that_begins_elsewhere_is_a_gap(rig: Rig) -> None:
     assert (gap.kind, gap.epoch, gap.facts["begins"]) == ("offsets", 4, "1")
 
 
+def test_every_gap_of_an_epoch_is_recorded(rig: Rig) -> None:
+    """A topic has many partitions, and an epoch one record of a kind."""
+    three_epochs(rig)
+    path = rig.checkpoint / "offsets/2"
+    path.with_name(".2.crc").unlink()
+    path.write_text(path.read_text().replace('{"logOffset":2}', '{"logOffset":1,"of":{"a":7,"b":8}}'))
+    rig.add(4)
+    rig.run(accept=("gaps",))
+    (gap,) = Gaps(LocalRepository(rig.repository)).all("rows", 1)
+    assert gap.facts["differences"] == [
+        {"source": 0, "partition": "logOffset", "ended": "2", "begins": "1"},
+        {"source": 0, "partition": "of/a", "ended": "nothing", "begins": "7"},
+        {"source": 0, "partition": "of/b", "ended": "nothing", "begins": "8"},
+    ]
+    assert (gap.facts["partition"], gap.facts["begins"]) == ("logOffset", "1")
+    assert gap.why.endswith("ended at 2; and 2 more")
+
+
 def drifting_totals(df: DataFrame) -> DataFrame:
     """State that depends on the moment it was computed."""
     now = f.udf(lambda _: time.time_ns() % 1_000_000_007, "long", useArrow=False)
@@ -338,3 +356,86 @@ def test_a_kill_in_the_very_first_write_of_spark_does_not_shut_a_stateful_stream
     (rig.checkpoint / "offsets/.0.6fa4e6d3-7a0e-4f5c-9d55-0f2a3c6b1a11.tmp").write_bytes(b"v1\n{")
     rig.add(1, 10)
     assert rig.run().streams["rows"].epoch == 1
+
+
+def tear(path: Path, left: str, crc: str) -> None:
+    """Leave of a file what the loss of power may: its name, with no bytes or the first ones."""
+    data, beside = path.read_bytes(), path.with_name(f".{path.name}.crc")
+    path.write_bytes(
+        {"nothing": b"", "half": data[: len(data) // 2], "but its end": data[:-1], "zeros": bytes(len(data))}[left]
+    )
+    if crc != "whole":
+        beside.unlink(missing_ok=True)
+    if crc == "empty":
+        beside.touch()
+
+
+TORN = [
+    ("nothing", "gone"),
+    ("nothing", "empty"),
+    ("nothing", "whole"),
+    ("half", "gone"),
+    ("zeros", "gone"),
+    ("but its end", "whole"),
+]
+
+
+@pytest.mark.parametrize(("left", "crc"), TORN)
+@pytest.mark.parametrize("entry", ["offsets/1", "sources/0/1"])
+def test_what_the_power_tore_of_an_undecided_epoch_is_run_anew(rig: Rig, entry: str, left: str, crc: str) -> None:
+    """Spark syncs none of its files: a name may stay without its bytes."""
+    rig.add(1)
+    rig.run()
+    rig.add(2)
+    rig.crash(CrashAt("opened"))
+    tear(rig.checkpoint / entry, left, crc)
+    rig.add(3)
+    rig.run()
+    assert rig.visible() == [[1, 2, 3]] * 2
+
+
+@pytest.mark.parametrize(("left", "crc"), TORN)
+def test_a_commit_of_sparks_that_the_power_tore_is_made_again(rig: Rig, left: str, crc: str) -> None:
+    three_epochs(rig)
+    tear(rig.checkpoint / "commits/2", left, crc)
+    rig.add(4)
+    rig.run()
+    assert rig.visible() == [sorted(rig.rows)] * 2
+
+
+def test_an_entry_of_a_source_that_the_power_took_is_made_again(rig: Rig) -> None:
+    """The offsets that name it stayed: its files would never have been read."""
+    rig.add(1)
+    rig.run()
+    rig.add(2)
+    rig.crash(CrashAt("opened"))
+    remove(rig.checkpoint / "sources/0", 1)
+    rig.run()
+    rig.add(3)
+    rig.run()
+    assert rig.visible() == [[1, 2, 3]] * 2
+
+
+@pytest.mark.parametrize("entry", ["metadata", "offsets/0", "sources/0/0"])
+def test_what_the_power_tore_of_the_first_start_is_made_again(rig: Rig, entry: str) -> None:
+    rig.add(1)
+    rig.crash(CrashAt("opened"))
+    tear(rig.checkpoint / entry, "nothing", "gone")
+    rig.add(2)
+    rig.run()
+    assert rig.visible() == [[1, 2]] * 2
+
+
+@pytest.mark.parametrize("entry", ["offsets/2", "offsets/1", "commits/1"])
+def test_a_torn_file_that_a_decision_needs_is_an_error(rig: Rig, entry: str) -> None:
+    """It was synced before the decision: something else is wrong with the disk."""
+    three_epochs(rig)
+    before = rig.visible()
+    tear(rig.checkpoint / entry, "nothing", "gone")
+    rig.add(4)
+    if entry == "commits/1":
+        remove(rig.checkpoint / "commits", 2)
+    with pytest.raises((StreamFailed, HoldfastError)):
+        rig.run()
+    assert rig.visible() == before
+    assert (rig.checkpoint / entry).read_bytes() == b""

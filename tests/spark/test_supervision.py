@@ -10,12 +10,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from holdfast.errors import BadInput, NotSupported, SinkFailed, StreamFailed
+from holdfast.errors import BadInput, NotSupported, SinkFailed, StorageFailed, StreamFailed
 from holdfast.policy import Backoff, RestartPolicy
-from holdfast.repository import GapRecord, Gaps, LocalRepository
+from holdfast.repository import Decisions, GapRecord, Gaps, LocalRepository
 from holdfast.sinks.files import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline, exactly_once
+from holdfast.spark.stages import StageKeeper
 from holdfast.spark.stream import StreamCallbacks
 from rig import FilesTarget, Rig, SqliteTarget
 from support import eventually
@@ -134,6 +135,56 @@ def test_a_stateful_stream_is_quarantined_for_its_sink_only(spark: SparkSession,
     assert target.visible(spark) == [3]  # 1 was passed over; 1 + 2 arrived
 
 
+def test_an_outage_is_not_passed_over_epoch_after_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    """One epoch is: nobody can tell yet. The next one is not, in this process or in another."""
+    rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out", prepares=99), quarantine_after=2)
+    for n in (1, 2, 3):
+        rig.add(n)
+    for _ in range(2):
+        with pytest.raises(StreamFailed) as caught:
+            rig.run(restart=RestartPolicy.bounded(4, 60), backoff=QUICK)
+        assert (caught.value.epoch, caught.value.failure) == (2, "sink")
+        assert "epoch 1 was passed over" in str(caught.value)
+    assert [gap.epoch for gap in Gaps(LocalRepository(rig.repository)).all("rows", 1)] == [1]
+    rig.targets[0].make = lambda: FileSink(tmp_path / "out")
+    rig.run()
+    assert target.visible(spark) == [2, 3]
+
+
+def test_two_poison_epochs_in_a_row_need_a_word(spark: SparkSession, tmp_path: Path) -> None:
+    def poisoned(df: DataFrame) -> DataFrame:
+        return df.withColumn("n", f.udf(lambda n: n if n > 2 else n // 0, "long", useArrow=False)("n"))
+
+    rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out"), query=poisoned, quarantine_after=2)
+    for n in (1, 2, 3):
+        rig.add(n)
+    with pytest.raises(StreamFailed, match=r"--accept gaps"):
+        rig.run(restart=RestartPolicy.bounded(4, 60), backoff=QUICK)
+    rig.run(restart=RestartPolicy.bounded(4, 60), backoff=QUICK, accept=("gaps",))
+    assert target.visible(spark) == [3]
+    assert [gap.epoch for gap in Gaps(LocalRepository(rig.repository)).all("rows", 1)] == [1, 2]
+
+
+def test_trouble_of_the_clean_up_is_told_and_fails_no_epoch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every sink has the epoch: a restart would replay it and fail again."""
+
+    def full(*_: object, **__: object) -> None:
+        raise StorageFailed(action="clear", key="x", why="Permission denied")
+
+    monkeypatch.setattr("holdfast.spark.epochs.PRUNE_EVERY", 1)
+    monkeypatch.setattr(Decisions, "prune", full)
+    monkeypatch.setattr(StageKeeper, "settle", full)
+    sink = Flaky(tmp_path / "out")
+    rig, target = rigged(spark, tmp_path, sink, stage=0, on_epoch=lambda df, _: df)
+    for n in (1, 2):
+        rig.add(n)
+    assert rig.run().streams["rows"].epoch == 2
+    assert target.visible(spark) == [1, 2]
+    assert len([each for each in caplog.messages if "Permission denied" in each]) == 4
+
+
 def test_one_streams_failures_do_not_stop_the_others(spark: SparkSession, tmp_path: Path) -> None:
     """Eight streams with two sinks each in one process; one fails now and then."""
     rig = Rig(spark, tmp_path, [])
@@ -192,6 +243,36 @@ def test_stop_ends_at_an_epochs_end(spark: SparkSession, tmp_path: Path) -> None
     assert rig.visible() == [[0, 1, 2, 3, 4]]
 
 
+def test_a_time_limit_of_the_users_on_stopping_a_query_is_borne(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark raises when it is reached. The lock is kept until the query has ended all the same."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(point: str) -> None:
+        if point == "all prepared":
+            entered.set()
+            assert go_on.wait(120)
+
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    rig.add(1)
+    spark.conf.set("spark.sql.streaming.stopTimeout", "100ms")
+    try:
+        handle = rig.pipeline().start(spark, reach=slow)
+        assert entered.wait(120)
+        cutter = threading.Thread(target=handle.cut)
+        cutter.start()
+        eventually(lambda: any("has not ended yet" in each for each in caplog.messages), 30)
+    finally:
+        spark.conf.unset("spark.sql.streaming.stopTimeout")
+    assert not handle.wait(0)
+    go_on.set()
+    cutter.join(120)
+    assert handle.wait(120)
+    rig.run()
+    assert rig.visible() == [[1]]
+
+
 def test_an_idle_stream_stops_at_once(spark: SparkSession, tmp_path: Path) -> None:
     rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
     rig.add(1)
@@ -209,6 +290,88 @@ def test_leaving_the_block_raises_what_made_a_stream_give_up(spark: SparkSession
     with pytest.raises(KeyError, match="mine"), rig.pipeline().start(spark) as handle:
         assert handle.wait(120)
         raise KeyError("mine")  # nothing else hides it
+
+
+def test_a_stream_that_is_restarting_is_drained_too(spark: SparkSession, tmp_path: Path) -> None:
+    """The query that had failed was taken for the one to wait for."""
+    restarting = threading.Event()
+    rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out", prepares=1))
+    for n in (1, 2, 3, 4):
+        rig.add(n)
+    handle = rig.pipeline(
+        restart=RestartPolicy.once(),
+        backoff=Backoff(first=0.2, longest=0.2),
+        callbacks=StreamCallbacks(on_restart=lambda *_: restarting.set()),
+    ).start(spark)
+    assert restarting.wait(120)
+    handle.drain(timeout=120)
+    assert target.visible(spark) == [1, 2, 3, 4]
+
+
+def test_a_stream_that_fails_while_it_is_drained_is_drained_after_its_restart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Waiting(Flaky):
+        def prepare(self, df: Any, key: Any) -> Any:
+            if self.left["prepare"]:
+                entered.set()
+                assert go_on.wait(120)
+            return super().prepare(df, key)
+
+    rig, target = rigged(spark, tmp_path, Waiting(tmp_path / "out", prepares=1))
+    for n in (1, 2, 3, 4):
+        rig.add(n)
+    handle = rig.pipeline(restart=RestartPolicy.once(), backoff=QUICK).start(spark)
+    assert entered.wait(120)
+    drainer = threading.Thread(target=handle.drain, kwargs={"timeout": 120})
+    drainer.start()
+    time.sleep(0.5)
+    go_on.set()
+    drainer.join(120)
+    assert target.visible(spark) == [1, 2, 3, 4]
+
+
+def test_an_exit_in_a_streams_function_ends_its_restart_with_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    """The thread died of it, and the run ended as if all were well."""
+    rig, _ = rigged(spark, tmp_path, Flaky(tmp_path / "out", prepares=1))
+    rig.add(1)
+    query, built = rig.query, []
+
+    def leaving(df: DataFrame) -> DataFrame:
+        built.append(df)
+        if len(built) > 1:
+            raise SystemExit("no licence")
+        return query(df)
+
+    rig.query = leaving
+    with pytest.raises(StreamFailed, match="no licence") as caught:
+        rig.run(restart=RestartPolicy.bounded(5, 60), backoff=QUICK)
+    assert (caught.value.failure, caught.value.restarts) == ("refused", 1)
+    rig.query = query
+    assert rig.run().streams["rows"].state == "ended"
+
+
+def test_nobody_acknowledges_for_a_stream_before_its_recovery_is_done(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that is being replaced may decide the next epoch until its slot is closed."""
+    from holdfast.spark.epochs import EpochRunner
+
+    clear, seen = EpochRunner.clear, []
+
+    def watched(self: EpochRunner, epoch: int) -> Any:
+        seen.append(self.unfinished)
+        return clear(self, epoch)
+
+    monkeypatch.setattr(EpochRunner, "clear", watched)
+    rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out", prepares=1))
+    rig.add(1)
+    runner = rig.run(restart=RestartPolicy.once(), backoff=QUICK)
+    assert runner.streams["rows"].state == "ended"
+    assert seen == [True, True]
+    assert target.visible(spark) == [1]
 
 
 def test_one_line_in_place_of_write_stream(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ the first one wrote stands for everybody; that alone decides.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 
@@ -54,19 +55,23 @@ class Decisions:
     def look(self, stream: str, timeline: int, epoch: int) -> Slots:
         """Look at an epoch's slots, one after another; the list of all decisions is never read.
 
-        What is found may be acted upon: its writer may have died before it was durable, so each is put again, which
-        makes it so. An epoch that nobody has tried costs one read.
+        What is found may be acted upon: its writer may have died before it was durable, so the last one is put again,
+        which makes it so. Those before it are: a slot is used only once the one before it was closed durably, or found
+        so here. An epoch that nobody has tried costs one read.
         """
         closed: list[Decision] = []
         attempt = Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=1)
-        while True:
-            key = slot_key(attempt)
-            try:
-                data = self._repository.read(key)
-            except NotFound:
-                return Slots(tuple(closed), attempt)
-            closed.append(_decoded(self._repository.put_if_absent(key, data).data, key, attempt))
-            attempt = attempt.next()
+        last = b""
+        with contextlib.suppress(NotFound):
+            while True:
+                key = slot_key(attempt)
+                last = self._repository.read(key)
+                closed.append(_decoded(last, key, attempt))
+                attempt = attempt.next()
+        if closed:
+            key = slot_key(closed[-1].attempt)
+            closed[-1] = _decoded(self._repository.put_if_absent(key, last).data, key, closed[-1].attempt)
+        return Slots(tuple(closed), attempt)
 
     def newest(self, stream: str, timeline: int) -> Decision | None:
         """Return the last decision to commit, or `None`. Only the names are listed, and older ones are pruned."""

@@ -20,7 +20,7 @@ import pyspark
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import BadValue, Locked, NotSupported
+from holdfast.errors import BadValue, Locked, NotSupported, StorageFailed
 from holdfast.repository.files import hadoop_address
 from holdfast.repository.oslock import OsLock
 
@@ -212,13 +212,30 @@ class JvmLock:
             if real in _locked:  # to open the file once more and close it would let go of the lock that is held
                 raise Locked(what=what, pid=pid, own=True)
             for _ in range(20):
-                channel = jvm.java.io.RandomAccessFile(str(real), "rw").getChannel()
-                if channel.tryLock() is not None:
+                channel = cls._locked_channel(jvm, real, what, pid)
+                if channel is not None:
                     _locked.add(real)
                     return cls(channel, os.getpid(), real)
-                channel.close()
                 OsLock.acquire(real, what).release()  # raises, with the pid of the holder; or it has just let go
         raise Locked(what=what, pid=0)
+
+    @staticmethod
+    def _locked_channel(jvm: Any, path: Path, what: str, pid: int) -> Any:
+        """Open a file and lock it; `None` where another process has it."""
+        channel = None
+        try:
+            channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
+            if channel.tryLock() is not None:
+                return channel
+        except Py4JJavaError as error:
+            why = str(error.java_exception)
+            if "OverlappingFileLockException" in why:  # to close it would let go of the lock that this JVM has
+                raise Locked(what=what, pid=pid, own=True) from error
+            if channel is not None:
+                channel.close()
+            raise StorageFailed(action="lock", key=what, why=why) from error
+        channel.close()
+        return None
 
     @property
     def held(self) -> bool:
@@ -305,20 +322,29 @@ def _wait_for_sources(query: StreamingQuery) -> None:
         time.sleep(0.002)
 
 
-def finish_available(query: StreamingQuery) -> None:
-    """Return when a query has processed what was available when this was called, or has ended."""
+def finish_available(query: StreamingQuery) -> bool:
+    """Return when a query has processed what was available when this was called, or has ended; whether it was well."""
     try:
         query.processAllAvailable()
     except Exception:  # it failed or was stopped meanwhile: whoever watches it knows
         _log.debug("a query ended while it was drained", exc_info=True)
+        return False
+    return True
 
 
 def stop_from_within(query: StreamingQuery) -> None:
-    """Stop a query at the end of its own callback: it commits the batch and ends clean. The interrupt is swallowed."""
+    """Stop a query at the end of its own callback: it commits the batch and ends clean. The interrupt is swallowed.
+
+    From outside it waits for the query's end, for whoever gives up the lock must know that nothing is written any more.
+    A limit of the user's on that (`spark.sql.streaming.stopTimeout`) ends this wait only: others wait for the query.
+    """
     try:
         query.stop()
     except Py4JJavaError as error:
-        if "InterruptedException" not in str(error.java_exception):
+        why = str(error.java_exception)
+        if "TimeoutException" in why:
+            _log.warning("query %s was told to stop and has not ended yet", query.name)
+        elif "InterruptedException" not in why:
             raise
 
 

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from holdfast.errors import (
     ReplayDiverged,
     SinkFailed,
     StagedGone,
+    Storage,
     StorageFailed,
 )
 from holdfast.offsets import differences
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PRUNE_EVERY = 50
+_DROPPED_AGAIN = 50  # aborted attempts at an epoch whose leftovers are looked for at each start
 STAGE = "stage"  # the name of a stage's state in an acknowledgement
 OnEpoch = Callable[["DataFrame", Any], "DataFrame"]
 """Makes of an epoch's rows, and of the `StageView` of its stage, what the sinks get."""
@@ -64,6 +66,7 @@ class Course:
     watermark_ms: int = 0
     rows: int = 0  # given to each sink since the first epoch
     stage: Sealed | None = None
+    quarantined: bool = False  # it was passed over
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +266,9 @@ class EpochRunner:
     def clear(self, epoch: int) -> tuple[Attempt, Decision | None]:
         """Close the slot that somebody may have used, and drop what aborted attempts staged.
 
+        Of very many attempts only the last ones each time, and all of them now and then: a task that outlived its
+        attempt may have left something after it was dropped.
+
         Losing the race for the slot means that the epoch was decided after all; then that decision is returned.
         """
         self._lease.check()
@@ -273,7 +279,7 @@ class EpochRunner:
                 return decision.attempt, decision
         self._state = State.ABORTED
         self._reach("aborted")
-        for decision in closed:
+        for decision in closed if len(closed) % _DROPPED_AGAIN == 0 else closed[-_DROPPED_AGAIN:]:
             for sink in self.sinks.values():
                 self._sink = sink.name
                 sink.abort(Key(self.owner, decision.attempt, None))
@@ -405,14 +411,28 @@ class EpochRunner:
         self._fresh, self.poison, self.unfinished = False, None, False
         self.rows += facts.rows
         self._heed_barrier(attempt.epoch)
-        if self._stage is not None and stage is not None:
-            self._stage.settle(stage)
-        if attempt.epoch % PRUNE_EVERY == 0:
-            oldest = self.oldest_kept()
-            before = min(attempt.epoch - self._retain, attempt.epoch if oldest is None else oldest)
-            self._decisions.prune(self.owner.stream, self.timeline, before)
+        self._clean_up(attempt.epoch, stage)
         _log.info("stream %s: epoch %d is in every sink, %d rows", self.owner.stream, attempt.epoch, facts.rows)
         self.decided(attempt.epoch, facts.rows)
+
+    def _clean_up(self, epoch: int, stage: Sealed | None) -> None:
+        """Remove what nobody will ask for again. What cannot be removed now is by a later epoch: this one is done."""
+        with self._telling(epoch):
+            if self._stage is not None and stage is not None:
+                self._stage.settle(stage)
+        if epoch % PRUNE_EVERY:
+            return
+        with self._telling(epoch):
+            oldest = self.oldest_kept()
+            before = min(epoch - self._retain, epoch if oldest is None else oldest)
+            self._decisions.prune(self.owner.stream, self.timeline, before)
+
+    @contextlib.contextmanager
+    def _telling(self, epoch: int) -> Iterator[None]:
+        try:
+            yield
+        except Storage as error:
+            _log.warning("stream %s: cleaning up after epoch %d: %s", self.owner.stream, epoch, brief(error))
 
     # --- barriers ---
 
@@ -473,7 +493,7 @@ class EpochRunner:
         )
 
     def recovered(self, decision: Decision | None, stands: dict[str, int]) -> None:
-        """Go on after the last decision; every sink has it."""
+        """Go on after the last decision; every sink has it. `unfinished` stays: the next one may be decided already."""
         facts = Facts.of(decision) if decision is not None else None
         stage = None
         if self._stage is not None:
@@ -482,7 +502,7 @@ class EpochRunner:
             refuse_lost_stage(self.owner.stream, facts.stage)
         course = _course_after(decision.attempt.epoch, facts, stage) if decision and facts else Course(stage=stage)
         course.stands = stands
-        self.course, self.unfinished = course, False
+        self.course = course
         self._digest = None  # the query was built anew, and may have other columns
 
     # --- replay ---
@@ -530,27 +550,26 @@ class EpochRunner:
         if not batch or not self.course.epoch:
             return
         begins = self._log.offsets(batch - 1).ends
+        found: list[dict[str, Any]] = []
         for source in range(max(len(begins), len(self.course.ends))):
             ended = self.course.ends[source] if source < len(self.course.ends) else None
             begin = begins[source] if source < len(begins) else None
-            for partition, old, new in differences(ended, begin):
-                self._gap(
-                    OffsetsGap(
-                        stream=self.owner.stream,
-                        epoch=batch + 1,
-                        source=source,
-                        partition=partition,
-                        ended=old,
-                        begins=new,
-                    )
-                )
+            found += [
+                {"source": source, "partition": partition, "ended": old, "begins": new}
+                for partition, old, new in differences(ended, begin)
+            ]
+        if found:
+            self._gap(batch + 1, found)
 
-    def _gap(self, error: OffsetsGap) -> None:
+    def _gap(self, epoch: int, found: list[dict[str, Any]]) -> None:
+        """Refuse to begin elsewhere or, where that is accepted, record every difference: one record an epoch."""
+        error = OffsetsGap(stream=self.owner.stream, epoch=epoch, **found[0])
         if "gaps" not in self._accept:
             raise error
-        facts = {"source": error.source, "partition": error.partition, "ended": error.ended, "begins": error.begins}
-        self._gaps.add(self.owner.stream, self.timeline, error.epoch, kind=OFFSETS, why=error.summary, facts=facts)
-        _log.warning("%s; accepted and recorded", error.summary)
+        why = error.summary + (f"; and {len(found) - 1} more" if found[1:] else "")
+        facts = {**found[0], "differences": found}
+        self._gaps.add(self.owner.stream, self.timeline, epoch, kind=OFFSETS, why=why, facts=facts)
+        _log.warning("%s; accepted and recorded", why)
 
     def _record_quarantine(self, attempt: Attempt, facts: Facts) -> None:
         record = {"start": facts.start, "end": facts.end}
@@ -569,7 +588,16 @@ _DUE = "a DataFrame of this epoch is due"
 def _course_after(epoch: int, facts: Facts, stage: Sealed | None) -> Course:
     """Return what a decided epoch leaves for the next one."""
     stands = {name: share.stands for name, share in facts.sinks.items()}
-    return Course(epoch, facts.end, facts.source_log, stands, facts.watermark_ms, facts.total_rows, stage)
+    return Course(
+        epoch,
+        facts.end,
+        facts.source_log,
+        stands,
+        facts.watermark_ms,
+        facts.total_rows,
+        stage,
+        quarantined=facts.quarantined is not None,
+    )
 
 
 def _uneven(counts: dict[str, int]) -> str:

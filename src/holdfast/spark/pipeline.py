@@ -111,9 +111,10 @@ class Pipeline:
 
         Used as a decorator, or called with the function. `trigger` is a processing time ("10 seconds") or one of
         Spark's triggers as a dict; `restart` a policy, or one by kind of failure; after `quarantine_after` equal
-        failures of one epoch it is passed over, and recorded as a gap. `reads` names streams of this pipeline whose
-        output this one reads by a channel that is not theirs to `read`: a topic, a folder, a table. With `stage`, the
-        state that Python keeps of this stream, `on_epoch(df, stage)` makes of each epoch's rows what the sinks get.
+        failures of one epoch it is passed over, though never two in a row, and recorded as a gap. `reads` names streams
+        of this pipeline whose output this one reads by a channel that is not theirs to `read`: a topic, a folder, a
+        table. With `stage`, the state that Python keeps of this stream, `on_epoch(df, stage)` makes of each epoch's
+        rows what the sinks get.
         """
 
         def add(function: Build) -> Build:

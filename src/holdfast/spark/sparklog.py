@@ -1,6 +1,7 @@
 """Spark's own checkpoint folder of one stream: read, and made durable; never edited once a batch was begun.
 
-Spark syncs none of its files. Before a decision names a batch, `harden` makes durable what replaying it will need.
+Spark syncs none of its files. Before a decision names a batch, `harden` makes durable what replaying it will need. Of
+what no decision needs, a file that lost its bytes with the power is removed: Spark would stumble over it ever after.
 """
 
 from __future__ import annotations
@@ -18,6 +19,14 @@ from typing import Any
 from holdfast.errors import SparkLogMismatch, UnsupportedVersion
 from holdfast.recovery import SparkPosition
 from holdfast.repository.files import failing_as, sync_all
+from holdfast.spark.torn import (
+    checksum_file,
+    is_commit,
+    is_metadata,
+    is_offsets,
+    is_source_entry,
+    is_torn,
+)
 
 _NUMBER = re.compile(r"\d+")
 _ENTRY = re.compile(r"(\d+)(?:\.compact)?")
@@ -45,6 +54,39 @@ class SparkLog:
     def position(self) -> SparkPosition:
         """Tell how far the logs go."""
         return SparkPosition(str(self.folder), self._last("offsets"), self._last("commits"))
+
+    def drop_torn(self, decided: int, source_log: dict[str, int]) -> list[str]:
+        """Remove what the loss of power left of files that no decision needs, durably; return their names.
+
+        1. Spark's commit of the last decided epoch: it is replayed.  2. Before any decision, the query's id.
+        3. Entries of the sources' logs since then, from the first torn one on.  4. The offsets of the epoch that is not
+        decided: it runs anew. Also where they are whole, and the id or an entry that they name is gone.
+        """
+        commit, metadata = self.folder / "commits" / str(decided - 1), self.folder / "metadata"
+        offsets = self.folder / "offsets" / str(decided)
+        with failing_as("clear", str(self.folder)):
+            torn = [commit] if decided and is_torn(commit, is_commit) else []  # 1
+            torn += [metadata] if not decided and is_torn(metadata, is_metadata) else []  # 2
+            for source in _folders(self.folder / "sources"):  # 3
+                torn += _torn_on(source, source_log.get(source.name, -1))
+            self._drop(torn)
+            lost = not decided and not metadata.exists()
+            if is_torn(offsets, is_offsets) or (offsets.exists() and (lost or self._lacks_entry(decided))):  # 4
+                self._drop([offsets])
+                torn.append(offsets)
+        return [str(path.relative_to(self.folder)) for path in torn]
+
+    def _drop(self, paths: list[Path]) -> None:
+        for path in paths:
+            for each in _with_crc(path):
+                each.unlink(missing_ok=True)
+        sync_all({path.parent for path in paths})
+
+    def _lacks_entry(self, batch: int) -> bool:
+        """Whether a batch of files is to end with an entry that no source's log has."""
+        sources = _folders(self.folder / "sources")
+        lasts = [last for end in self.offsets(batch).ends if (last := _log_offset(end)) >= 0]
+        return any(not any((each / name).exists() for each in sources for name in _names_of(last)) for last in lasts)
 
     def clear_unbegun(self) -> None:
         """Remove what a start left that was killed before its first batch was noted.
@@ -92,7 +134,7 @@ class SparkLog:
         """Give the entries after `last`, without a list of all: there may be thousands."""
         while True:
             last += 1
-            name = next((name for name in (str(last), f"{last}.compact") if (source / name).exists()), None)
+            name = next((name for name in _names_of(last) if (source / name).exists()), None)
             if name is None:
                 return
             yield name
@@ -165,6 +207,34 @@ def _entries(source: Path) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
+def _names_of(entry: int) -> tuple[str, str]:
+    return str(entry), f"{entry}.compact"
+
+
+def _torn_on(source: Path, last: int) -> list[Path]:
+    """Return the entries of a source's log from the first torn one on that follows `last`; -1 is none.
+
+    None, where `last` itself is gone: what comes after it could not be made again.
+    """
+    entries = _entries(source)
+    if last >= 0 and last not in entries:
+        return []
+    new = {number: name for number, name in entries.items() if number > last}
+    first = next((number for number, name in new.items() if is_torn(source / name, is_source_entry)), None)
+    return [] if first is None else [source / name for number, name in new.items() if number >= first]
+
+
+def _log_offset(end: str | None) -> int:
+    """Return the entry of its log that a source of files ends a batch with; -1 for other sources, and for none."""
+    try:
+        match json.loads(end or "null"):
+            case {"logOffset": int(last)}:
+                return last
+    except (ValueError, RecursionError):
+        pass  # another source's, which has its own form
+    return -1
+
+
 def last_entries(entries: Iterable[str], before: dict[str, int]) -> dict[str, int]:
     """Return the last entry of each source's log, given the new ones and what was the last before."""
     last = dict(before)
@@ -180,4 +250,4 @@ def _digest(path: Path) -> str:
 
 def _with_crc(path: Path) -> tuple[Path, Path]:
     """Return a file and its checksum file: a stale or missing one would break the restart."""
-    return path, path.with_name(f".{path.name}.crc")
+    return path, checksum_file(path)

@@ -59,6 +59,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 5.0  # for Spark to write a commit, before a stream is stopped
 _MOMENT_S = 0.5  # for an epoch to begin that Spark may be about to begin
+_SECOND = (
+    "epoch {before} was passed over just before, so epoch {epoch} is not: both may have failed for the same outage; "
+    "mend it, then run again. If the rows themselves are bad, filter them out, or pass over this epoch too by "
+    "holdfast run --accept gaps, or pipeline.run(accept=['gaps'])"
+)
 _UNREPLAYABLE = {"socket": "what it has read once it cannot read again, so a crash would lose it"}
 
 
@@ -215,9 +220,11 @@ class StreamRun:
         record_places(self._run.repository, self.name, self._timeline, self.spec.sinks)
         if self._runner is None:
             self._runner = self._new_runner()
+            self._runner.unfinished = True
         self._runner.stateful = adapter.is_stateful(self._df)
         while True:
             decision = self._decisions.newest(self.name, self._timeline)  # 3
+            self._drop_torn(decision)
             if decision is None:
                 self._log.clear_unbegun()
             made = plan(
@@ -229,9 +236,15 @@ class StreamRun:
             self._runner.recovered(decision, dict(made.stands))
             if self._runner.clear(made.decided + 1)[1] is None:  # 5
                 break  # else a driver that we replace has decided it just now
+        self._runner.unfinished = False
         self._watch.plan = made
         _log.log(logging.WARNING if made.finish or made.replays else logging.INFO, "%s", made.words())
         return made
+
+    def _drop_torn(self, decision: Decision | None) -> None:
+        decided = decision.attempt.epoch if decision else 0
+        for name in self._log.drop_torn(decided, Facts.of(decision).source_log if decision else {}):
+            _log.warning("stream %s: Spark's %s lost its bytes, which no decision needs: removed", self.name, name)
 
     def _note_sinks(self, decision: Decision) -> None:
         """Write into the history that the user goes on with other sinks: one of them lacks what came before."""
@@ -369,9 +382,18 @@ class StreamRun:
                     break
                 if not self._again(error):
                     return
+            except BaseException as raised:  # an exit in the user's code: nobody wants to go on
+                self._exited(raised)
+                return
             else:
                 break
         self._watch.state = "stopped" if self._stopping.is_set() else "ended"
+
+    def _exited(self, raised: BaseException) -> None:
+        error = QueryFailed(stream=self.name, why=brief(raised))
+        error.__cause__ = raised
+        self._watch.error = error
+        self._give_up(error, Kind.REFUSED, None)
 
     def _or_fenced(self, error: Exception) -> Exception:
         cause = self._runner.cause(error) if self._runner else error
@@ -452,6 +474,8 @@ class StreamRun:
         """Whether the next try shall pass the epoch over.
 
         Only what is not decided, and only where Spark can go on without the batch's plan, or the plan itself is sound.
+        Never two in a row, unless the user accepts gaps: the second one looks like an outage, which would cost all
+        input that arrives while it lasts.
         """
         times = self._repeats.count(failure)
         runner = self._runner
@@ -461,6 +485,8 @@ class StreamRun:
             return False
         if isinstance(failure.error, Storage) and not isinstance(failure.error, SinkFailed):
             return False  # the repository's trouble, not the batch's
+        if runner.course.quarantined and not self._accepts("gaps"):
+            return False
         runner.poison = failure
         self._budgets[kind].give_back(times - 1)  # they led here, which the user asked for
         return True
@@ -477,12 +503,21 @@ class StreamRun:
             restarts=self._watch.restarts,
             policy=str(budget.policy) if budget else "a restart cannot help",
             why=brief(error),
-            **({"do": error.next_step.format(e=error)} if isinstance(error, HoldfastError) else {}),
+            **self._advice(error, kind, failure),
         )
         self.failed.__cause__ = error
         self._watch.state = "failed"
         _log.error("%s", self.failed)
         self._tell(self._run.callbacks.on_exhausted, error)
+
+    def _advice(self, error: Exception, kind: Kind, failure: Failure | None) -> dict[str, str]:
+        """Return what to do, where more is known than that something must be mended."""
+        course = self._runner.course if self._runner else None
+        undecided = failure is not None and failure.state is not State.DECIDED
+        asked = self.spec.quarantine_after and not self._accepts("gaps")
+        if asked and undecided and kind in BUDGETED and course and course.quarantined:
+            return {"do": _SECOND.format(before=course.epoch, epoch=course.epoch + 1)}
+        return {"do": error.next_step.format(e=error)} if isinstance(error, HoldfastError) else {}
 
     def _epoch_ended(self, epoch: int, rows: int) -> None:
         self._in_a_row = 0
@@ -557,9 +592,9 @@ class StreamRun:
         if self._run.available_now:
             return  # it ends by itself
         while self._watch.state in ("starting", "running", "restarting"):
-            query = self._query
-            if self._watch.started.wait(_MOMENT_S) and query is not None:
-                adapter.finish_available(query)
+            started = self._watch.started.wait(_MOMENT_S)
+            query = self._query  # after the wait: before it, a restart would still show the query that failed
+            if started and query is not None and adapter.finish_available(query):
                 return
 
     def _drained(self) -> None:
