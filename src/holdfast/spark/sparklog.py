@@ -29,6 +29,7 @@ from holdfast.spark.torn import (
 )
 
 _NUMBER = re.compile(r"\d+")
+_AHEAD = 8  # how many entries a source may have noted since the last decision: it is one, or two
 _ENTRY = re.compile(r"(\d+)(?:\.compact)?")
 _MANY_FOLDERS = 64  # of state: looking through more costs more than syncing the file system
 
@@ -216,12 +217,15 @@ def _torn_on(source: Path, last: int) -> list[Path]:
 
     None, where `last` itself is gone: what comes after it could not be made again.
     """
-    entries = _entries(source)
-    if last >= 0 and last not in entries:
+    if last < 0:
+        new = [source / name for name in _entries(source).values()]
+    elif any((source / name).exists() for name in _names_of(last)):
+        near = [source / name for number in range(last + 1, last + 1 + _AHEAD) for name in _names_of(number)]
+        new = [path for path in near if path.exists()]
+    else:
         return []
-    new = {number: name for number, name in entries.items() if number > last}
-    first = next((number for number, name in new.items() if is_torn(source / name, is_source_entry)), None)
-    return [] if first is None else [source / name for number, name in new.items() if number >= first]
+    first = next((place for place, path in enumerate(new) if is_torn(path, is_source_entry)), len(new))
+    return new[first:]
 
 
 def _log_offset(end: str | None) -> int:
