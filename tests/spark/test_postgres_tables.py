@@ -265,9 +265,17 @@ def test_arguments_are_checked() -> None:
 
 def test_what_is_written_to_is_named_without_user_and_password() -> None:
     dsn = f"postgresql://bob:{HIDDEN}@db.example:5433/shop?sslpassword={HIDDEN}"
-    assert PostgresSink(dsn, "s.t").target == 'postgres host=db.example port=5433 dbname=shop "s"."t"'
+    shop = "postgres host=db.example port=5433 dbname=shop #[0-9a-f]{8}"
+    assert re.fullmatch(shop + ' "s"."t"', str(PostgresSink(dsn, "s.t").target))
     assert PostgresSink("dbname=shop", '"a.b".t').target == 'postgres dbname=shop "a.b"."t"'
     assert PostgresSink(dsn, "t", share=True).target is None
+
+
+@pytest.mark.parametrize("what", ["options", "service", "user"])
+def test_one_name_in_two_places_is_not_taken_for_one_table(what: str) -> None:
+    """The path of schemas, the role's own one and a service's server decide which table it is; the ledger knows."""
+    one, two, again = (PostgresSink(f"dbname=shop {what}={value}", "t").target for value in ("a", "b", "a"))
+    assert one == again != two
 
 
 def test_a_connection_whose_other_end_is_gone_is_given_up(table: Table) -> None:

@@ -28,7 +28,7 @@ from holdfast.sinks.files import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline
 from holdfast.testing import CrashAt
-from rig import FilesTarget, Rig, SqliteTarget
+from rig import SCHEMA, FilesTarget, Rig, SqliteTarget
 
 
 @pytest.fixture
@@ -401,6 +401,53 @@ def test_a_commit_of_sparks_that_the_power_tore_is_made_again(rig: Rig, left: st
     rig.add(4)
     rig.run()
     assert rig.visible() == [sorted(rig.rows)] * 2
+
+
+def totals(df: DataFrame) -> DataFrame:
+    return df.groupBy((f.col("n") % 3).alias("k")).agg(f.sum("n").alias("total"))
+
+
+@pytest.mark.parametrize("left", ["nothing", "not even its name"])
+def test_a_lost_commit_of_sparks_is_made_again_though_the_next_epoch_was_begun(
+    spark: SparkSession, tmp_path: Path, left: str
+) -> None:
+    """Spark begins at its last offsets: the replay was left out, and with it the state that the next epoch needs."""
+    target = SqliteTarget(tmp_path / "out.db", key=["k"])
+    rig = Rig(spark, tmp_path, [target], totals, output_mode="update")
+    for number in (1, 2, 3):
+        rig.add(number)
+    rig.run()
+    rig.add(4)
+    rig.crash(CrashAt("opened"))
+    if left == "nothing":
+        tear(rig.checkpoint / "commits/2", left, "gone")
+    else:
+        remove(rig.checkpoint / "commits", 2)
+    rig.crash(CrashAt("decided"))  # the replay is done, and the next one is in doubt
+    rig.run()
+    assert target.visible(spark, "k total") == [(0, 3), (1, 5), (2, 2)]
+
+
+def test_of_two_sources_each_is_asked_for_its_own_entries(spark: SparkSession, tmp_path: Path) -> None:
+    class Two(Rig):
+        def build(self, spark: SparkSession) -> DataFrame:
+            other = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(tmp_path / "other"))
+            return super().build(spark).union(other)
+
+    def add_two(*numbers: int) -> None:
+        rig.add(numbers[0])
+        (tmp_path / "other" / f"{numbers[1]}.json").write_text(json.dumps({"n": numbers[1], "text": "other"}))
+        rig.rows.append(numbers[1])
+
+    rig = Two(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    (tmp_path / "other").mkdir()
+    add_two(1, 101)
+    rig.run()
+    add_two(2, 102)
+    rig.crash(CrashAt("opened"))
+    tear(rig.checkpoint / "sources/0/1", "nothing", "gone")
+    rig.run()
+    assert rig.visible() == [[1, 2, 101, 102]]
 
 
 def test_an_entry_of_a_source_that_the_power_took_is_made_again(rig: Rig) -> None:

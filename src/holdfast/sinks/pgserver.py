@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -36,6 +38,7 @@ _DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",  # milliseconds
 }
+_ELSEWHERE = ("user", "options", "service", "servicefile")  # what else may say which table a name is
 _RETRY_PAUSE = 0.02
 
 
@@ -50,7 +53,8 @@ class Server:
         self.lock_timeout = lock_timeout
         shown = [name for name in _SHOWN if name in params and name not in hidden]
         self.shown = " ".join(f"{name}={params[name]}" for name in shown)
-        self.database = " ".join(f"{name}={params[name]}" for name in shown if name != "user")
+        database = [f"{name}={params[name]}" for name in shown if name != "user"]
+        self.place = " ".join([*database, *_other_places(params)])
         # A password that is also the user's name gives nothing away where it is read as a name.
         secrets = tuple(params[name] for name in hidden if params[name] and params[name] not in public)
         self.address = Address(conninfo.make_conninfo("", **(_DEFAULTS | params)), secrets)
@@ -147,3 +151,10 @@ def _parsed(dsn: object) -> dict[str, str]:
         why=why,
         do="give key=value pairs, or a postgresql:// address with %-escapes for special characters",
     )
+
+
+def _other_places(params: Mapping[str, str]) -> Iterator[str]:
+    """Give a digest of what else tells two places apart: it may hold more than is to be shown."""
+    told = {name: params[name] for name in _ELSEWHERE if name in params}
+    if told:
+        yield f"#{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]}"

@@ -117,7 +117,7 @@ class PostgresSink(Sink):
         self._epoch_column = epoch_column
         self._changelog = changelog
         self._share = share
-        place = f"{self._server.database} {self._table.identifier.as_string(None)}"
+        place = f"{self._server.place} {self._table.identifier.as_string(None)}"
         self.target = None if share else f"postgres {place}"
         self._parts = checked_positive("parts", parts)
         self._told = False

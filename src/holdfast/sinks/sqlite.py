@@ -77,6 +77,7 @@ CREATE TABLE IF NOT EXISTS {LEDGER} (
     timeline INTEGER NOT NULL, epoch INTEGER NOT NULL, rows INTEGER NOT NULL, at_ms INTEGER NOT NULL, handle TEXT,
     PRIMARY KEY (uid, stream, target, timeline, epoch)
 )"""
+_FACTS = "pipeline, uid, stream, target, timeline, epoch, rows, at_ms"
 _OF_OURS = "uid = ? AND stream = ? AND target = ?"
 
 
@@ -157,7 +158,7 @@ class SqliteSink(Sink):
         """Say whose the table is, before the first epoch. Of somebody else's, `inspect` tells."""
         if self._foreign(connection, owner) is None:
             values = (owner.pipeline, owner.uid, owner.stream, self._ledger_name, time.time_ns() // 1_000_000)
-            connection.execute(f"INSERT OR IGNORE INTO {LEDGER} VALUES (?, ?, ?, ?, 0, 0, 0, ?, NULL)", values)  # noqa: S608
+            connection.execute(f"INSERT OR IGNORE INTO {LEDGER} ({_FACTS}) VALUES (?, ?, ?, ?, 0, 0, 0, ?)", values)  # noqa: S608
 
     def _columns(self, setting: Setting) -> dict[str, str]:
         """Return the stream's columns with their types here, or refuse one that has none."""
@@ -301,7 +302,7 @@ class SqliteSink(Sink):
         owner = key.owner
         ours = (owner.uid, owner.stream, self._ledger_name)
         connection.execute(
-            f"INSERT INTO {LEDGER} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - a constant
+            f"INSERT INTO {LEDGER} ({_FACTS}, handle) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - constants
             (owner.pipeline, *ours, *key.place, handle["rows"], time.time_ns() // 1_000_000, handle_digest(handle)),
         )
         connection.execute(

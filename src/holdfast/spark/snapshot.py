@@ -17,6 +17,7 @@ Not promised: a snapshot of a batch that Spark is about to forget. What vanishes
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -293,6 +294,8 @@ class Pinned:
     def release(self) -> None:
         """Remove the links; harmless when done twice."""
         shutil.rmtree(self._links, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others have links there
+            self._links.parent.rmdir()
 
     def _identity(self, path: str) -> tuple[int, int, int]:
         try:

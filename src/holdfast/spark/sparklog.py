@@ -29,7 +29,7 @@ from holdfast.spark.torn import (
 )
 
 _NUMBER = re.compile(r"\d+")
-_AHEAD = 8  # how many entries a source may have noted since the last decision: it is one, or two
+_AHEAD = 8  # entries that may be missing before one that is there
 _ENTRY = re.compile(r"(\d+)(?:\.compact)?")
 _MANY_FOLDERS = 64  # of state: looking through more costs more than syncing the file system
 
@@ -61,17 +61,20 @@ class SparkLog:
 
         1. Spark's commit of the last decided epoch: it is replayed.  2. Before any decision, the query's id.
         3. Entries of the sources' logs since then, from the first torn one on.  4. The offsets of the epoch that is not
-        decided: it runs anew. Also where they are whole, and the id or an entry that they name is gone.
+        decided: it runs anew. Also where they are whole, and what they build upon is gone: the id, an entry that they
+        name, or that commit, for Spark begins at the last offsets that there are.
         """
         commit, metadata = self.folder / "commits" / str(decided - 1), self.folder / "metadata"
         offsets = self.folder / "offsets" / str(decided)
+        if not decided and self._last("commits"):
+            return []  # the decisions are gone: nothing is known of what they need
         with failing_as("clear", str(self.folder)):
             torn = [commit] if decided and is_torn(commit, is_commit) else []  # 1
             torn += [metadata] if not decided and is_torn(metadata, is_metadata) else []  # 2
             for source in _folders(self.folder / "sources"):  # 3
                 torn += _torn_on(source, source_log.get(source.name, -1))
             self._drop(torn)
-            lost = not decided and not metadata.exists()
+            lost = self._last("commits") == decided - 1 if decided else not metadata.exists()
             if is_torn(offsets, is_offsets) or (offsets.exists() and (lost or self._lacks_entry(decided))):  # 4
                 self._drop([offsets])
                 torn.append(offsets)
@@ -84,10 +87,12 @@ class SparkLog:
         sync_all({path.parent for path in paths})
 
     def _lacks_entry(self, batch: int) -> bool:
-        """Whether a batch of files is to end with an entry that no source's log has."""
-        sources = _folders(self.folder / "sources")
-        lasts = [last for end in self.offsets(batch).ends if (last := _log_offset(end)) >= 0]
-        return any(not any((each / name).exists() for each in sources for name in _names_of(last)) for last in lasts)
+        """Whether a batch of files is to end with an entry that the log of its source lacks."""
+        for number, end in enumerate(self.offsets(batch).ends):
+            source, last = self.folder / "sources" / str(number), _log_offset(end)
+            if last >= 0 and not _entry(source, last):
+                return True
+        return False
 
     def clear_unbegun(self) -> None:
         """Remove what a start left that was killed before its first batch was noted.
@@ -133,12 +138,8 @@ class SparkLog:
 
     def _following(self, source: Path, last: int) -> Iterator[str]:
         """Give the entries after `last`, without a list of all: there may be thousands."""
-        while True:
-            last += 1
-            name = next((name for name in _names_of(last) if (source / name).exists()), None)
-            if name is None:
-                return
-            yield name
+        while path := _entry(source, last := last + 1):
+            yield path.name
 
     def entry_digest(self, entry: str) -> str | None:
         """Return the digest of one entry of a source's log, or `None` where it is gone."""
@@ -208,8 +209,8 @@ def _entries(source: Path) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def _names_of(entry: int) -> tuple[str, str]:
-    return str(entry), f"{entry}.compact"
+def _entry(source: Path, number: int) -> Path | None:
+    return next((path for name in (str(number), f"{number}.compact") if (path := source / name).exists()), None)
 
 
 def _torn_on(source: Path, last: int) -> list[Path]:
@@ -219,13 +220,23 @@ def _torn_on(source: Path, last: int) -> list[Path]:
     """
     if last < 0:
         new = [source / name for name in _entries(source).values()]
-    elif any((source / name).exists() for name in _names_of(last)):
-        near = [source / name for number in range(last + 1, last + 1 + _AHEAD) for name in _names_of(number)]
-        new = [path for path in near if path.exists()]
+    elif _entry(source, last):
+        new = list(_near(source, last))
     else:
         return []
     first = next((place for place, path in enumerate(new) if is_torn(path, is_source_entry)), len(new))
     return new[first:]
+
+
+def _near(source: Path, last: int) -> Iterator[Path]:
+    """Give the entries after one, and pass over a few that are missing, without a list of all."""
+    missing = 0
+    while missing < _AHEAD:
+        last += 1
+        path = _entry(source, last)
+        missing = 0 if path else missing + 1
+        if path:
+            yield path
 
 
 def _log_offset(end: str | None) -> int:
