@@ -222,10 +222,10 @@ class SqliteSink(Sink):
         with self._failing("prepare"):
             staged = stage(df, key, self._staging, self.setting)
             effect = "replace" if self._replaces else "upsert" if self.key else "append"
-            if staged.rows:
-                self._check_nulls(key)
             if effect == "upsert" and staged.rows:
                 self._check_keys(key)
+            if staged.rows:
+                self._check_nulls(key)
         handle = staged.handle | {"effect": effect, "key": self.key}  # decided with the epoch, whatever is said later
         return Staged(handle, staged.rows, staged.paths, trace=staged.trace or effect == "replace")
 
