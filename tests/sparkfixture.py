@@ -19,7 +19,8 @@ def session() -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.memory", "1g")
+        # A run of a pipeline leaves some 3 MB behind, and here are hundreds: in 1 GB the collector took over at last.
+        .config("spark.driver.memory", "4g")
         # Thousands of tiny jobs, each run a few times: what the second compiler would win is never earned back.
         # Else the JVM keeps 48 MB of compiled code, which the classes that Spark makes fill: then all is interpreted.
         .config(
