@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import SparkLogMismatch, UnsupportedVersion
-from holdfast.spark.sparklog import SparkLog, last_entries
+from holdfast.spark.sparklog import SparkLog, last_entries, log_offset
 from holdfast.spark.torn import is_commit, is_offsets, is_source_entry, is_torn
 
 
@@ -98,3 +98,11 @@ def test_only_what_no_decision_needs_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "commits/1").write_text("")
     assert log.drop_torn(2, {"0": 1}) == ["commits/1", "sources/0/2", "offsets/2"]
     assert log.drop_torn(2, {"0": 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "last"),
+    [('{"logOffset":7}', 7), ('{"logOffset":"7"}', None), ("7", None), ("not JSON", None), (None, None)],
+)
+def test_only_an_offset_of_files_names_an_entry(end: str | None, last: int | None) -> None:
+    assert log_offset(end) == last

@@ -34,6 +34,7 @@ from typing import Any
 from holdfast.errors import NotFound, StorageFailed, UnsupportedVersion
 from holdfast.repository import Held, HeldFile, Place, Repository
 from holdfast.repository.files import failing_as, link_or_copy
+from holdfast.spark.sparklog import log_offset
 
 PINS = ".pinned"
 _TRIES = 3
@@ -182,7 +183,7 @@ class Snapshots:
         for number, offset in enumerate(offsets.ends):
             folder = self._folder / "sources" / str(number)
             names = _names(folder)
-            last = _log_offset(offset)
+            last = log_offset(offset)
             if last is None:
                 chosen = sorted(names)
             else:
@@ -427,16 +428,6 @@ def _listed(data: bytes) -> Iterator[str]:
     found = json.loads(text.split("\n", 1)[1])
     yield from (f"SSTs/{each['dfsSstFileName']}" for each in found.get("sstFiles", []))
     yield from (f"logs/{each['dfsLogFileName']}" for each in found.get("logFiles", []))
-
-
-def _log_offset(offset: str | None) -> int | None:
-    """Return the last entry of its own log that a file source's offset names."""
-    try:
-        found = json.loads(offset or "null")
-    except ValueError:
-        return None
-    last = found.get("logOffset") if isinstance(found, dict) else None
-    return last if isinstance(last, int) else None
 
 
 def _names(folder: Path) -> list[str]:

@@ -89,8 +89,8 @@ class SparkLog:
     def _lacks_entry(self, batch: int) -> bool:
         """Whether a batch of files is to end with an entry that the log of its source lacks."""
         for number, end in enumerate(self.offsets(batch).ends):
-            source, last = self.folder / "sources" / str(number), _log_offset(end)
-            if last >= 0 and not _entry(source, last):
+            source, last = self.folder / "sources" / str(number), log_offset(end)
+            if last is not None and last >= 0 and not _entry(source, last):
                 return True
         return False
 
@@ -239,15 +239,15 @@ def _near(source: Path, last: int) -> Iterator[Path]:
             yield path
 
 
-def _log_offset(end: str | None) -> int:
-    """Return the entry of its log that a source of files ends a batch with; -1 for other sources, and for none."""
+def log_offset(end: str | None) -> int | None:
+    """Return the last entry of its own log that the offset of a source of files names; `None` for other sources."""
     try:
         match json.loads(end or "null"):
             case {"logOffset": int(last)}:
                 return last
     except (ValueError, RecursionError):
         pass  # another source's, which has its own form
-    return -1
+    return None
 
 
 def last_entries(entries: Iterable[str], before: dict[str, int]) -> dict[str, int]:
