@@ -7,7 +7,9 @@ UV := 0.13.7
 help:
 	@echo "make test    set up and run the tests"
 	@echo "make demo    kill a pipeline and its plain Spark twin, and compare their outputs; ARGS=--fast in under a minute"
-	@echo "make soak    kill drivers at random moments, KILLS=n of them (50); restore all of CUTS=n checkpoints (60)"
+	@echo "make soak    kill drivers at random moments, KILLS=n of them (50); restore all of CUTS=n checkpoints (60);"
+	@echo "             stop PostgreSQL under a running pipeline for OUTAGE_S=n seconds (600);"
+	@echo "             run a pipeline RUNS=n times in one session (200) and show what stays behind"
 	@echo "make lint    ruff and mypy"
 	@echo "make jar     build the one class of Java anew; needs javac"
 	@echo "make docs    renew docs/reference from the code, and the page of the benchmarks from its figures"
@@ -29,9 +31,15 @@ demo: .venv/ready
 
 KILLS ?= 50
 CUTS ?= 60
+OUTAGE_S ?= 600
+RUNS ?= 200
 soak: .venv/ready
 	@CUTS=$(CUTS) RESTORED=$(CUTS) $(RUN) -m pytest tests/spark/test_cuts.py --timeout 0 -q -s
 	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_pipeline_killed.py -k random_moments --timeout 0 -q
+	@OUTAGE_S=$(OUTAGE_S) $(RUN) -m pytest tests/spark/test_outages.py -k long_outage --timeout 0 -q -s
+	@RUNS=$(RUNS) $(RUN) -m pytest tests/spark/test_leaks.py -k runs_leave --timeout 0 -q -s
+	@HOLDFAST_FUZZ_SEED=random HOLDFAST_FUZZ_FACTOR=20 $(RUN) -m pytest tests/formats/test_fuzz.py \
+	    tests/formats/test_fuzz_command.py --timeout 0 -q
 
 lint: .venv/ready
 	@$(RUN) -m ruff format --check .

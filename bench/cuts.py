@@ -139,7 +139,7 @@ def inside(spark: SparkSession, folder: Path, effort: Effort) -> list[Result]:
     taken: list[float] = []
     epochs: dict[bool, list[float]] = {True: [], False: []}
     pending = timed("_heed_barrier", taken, lambda runner: runner._barrier._slot.word != 0)
-    policy = CheckpointPolicy(retention=Retention(last=20))
+    policy = CheckpointPolicy(every=None, retention=Retention(last=20))
     with pending, feeding(job), job.pipeline().start(spark, checkpoint_every=policy) as handle:
         job.wait(effort.warm)
         for window in range(2 * effort.windows):
@@ -212,7 +212,7 @@ def grown(spark: SparkSession, folder: Path, sizes: Sequence[int]) -> Iterator[S
     """Grow a state to each size; then take checkpoints, each after one small epoch more."""
     job = Job(spark, folder)
     known = 0
-    with job.pipeline().start(spark) as handle:
+    with job.pipeline().start(spark, checkpoint_every=None) as handle:
         for size in sizes:
             job.add(range(known, size))
             known = size

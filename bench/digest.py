@@ -1,4 +1,8 @@
-"""What the digest of its rows costs an epoch of a query with state: the same rows to Parquet, watched and not."""
+"""What digests cost an epoch.
+
+Of the rows of a query with state: the same rows to Parquet, watched and not. Of the files that a sink stages: the same
+rows to Parquet, with and without a SHA-256 of each file that was written.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ from bench.compare import Result, in_turn, timed
 from bench.scratch import scratch
 from bench.spark import QUICK_FILES, session
 from holdfast.sinks.rows import RowDigest
+from holdfast.sinks.stagedfiles import digests
+from holdfast.sinks.staging import below
 
 ROWS, QUICK_ROWS = 1_000_000, 200_000
 PARTITIONS = 2
@@ -26,6 +32,12 @@ def watched(df: DataFrame, digest: RowDigest, folder: Path) -> None:
     tell()
 
 
+def hashed(df: DataFrame, folder: Path) -> None:
+    write(df, folder)
+    files = {str(path.relative_to(folder)): path.stat().st_size for path in below(folder) if path.is_file()}
+    digests(folder, files)
+
+
 def run(quick: bool) -> list[Result]:
     rows = QUICK_ROWS if quick else ROWS
     with scratch(__name__) as folder:
@@ -33,18 +45,17 @@ def run(quick: bool) -> list[Result]:
         try:
             df = spark.range(0, rows, 1, PARTITIONS).selectExpr("id AS k", "id * 7919 % 1000 AS n", "string(id) AS s")
             df.cache().count()
-            digest = RowDigest(df)
-            ours, theirs = partial(watched, df, digest, folder / "ours"), partial(write, df, folder / "theirs")
-            sides = {"ours": lambda: timed(ours), "theirs": lambda: timed(theirs)}
-            found = in_turn(2 if quick else 10, sides, warm_up=1 if quick else 4)
+            sides = {
+                "watched": partial(watched, df, RowDigest(df), folder / "watched"),
+                "hashed": partial(hashed, df, folder / "hashed"),
+                "plain": partial(write, df, folder / "plain"),
+            }
+            turns = {name: partial(timed, side) for name, side in sides.items()}
+            found = in_turn(2 if quick else 10, turns, warm_up=1 if quick else 4)
         finally:
             spark.stop()
-    return [
-        Result(
-            "path",
-            f"{rows:,} rows of a query with state, with their digest",
-            "without it",
-            found["ours"],
-            found["theirs"],
-        )
-    ]
+    names = {
+        "watched": f"{rows:,} rows of a query with state, with their digest",
+        "hashed": f"{rows:,} rows staged as Parquet, with the digests of their files",
+    }
+    return [Result("path", name, "without it", found[side], found["plain"]) for side, name in names.items()]

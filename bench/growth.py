@@ -35,6 +35,7 @@ from bench.rival import apart
 from bench.spark import QUICK_FILES, session
 from holdfast import FileSink, Pipeline
 from holdfast.repository.decisions import stream_folder
+from holdfast.sinks.base import OutputMode
 from holdfast.spark.epochs import EpochRunner
 
 STREAMS = (1, 2, 4, 8, 16, 32)
@@ -114,7 +115,7 @@ class Stream:
 
     def add_to(self, pipeline: Pipeline) -> None:
         """Make it one of the pipeline's."""
-        mode = "update" if self.counting else "append"
+        mode: OutputMode = "update" if self.counting else "append"
         sink = FileSink(self.out, changelog=self.counting)
         pipeline.stream(self._read, name=self.name, sinks=[sink], output_mode=mode)
 
@@ -149,7 +150,7 @@ def by_streams(spark: SparkSession, folder: Path, sizes: Sequence[int], epochs: 
         for stream in streams:
             stream.add_to(pipeline)
         start = time.perf_counter()
-        with pipeline.start(spark, reach=meter.reach):
+        with pipeline.start(spark, checkpoint_every=None, reach=meter.reach):
             points["start"][count].append((time.perf_counter() - start) / count)
             for stream in streams:
                 stream.feed(1)
@@ -179,7 +180,7 @@ def by_epochs(spark: SparkSession, folder: Path, sizes: Sequence[int], rounds: i
     jobs = {size: OurJob(spark, folder / str(size), size) for size in sizes}
     with ExitStack() as running:
         for job in jobs.values():
-            running.enter_context(job.pipeline().start(spark, reach=meter.reach))
+            running.enter_context(job.pipeline().start(spark, checkpoint_every=None, reach=meter.reach))
         points = _in_turn(jobs, rounds, meter)
     for job in jobs.values():
         job.check()
@@ -193,7 +194,7 @@ def by_state(spark: SparkSession, folder: Path, sizes: Sequence[int], rounds: in
         for size, stream in streams.items():
             pipeline = Pipeline(f"keys-{size}", folder / str(size) / "root")
             stream.add_to(pipeline)
-            running.enter_context(pipeline.start(spark, reach=meter.reach))
+            running.enter_context(pipeline.start(spark, checkpoint_every=None, reach=meter.reach))
             stream.feed(size)
             stream.wait()
         os.sync()

@@ -166,10 +166,10 @@ class OurJob(Job):
         return made
 
     def _run_what_is_there(self) -> None:
-        self.pipeline().run(self.spark, available_now=True)
+        self.pipeline().run(self.spark, available_now=True, checkpoint_every=None)
 
     def _started(self) -> Any:
-        return self.pipeline().start(self.spark)
+        return self.pipeline().start(self.spark, checkpoint_every=None)
 
     def check(self) -> None:
         """Let the decisions prove it too."""

@@ -41,6 +41,7 @@ from bench.spark import session
 from holdfast import PostgresSink
 from holdfast.epoch import Attempt
 from holdfast.sinks.base import Key, Owner, Setting
+from holdfast.sinks.postgres import Method
 
 ROWS, QUICK_ROWS, FEW_ROWS = 1_000_000, 200_000, 1_000
 PARTITIONS = 2
@@ -127,7 +128,7 @@ def driver_jar() -> str:
 class Epochs:
     """Ours: a sink, opened as a stream opens it, and one epoch after another into it."""
 
-    def __init__(self, server: Server, df: DataFrame, method: str, table: str) -> None:
+    def __init__(self, server: Server, df: DataFrame, method: Method, table: str) -> None:
         self._sink = PostgresSink(server.dsn, table, method=method)
         self._sink.open(Setting(OWNER, df.schema, "append", df.sparkSession, tell=print))
         self._df = df

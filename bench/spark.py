@@ -18,7 +18,7 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast import FileSink, Pipeline
-from holdfast.sinks.base import Sink
+from holdfast.sinks.base import OutputMode, Sink
 from holdfast.spark.adapter import FAST_FILES, STATE
 from holdfast.spark.localfiles import local_files
 
@@ -95,7 +95,7 @@ class Job:
         format: str,
         query: Query = as_it_is,
         *,
-        output_mode: str = "append",
+        output_mode: OutputMode = "append",
         outputs: int = 1,
         files: int = 1,
     ) -> None:
@@ -113,7 +113,9 @@ class Job:
         start = self._pipeline if side.ours else self._own if side.own_sink else partial(self._plain, side.persists)
         self._query = start(read, output_mode)
 
-    def _plain(self, persists: bool, read: Callable[[SparkSession], DataFrame], output_mode: str) -> Callable[[], Any]:
+    def _plain(
+        self, persists: bool, read: Callable[[SparkSession], DataFrame], output_mode: OutputMode
+    ) -> Callable[[], Any]:
         def body(df: DataFrame, _: int) -> None:
             if persists:
                 df.persist()
@@ -126,17 +128,17 @@ class Job:
         started = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()
         return lambda: started
 
-    def _own(self, read: Callable[[SparkSession], DataFrame], output_mode: str) -> Callable[[], Any]:
+    def _own(self, read: Callable[[SparkSession], DataFrame], output_mode: OutputMode) -> Callable[[], Any]:
         writer = read(self.spark).writeStream.format("parquet").outputMode(output_mode)
         writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
         started = writer.start(str(self.outputs[0]))
         return lambda: started
 
-    def _pipeline(self, read: Callable[[SparkSession], DataFrame], output_mode: str) -> Callable[[], Any]:
+    def _pipeline(self, read: Callable[[SparkSession], DataFrame], output_mode: OutputMode) -> Callable[[], Any]:
         pipeline = Pipeline("bench", self.folder / "root")
         sinks: list[Sink] = [FileSink(path, changelog=output_mode == "update") for path in self.outputs]
         pipeline.stream(read, name="job", output_mode=output_mode, sinks=sinks)
-        handle = pipeline.start(self.spark)
+        handle = pipeline.start(self.spark, checkpoint_every=None)
         return lambda: handle._streams[0]._query
 
     def add(self, files: Sequence[str | Path]) -> None:

@@ -47,8 +47,8 @@ class Small:
     """A side: each call takes so many epochs and returns their times."""
 
     def __init__(self, folder: Path, side: Side, stateful: bool) -> None:
-        query, mode = (counted, "update") if stateful else (as_it_is, "append")
-        self._job = Job(folder, side, SCHEMA, "json", query, output_mode=mode)
+        query = counted if stateful else as_it_is
+        self._job = Job(folder, side, SCHEMA, "json", query, output_mode="update" if stateful else "append")
 
     def __call__(self, epochs: int) -> list[float] | dict[str, float]:
         """Take them; none means: count what is there, and tell what the time was spent with."""

@@ -24,8 +24,10 @@ SCHEMA: Any = SimpleNamespace(
 class EpochFiles:
     """A pipeline's repository and the folder of its one sink. Epoch `e` holds the rows 10 * e and 10 * e + 1."""
 
-    def __init__(self, folder: Path, *, format: str = "json", layout: str = "epochs", shared: bool = False) -> None:
-        self.path = folder / "out"
+    def __init__(
+        self, folder: Path, *, format: str = "json", layout: str = "epochs", shared: bool = False, name: str = "out"
+    ) -> None:
+        self.path = folder / name
         self.repository = LocalRepository(folder / "root")
         try:
             self.identity = Identity.load(self.repository)

@@ -69,6 +69,11 @@ class Postgres:
         options = f'-h "" -k {self.socket} -c max_prepared_transactions={prepared} -c fsync=off'
         self._ctl("-o", options, "-l", str(self._data / "log"), "start")
 
+    def start_again(self) -> None:
+        """Start the server if a test has left it stopped."""
+        if not (self._data / "postmaster.pid").exists():
+            self.start()
+
     def stop(self, mode: str = "fast") -> None:
         """Stop the server."""
         self._ctl("-m", mode, "stop")

@@ -18,6 +18,7 @@ from holdfast.log import EventLog
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.sinks.base import Sink
 from holdfast.sinks.files import FileSink
+from holdfast.sinks.foreach import EpochKey, ForeachSink
 from holdfast.sinks.log import LogSink
 from holdfast.sinks.postgres import PostgresSink
 from holdfast.sinks.sqlite import SqliteSink
@@ -124,6 +125,39 @@ class PostgresTarget(Target):
         return int(prepared[0][0]) + int(tables[0][0])
 
 
+class ForeachTarget(Target):
+    """A function that appends a line for each call: its key, and the rows that it was given."""
+
+    def __init__(self, lines: Path, folder: Path | None = None) -> None:
+        super().__init__(lambda: ForeachSink(self.call, name="calls", path=folder))
+        self.lines = lines
+        self.folder = folder
+
+    def call(self, df: DataFrame, key: EpochKey) -> None:
+        rows = sorted([row.n, row.text] for row in df.collect())
+        line = json.dumps({"key": str(key), "timeline": key.timeline, "epoch": key.epoch, "rows": rows}) + "\n"
+        descriptor = os.open(self.lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(descriptor, line.encode())  # in one piece, or not at all
+        os.close(descriptor)
+
+    def calls(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines.read_text().splitlines()] if self.lines.exists() else []
+
+    def visible(self, spark: SparkSession | None = None, columns: str = "n") -> list[Any]:
+        """Return the rows of each key once; a repetition has the same rows, and epochs come in their order."""
+        found: dict[str, Any] = {}
+        calls = self.calls()
+        for call in calls:
+            assert found.setdefault(call["key"], call["rows"]) == call["rows"]
+        assert len(found) == len({(call["timeline"], call["epoch"]) for call in calls})  # one key an epoch
+        rows = [tuple(row) for rows in found.values() for row in rows]
+        return sorted(row[0] if columns == "n" else row for row in rows)
+
+    def staged(self) -> int:
+        folder = self.folder / "staging" if self.folder else None
+        return len([each for each in folder.iterdir() if list(each.iterdir())]) if folder and folder.exists() else 0
+
+
 class Rig:
     """A pipeline of one stream whose input a test gives file by file: a file is an epoch."""
 
@@ -169,7 +203,11 @@ class Rig:
         return self.query(source.json(str(self.folder / "in")))
 
     def pipeline(self, **options: Any) -> Pipeline:
-        settings = {"restart": RestartPolicy.never(), "backoff": Backoff(first=0.01, longest=0.05)} | options
+        settings = {
+            "restart": RestartPolicy.never(),
+            "outage": 0,
+            "backoff": Backoff(first=0.01, longest=0.05),
+        } | options
         made = Pipeline("torment", self.folder / "root", **settings)
         build: Build = self.build
         sinks = [target.make() for target in self.targets]
@@ -177,7 +215,8 @@ class Rig:
         return made
 
     def run(self, reach: Reach = unwatched, accept: tuple[str, ...] = (), **options: Any) -> PipelineStatus:
-        return self.pipeline(**options).run(self.spark, available_now=True, accept=accept, reach=reach)
+        made = self.pipeline(**options)
+        return made.run(self.spark, available_now=True, checkpoint_every=None, accept=accept, reach=reach)
 
     def crash(self, reach: Reach) -> str:
         """Run until the crash; return where it was."""

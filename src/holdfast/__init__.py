@@ -11,6 +11,8 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from holdfast.extras import is_supported, missing_extra, pyspark_version
+
 __version__ = "0.1.0"
 if sys.platform != "linux":
     raise ImportError("Holdfast runs on Linux only: use a Linux container, or WSL 2 on Windows")
@@ -47,15 +49,17 @@ _HOMES = {
     "restore": ["RestorePlan", "plan_restore", "restore_stream", "stage_states"],
     "segment": ["LogEvent", "NewEvent"],
     "sidecar": ["pack_states"],
-    "sinks.base": ["Key", "Owner", "Setting", "Sink", "Staged", "Standing"],
+    "sinks.base": ["Key", "Link", "Owner", "Setting", "Sink", "Staged", "Standing"],
     "sinks.compaction": ["Compacted", "apply_compact"],
     "sinks.compactplan": ["CompactPlan", "plan_compact"],
     "sinks.files": ["FileSink"],
+    "sinks.foreach": ["EpochKey", "ForeachSink"],
     "sinks.log": ["LogSink"],
     "sinks.places": ["FilePlace", "file_sinks"],
     "sinks.postgres": ["PostgresSink"],
     "sinks.sqlite": ["SqliteSink"],
     "spark.logsource": ["load_log", "read_log"],
+    "spark.outages": ["Outage"],
     "spark.pipeline": ["Pipeline", "PipelineHandle", "PipelineStatus", "exactly_once"],
     "spark.stream": ["StreamCallbacks", "StreamStatus"],
     "spark.checkpoints": ["CheckpointStatus"],
@@ -76,27 +80,20 @@ _HOMES = {
     ],
 }
 _MODULES = ("errors", "testing")
-_NEEDS = {  # package -> the extra that brings it, and who cannot be loaded without
-    "pyarrow": ("log", ("cursor", "log", "logwriter", "segment", "worker", "sinks.log", "spark.logsource")),
-    "pyspark": (
-        "spark",
-        (
-            "sinks.files",
-            "sinks.log",
-            "sinks.postgres",
-            "sinks.sqlite",
-            "spark.logsource",
-            "spark.pipeline",
-            "spark.statereader",
-            "spark.stream",
-        ),
-    ),
-    "psycopg": ("postgres", ("sinks.postgres",)),
+_ON_SPARK = tuple(home for home in _HOMES if home.startswith("spark."))
+_WITH_SPARK = ("sinks.files", "sinks.foreach", "sinks.log", "sinks.postgres", "sinks.sqlite", *_ON_SPARK)
+_NEEDS = {  # package -> the modules that cannot be loaded without it
+    "pyarrow": ("cursor", "log", "logwriter", "segment", "worker", "sinks.log", "sinks.postgres", *_ON_SPARK),
+    "pyspark": _WITH_SPARK,
+    "py4j": _WITH_SPARK,
+    "psycopg": ("sinks.postgres",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # What cannot be loaded here is not offered, so that help(), tab completion and `import *` work without it.
-_missing = {home for package, (_, homes) in _NEEDS.items() if not find_spec(package) for home in homes}
+_missing = {home for package, homes in _NEEDS.items() if not find_spec(package) for home in homes}
+if not is_supported(pyspark_version()):
+    _missing.update(_WITH_SPARK)
 __all__ = ["__version__", *_MODULES, *sorted(name for name, home in _HOME_OF.items() if home not in _missing)]  # noqa: PLE0604
 
 if TYPE_CHECKING:
@@ -159,6 +156,7 @@ if TYPE_CHECKING:
     from holdfast.segment import NewEvent as NewEvent
     from holdfast.sidecar import pack_states as pack_states
     from holdfast.sinks.base import Key as Key
+    from holdfast.sinks.base import Link as Link
     from holdfast.sinks.base import Owner as Owner
     from holdfast.sinks.base import Setting as Setting
     from holdfast.sinks.base import Sink as Sink
@@ -169,6 +167,8 @@ if TYPE_CHECKING:
     from holdfast.sinks.compactplan import CompactPlan as CompactPlan
     from holdfast.sinks.compactplan import plan_compact as plan_compact
     from holdfast.sinks.files import FileSink as FileSink
+    from holdfast.sinks.foreach import EpochKey as EpochKey
+    from holdfast.sinks.foreach import ForeachSink as ForeachSink
     from holdfast.sinks.log import LogSink as LogSink
     from holdfast.sinks.places import FilePlace as FilePlace
     from holdfast.sinks.places import file_sinks as file_sinks
@@ -177,6 +177,7 @@ if TYPE_CHECKING:
     from holdfast.spark.checkpoints import CheckpointStatus as CheckpointStatus
     from holdfast.spark.logsource import load_log as load_log
     from holdfast.spark.logsource import read_log as read_log
+    from holdfast.spark.outages import Outage as Outage
     from holdfast.spark.pipeline import Pipeline as Pipeline
     from holdfast.spark.pipeline import PipelineHandle as PipelineHandle
     from holdfast.spark.pipeline import PipelineStatus as PipelineStatus
@@ -218,11 +219,10 @@ if not TYPE_CHECKING:  # a type checker shall see misspelt names
             return importlib.import_module(f"holdfast.{name}")
         if name not in _HOME_OF:
             raise AttributeError(f"module 'holdfast' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-        home = _HOME_OF[name]
-        for package, (extra, homes) in _NEEDS.items():
-            if home in homes and not find_spec(package):
-                raise importlib.import_module("holdfast.errors").MissingExtra(extra=extra, module=package)
-        return getattr(importlib.import_module(f"holdfast.{home}"), name)
+        try:
+            return getattr(importlib.import_module(f"holdfast.{_HOME_OF[name]}"), name)
+        except ModuleNotFoundError as error:
+            raise missing_extra(error) or error from error
 
 
 def __dir__() -> list[str]:

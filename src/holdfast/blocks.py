@@ -238,24 +238,36 @@ class Device:
         magic, version, length = _V1_HEADER.unpack_from(header)
         if magic != _MAGIC:
             return _Damaged("bad magic", f"block {start} begins with {magic!r}")
-        if version == 1 and slot == 0 and not any(header[_V1_HEADER.size :]):
-            return self._read_v1(length)
+        if version == 1 and slot == 0:
+            return self._read_v1(header, length)
         if length > self.capacity:
             return _Damaged("too large", f"length {length} is more than the {self.capacity} bytes of a slot")
         padded = self._read_run(start + 1, _blocks_for(length))
-        _, _, _, generation, num_blocks, stage, type_name, digest = _HEADER.unpack_from(header)
+        digest = header[_DIGEST_AT : _HEADER.size]
         blank = header[:_DIGEST_AT] + _NO_DIGEST + header[_HEADER.size :]
         if hashlib.sha256(blank + padded).digest() != digest:
             unknown = None if version in (1, VERSION) else version
             return _Damaged("checksum", f"slot {slot} does not match its digest", unknown)
+        return self._read_v2(slot, header, padded[:length])
+
+    def _read_v2(self, slot: int, header: bytes, payload: bytes) -> Image | _Damaged:
+        """Return the image of a slot whose digest is right."""
+        _, version, _, generation, num_blocks, stage, type_name, _ = _HEADER.unpack_from(header)
         if version != VERSION:
             raise UnsupportedVersion(what=f"stage image {self.name!r}", found=version, known="versions 1 and 2")
         if num_blocks != self.blocks.num_blocks:
             found, asked = f"{num_blocks} blocks", f"{self.blocks.num_blocks} blocks"
             raise StageMismatch(what="device", found=found, asked=asked)
-        return Image(generation, _unpadded(stage), _unpadded(type_name), padded[:length])
+        try:
+            return Image(generation, _unpadded(stage), _unpadded(type_name), payload)
+        except UnicodeDecodeError as error:
+            return _Damaged("decode", f"a name in slot {slot}: {error}")
 
-    def _read_v1(self, length: int) -> _V1 | _Damaged:
+    def _read_v1(self, header: bytes, length: int) -> _V1 | _Damaged:
+        padding = header[_V1_HEADER.size :].lstrip(b"\0")
+        if padding:
+            at = len(header) - len(padding)
+            return _Damaged("bad padding", f"byte {at} of the version 1 header is {padding[0]:#04x}, not zero")
         room = (self.blocks.num_blocks - 1) * BLOCK_SIZE
         if length > room:
             return _Damaged("too large", f"length {length} is more than the {room} bytes of the device")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import frame
-from holdfast.checked import checked_bytes, checked_name
+from holdfast.checked import checked_bytes, checked_name, is_name
+from holdfast.decoding import Undecodable, from_msgpack
 from holdfast.errors import CursorCorrupt, NotFound, UnsupportedVersion
 from holdfast.repository import Repository
 
@@ -44,27 +45,29 @@ class CursorRecord(msgspec.Struct, frozen=True, kw_only=True):
         return frame.pack(MAGIC, VERSION, msgspec.msgpack.encode(msgspec.structs.replace(self, version=VERSION)))
 
     @classmethod
-    def from_bytes(cls, data: bytes, name: str) -> CursorRecord:
-        """Decode either version; `name` is for errors."""
+    def from_bytes(cls, data: bytes, name: str, where: str = "") -> CursorRecord:
+        """Decode either version; the name and `where`, its repository, are for errors."""
         data = checked_bytes("cursor", data)
+        file = "/".join([*([where] if where else []), FOLDER, f"{name}{SUFFIX}"])
         try:
-            record = cls._v2(data, name) if data.startswith(MAGIC) else cls._v1(data)
-        except (frame.FrameDamaged, msgspec.MsgspecError, RecursionError) as damage:
-            raise CursorCorrupt(cursor=name, why=str(damage)) from damage
+            record = cls._v2(data, file) if data.startswith(MAGIC) else cls._v1(data)
+        except (frame.FrameDamaged, Undecodable) as damage:
+            raise CursorCorrupt(cursor=name, file=file, why=str(damage)) from damage
         if not 0 <= record.position <= _U64_MAX:
-            raise CursorCorrupt(cursor=name, why=f"position {record.position} does not fit 64 bits")
+            why = f"position {record.position} does not fit 64 bits"
+            raise CursorCorrupt(cursor=name, file=file, why=why)
         return record
 
     @classmethod
-    def _v2(cls, data: bytes, name: str) -> CursorRecord:
+    def _v2(cls, data: bytes, file: str) -> CursorRecord:
         version, body = frame.unpack(MAGIC, data)
         if version != VERSION:
-            raise UnsupportedVersion(what=f"cursor {name!r}", found=version, known="versions 1 and 2")
-        return msgspec.msgpack.decode(body, type=cls)
+            raise UnsupportedVersion(what=f"cursor file {file}", found=version, known="versions 1 and 2")
+        return from_msgpack(body, cls)
 
     @classmethod
     def _v1(cls, data: bytes) -> CursorRecord:
-        old = msgspec.msgpack.decode(data, type=_V1)
+        old = from_msgpack(data, _V1)
         return cls(version=1, **msgspec.structs.asdict(old), log_identity=None)
 
 
@@ -85,9 +88,10 @@ def read_cursor(repository: Repository, name: str) -> CursorRecord | None:
         data = repository.read(key)
     except NotFound:
         return None
-    return CursorRecord.from_bytes(data, name)
+    return CursorRecord.from_bytes(data, name, repository.where)
 
 
 def cursor_names(repository: Repository) -> list[str]:
-    """Return the names of all cursors that were ever saved, sorted."""
-    return [name.removesuffix(SUFFIX) for name in repository.list(FOLDER) if name.endswith(SUFFIX)]
+    """Return the names of all cursors that were ever saved, sorted; a folder in place of a file counts too."""
+    names = [name.removesuffix("/") for name in repository.list(FOLDER)]
+    return [stem for name in names if name.endswith(SUFFIX) and is_name(stem := name.removesuffix(SUFFIX))]

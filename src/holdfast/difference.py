@@ -6,11 +6,12 @@ with `Difference.with_keys`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
+from holdfast import figures
 from holdfast.errors import BadValue
 from holdfast.manifest import Manifest, StreamCut
 from holdfast.offsets import differences, log_edges
@@ -19,6 +20,13 @@ from holdfast.repository.summary import utc
 from holdfast.seal import plain
 
 T = TypeVar("T")
+_LINES: dict[str, Callable[[Any], str]] = {
+    "epoch": str,
+    "rows": figures.number,
+    "file_bytes": figures.size,
+    "state_format": str,
+    "output_mode": str,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +41,12 @@ class Change(Generic[T]):
         """Whether it has not changed."""
         return self.a == self.b
 
-    def words(self) -> str:
-        """Say it; numbers with their difference."""
-        text = f"{_shown(self.a)} -> {_shown(self.b)}"
+    def words(self, shown: Callable[[int], str] = str) -> str:
+        """Return the change as text; integers are formatted by `shown` and followed by their difference."""
+        a, b = (shown(each) if isinstance(each, int) else _shown(each) for each in (self.a, self.b))
         if isinstance(self.a, int) and isinstance(self.b, int) and not self.same:
-            return f"{text} ({self.b - self.a:+})"
-        return text
+            return f"{a} -> {b} ({'+' if self.b > self.a else '-'}{shown(abs(self.b - self.a))})"
+        return f"{a} -> {b}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +98,10 @@ class StreamDifference:
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Give what has changed, by its name."""
-        for name in ("epoch", "rows", "file_bytes", "state_format", "output_mode"):
+        for name, shown in _LINES.items():
             change: Change[Any] = getattr(self, name)
             if not change.same:
-                yield name.replace("_", " "), change.words()
+                yield name.replace("_", " "), change.words(shown)
         if not self.watermark_ms.same:
             before, now = (utc(each) if each else None for each in (self.watermark_ms.a, self.watermark_ms.b))
             yield "watermark", Change(before, now).words()
@@ -101,17 +109,20 @@ class StreamDifference:
             if each.where == "chain":
                 continue  # of a log: it stands for the sequence beside it, and tells a person nothing
             yield f"offset of {each.source}" + f", {each.where}" * bool(each.where), f"{each.a} -> {each.b}"
-        yield from ((f"behind {name!r}", change.words()) for name, change in self.lag.items() if not change.same)
+        yield from (
+            (f"behind {name!r}", change.words(figures.number)) for name, change in self.lag.items() if not change.same
+        )
         files = self.files
         if files.added or files.removed:
-            counts = f"{files.added} added, {files.removed} removed, {files.kept} kept"
-            yield "files", f"{counts}; {files.new_bytes} bytes are new"
+            added, removed, kept = map(figures.number, (files.added, files.removed, files.kept))
+            counts = f"{added} added, {removed} removed, {kept} kept"
+            yield "files", f"{counts}; {figures.size(files.new_bytes)} are new"
         yield from ((f"conf {name}", change.words()) for name, change in self.confs.items())
         yield from (("sink added", name) for name in self.sinks_added)
         yield from (("sink removed", name) for name in self.sinks_removed)
         for name, counts_ in (self.keys or {}).items():
-            changed = f"{counts_.added} added, {counts_.changed} changed, {counts_.removed} removed"
-            yield f"keys of {name}", changed
+            added, changed, removed = map(figures.number, (counts_.added, counts_.changed, counts_.removed))
+            yield f"keys of {name}", f"{added} added, {changed} changed, {removed} removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +147,8 @@ class Difference:
     def head(self) -> list[str]:
         """Say what has changed in the whole pipeline."""
         seconds = (self.timestamp_ms.b - self.timestamp_ms.a) / 1000
-        lines = [f"checkpoint {self.a} -> {self.b}, {abs(seconds):g} s {'later' if seconds >= 0 else 'earlier'}"]
+        when = f"{figures.duration(abs(seconds))} {'later' if seconds >= 0 else 'earlier'}"
+        lines = [f"checkpoint {self.a} -> {self.b}, {when}"]
         if not self.timeline.same:
             lines.append(f"timeline {self.timeline.words()}")
         if not self.pipeline_hash.same:

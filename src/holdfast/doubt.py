@@ -60,7 +60,7 @@ def in_doubt(repository: Repository, stream: str, timeline: int) -> Doubt | None
     tried = decision.attempt
     if str(tried.epoch - 1) in repository.list(f"{folder}/spark/commits"):
         return None
-    facts = msgspec.convert(decision.facts, _Seen)
+    facts = decision.facts_as(_Seen)
     return Doubt(
         stream=stream,
         timeline=timeline,

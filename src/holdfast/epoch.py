@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast.checked import checked_name, checked_positive
-from holdfast.errors import BadValue
+from holdfast.decoding import Undecodable, converted
+from holdfast.errors import BadValue, RecordCorrupt
 from holdfast.seal import Record
 from holdfast.table import drawn, moved
+
+T = TypeVar("T")
 
 
 class State(StrEnum):
@@ -173,18 +176,27 @@ class Decision(Record, frozen=True, kw_only=True):
         if isinstance(self.lease, bool) or not isinstance(self.lease, int) or self.lease < 1:
             raise BadValue(what="lease", value=self.lease, why="leases count from 1")
 
+    def facts_as(self, kind: type[T]) -> T:
+        """Return the facts as a value of this type, or raise `RecordCorrupt`."""
+        try:
+            return converted(self.facts, kind)
+        except Undecodable as error:
+            raise RecordCorrupt(key=f"decision of {self.attempt}", why=f"its facts: {error}") from error
+
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """One sink's part of a decided epoch.
 
     `stands` is the epoch that the sink must own up to once this one is committed: this one, or, where an epoch without
-    rows leaves no trace, the last that left one; 0 is none. `before` is the same of the epoch before.
+    rows leaves no trace, the last that left one; 0 is none. `before` is the same for the epoch before, and
+    `before_handle` the digest of the handle that committed it.
     """
 
     handle: dict[str, Any]
     rows: int
     stands: int
     before: int
+    before_handle: str | None = None  # None: there was none, or it is not known
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,4 +223,4 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, decision: Decision) -> Facts:
         """Return the facts of a decision to commit."""
-        return msgspec.convert(decision.facts, cls)
+        return decision.facts_as(cls)

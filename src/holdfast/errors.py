@@ -13,7 +13,7 @@
     │   └── MissingExtra             an optional dependency is not installed
     ├── Absent (LookupError)         create it, or correct the path
     │   ├── NotFound                 no such key in the repository
-    │   │   └── RepositoryMissing    no pipeline's repository in this folder
+    │   │   └── RepositoryMissing    no pipeline repository in this folder
     │   ├── BlocksMissing            no file of blocks at this path
     │   ├── CheckpointMissing        no checkpoint or savepoint of this id or name
     │   ├── CursorMissing            no cursor of this name
@@ -63,11 +63,14 @@
     │   ├── CursorCorrupt            a cursor file
     │   ├── LogCorrupt               an event log
     │   ├── CheckpointDamaged        a checkpoint: its manifest, or a file that it needs
+    │   ├── StagedDamaged            a file that a sink staged for a decided epoch
+    │   ├── SparkFileDamaged         a file of Spark's own checkpoint folder: a log or state
     │   └── RecordCorrupt            a sealed record: lease, decision, identity, history
     ├── Storage                      the storage said no: mend it, then try again
     │   ├── StorageFailed            nothing was changed
     │   ├── BlockFailed              one block of a device could not be read or written
     │   ├── SinkFailed               a sink, or the server behind it, failed
+    │   │   └── SinkUnavailable      its server cannot be reached, or its disk is full: an outage
     │   ├── InDoubt                  an epoch is decided, and a sink could not take it yet
     │   └── OutcomeUnknown           it may or may not have happened: look before trying again
     └── Halted                       work ended for a reason: look at the cause
@@ -80,9 +83,11 @@
         ├── CheckpointsFailed        more checkpoints in a row failed than are tolerable
         ├── RequestFailed            the holder of the lease could not do what it was asked for
         ├── SessionFailed            Spark could not be started
+        ├── SessionLost              the Spark session ended under a running pipeline
         ├── QueryFailed              Spark ended a stream's query with an error
         ├── DemoFailed               a worker of the demo ended by itself, with an error
         └── StreamFailed             a stream failed and its restart budget is used up, or a restart could not help
+            └── OutageTooLong        a stream waited for an outage to end as long as its policy allows
 
 Each error carries its facts as attributes; its text ends with the next step. All of them can be pickled, because
 they cross process boundaries on a cluster.
@@ -109,6 +114,14 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+_RETRIED = "_retried"
+
+
+def _ended(text: str) -> str:
+    """Return a text with a full stop, unless it ends with a mark of its own."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class HoldfastError(Exception):
     """The root of all errors that Holdfast raises on purpose.
@@ -128,7 +141,11 @@ class HoldfastError(Exception):
         return self.says.format(e=self)
 
     def __str__(self) -> str:
-        return f"{self.summary}. Next: {self.next_step.format(e=self)}."
+        return f"{_ended(self.summary)} Next: {_ended(vars(self).get(_RETRIED) or self.next_step.format(e=self))}"
+
+    def retried(self, how: str) -> None:
+        """Replace the next step: the work is retried automatically; `how` says when."""
+        vars(self)[_RETRIED] = f"nothing to do now, {how}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
@@ -281,9 +298,10 @@ class NotFound(Absent):
 
 
 class RepositoryMissing(NotFound):
-    """The folder is no pipeline's repository: it has no `holdfast.json`."""
+    """There is no pipeline repository at this place: a folder with a `holdfast.json`."""
 
-    says = "there is no pipeline's repository at {e.where}: it has no {e.key}"
+    why: str = "it has no holdfast.json"
+    says = "there is no pipeline repository at {e.where}: {e.why}"
     next_step = (
         "name the pipeline's own folder, which it makes when it is first started: holdfast ls --repo <root>/<pipeline>"
     )
@@ -315,7 +333,7 @@ class CheckpointMissing(Absent):
     def advice(self) -> str:
         """What to do about it."""
         if self.checkpoint == 0:
-            return "run the pipeline with checkpoint_every: holdfast run app.py:pipeline --checkpoint-every 30s"
+            return "run the pipeline, without --no-checkpoints or checkpoint_every=None: holdfast run app.py:pipeline"
         text = f"list what there is: holdfast ls --repo {shlex.quote(self.where)}"
         named = isinstance(self.checkpoint, str) and self.checkpoint.isdecimal()
         return f"{text}; an id is a number, not text" if named else text
@@ -392,6 +410,7 @@ class Locked(Busy):
     what: str
     pid: int
     own: bool = False  # this process has it already
+    do: str = "close or release the one that you have, or go on with that"  # where this process has it
     says = "{e.what} is held by {e.holder}"
     next_step = "{e.advice}"
 
@@ -406,7 +425,7 @@ class Locked(Busy):
     def advice(self) -> str:
         """What to do about it."""
         if self.own:
-            return "close or release the one that you have, or go on with that"
+            return self.do
         return "stop that process, or wait until it ends"
 
 
@@ -681,11 +700,22 @@ class SinkBehind(Mismatch):
     sink: str
     holds: int
     decided: int
-    says = "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but epoch {e.decided} was committed to it"
+    committed: bool = True  # False: it may be that the epoch was only decided
+    says = "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but epoch {e.decided} was {e.what}"
     next_step = (
-        "restore the sink from a copy that holds epoch {e.decided}, the last one with rows for it: what was staged is "
+        "restore {e.lost} from a copy that holds epoch {e.decided}, the last one with rows for it: what was staged is "
         "not there any more; or give the sink up by another name and an empty target, with holdfast run --accept sinks"
     )
+
+    @property
+    def what(self) -> str:
+        """What was done with the epoch."""
+        return "committed to it" if self.committed else "decided, and what was staged for it is gone"
+
+    @property
+    def lost(self) -> str:
+        """What can be restored."""
+        return "the sink" if self.committed else "the sink or its staging folder"
 
 
 class SinkAhead(Mismatch):
@@ -707,11 +737,12 @@ class SinkForeign(Mismatch):
     sink: str
     place: str
     owner: str
-    says = "sink {e.sink!r}: {e.place} belongs to {e.owner}"
-    next_step = (
+    do: str = (
         "use that pipeline's repository, or choose another place: appending here would write rows twice; "
         "to begin again from nothing, remove what the sink holds and its ledger (see docs/howto.md)"
     )
+    says = "sink {e.sink!r}: {e.place} belongs to {e.owner}"
+    next_step = "{e.do}"
 
 
 class SinksChanged(Mismatch):
@@ -828,9 +859,10 @@ class CursorCorrupt(Corrupt):
     """A cursor file cannot be decoded."""
 
     cursor: str
+    file: str
     why: str
-    says = "cursor {e.cursor!r} is damaged: {e.why}"
-    next_step = "restore its file from a copy; deleting it would read the log from its beginning"
+    says = "cursor {e.cursor!r} is damaged: {e.file}: {e.why}"
+    next_step = "restore {e.file} from a copy; deleting it would read the log from its beginning"
 
 
 class CheckpointDamaged(Corrupt):
@@ -850,6 +882,19 @@ class CheckpointDamaged(Corrupt):
         return f"restore the files from a copy, or use the one before it: holdfast verify {self.offered}"
 
 
+class SparkFileDamaged(Corrupt):
+    """A file in a stream's Spark checkpoint folder is damaged or missing: of a log, or of its state."""
+
+    stream: str
+    path: str
+    why: str = "its bytes are not those that Spark wrote"
+    says = "Spark's file {e.path} of stream {e.stream!r} is damaged: {e.why}"
+    next_step = (
+        "restore the file from a copy of the repository, or the folder from a checkpoint at the last decided epoch "
+        "(holdfast ls lists the epochs, restore_stream writes the folder); nothing was changed"
+    )
+
+
 class LogCorrupt(Corrupt):
     """An event log's index, head or segment is damaged; `part` says which."""
 
@@ -858,6 +903,22 @@ class LogCorrupt(Corrupt):
     why: str
     says = "event log {e.path}: {e.part} is damaged: {e.why}"
     next_step = "restore the log from a copy; for a torn head alone, holdfast.logwriter.repair(path) rebuilds it"
+
+
+class StagedDamaged(Corrupt):
+    """What was staged for a decided epoch is damaged, incomplete or mixed with other files; none of it is visible."""
+
+    sink: str
+    epoch: int
+    path: str
+    why: str
+    do: str = (
+        "restore this file from a copy and run again: the epoch is then committed. A decided epoch is never computed "
+        "again, so without such a copy restore the repository and all sinks from one earlier moment (docs/howto.md, "
+        "'Back up and restore a repository'); see which epoch it is: holdfast doubt"
+    )
+    says = "sink {e.sink!r}: {e.path}, staged for epoch {e.epoch}, is damaged: {e.why}"
+    next_step = "{e.do}"
 
 
 class RecordCorrupt(Corrupt):
@@ -911,6 +972,13 @@ class SinkFailed(Storage):
     do: str = "mend the sink (server, rights, space), then run again: the epoch goes on where it was"
     says = "sink {e.sink!r} could not {e.action}: {e.why}"
     next_step = "{e.do}"
+
+
+class SinkUnavailable(SinkFailed):
+    """The server of a sink cannot be reached, or its storage is full, read-only or locked. A running pipeline waits.
+
+    Raise it from a sink of your own for a problem that ends without a change to the program, its rows or the table.
+    """
 
 
 class InDoubt(Storage):
@@ -1018,7 +1086,7 @@ class CheckpointFailed(Halted):
         """What to do about it."""
         if self.late:
             return f"look at {', '.join(self.late)}: give a longer timeout, or make its epochs shorter"
-        return "mend the cause; the streams run on, and the last checkpoint stands"
+        return "fix the cause; no row is affected, and the previous checkpoint remains restorable"
 
 
 class CheckpointsFailed(Halted):
@@ -1070,6 +1138,17 @@ class SessionFailed(Halted):
     )
 
 
+class SessionLost(Halted):
+    """The Spark session ended under a running pipeline: its JVM died, or another part of the program stopped it."""
+
+    why: str
+    says = "the Spark session is gone: {e.why}"
+    next_step = (
+        "start the program again: it first finishes what was under way; if the JVM died, look for the reason in the "
+        "kernel's log (out of memory) and in hs_err_pid*.log"
+    )
+
+
 class StreamFailed(Halted):
     """A stream failed and its restart budget is used up, or a restart could not help. The cause is chained."""
 
@@ -1077,7 +1156,7 @@ class StreamFailed(Halted):
     stream: str
     epoch: int | None
     sink: str | None
-    failure: str  # its class: source, sink, state, user code, fenced, refused
+    failure: str  # its class: source, sink, state, user code, repository, executors, fenced, refused
     restarts: int
     policy: str
     why: str
@@ -1093,3 +1172,14 @@ class StreamFailed(Halted):
         """Epoch and sink, where they are known."""
         epoch = f" at epoch {self.epoch}" if self.epoch else ""
         return f"{epoch}, sink {self.sink!r}" if self.sink else epoch
+
+
+class OutageTooLong(StreamFailed):
+    """A stream waited for an outage to end for as long as its policy allows. The cause is chained."""
+
+    waited: float = 0.0  # seconds
+    tries: int = 0
+    says = (
+        "stream {e.stream!r} of pipeline {e.pipeline!r} gave up{e.where}: an outage ({e.failure}) has lasted "
+        "{e.waited:.0f} s and {e.tries} tries, and its limit is {e.policy}: {e.why}"
+    )

@@ -167,7 +167,7 @@ class EventLog:
         return events if end is None else itertools.takewhile(lambda event: event.sequence < end, events)
 
     def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the cancelled half-open ranges between two sequences."""
+        """Return the cancelled half-open ranges between two sequences; adjacent ones are reported as one."""
         with self._damage_told():
             return self._ranges.cancelled(start, end)
 

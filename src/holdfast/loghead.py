@@ -12,6 +12,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.blocks import BLOCK_SIZE, BlockDevice, Device, Found, Image, MemoryBlocks
+from holdfast.decoding import Undecodable, from_msgpack
 from holdfast.errors import Corrupt, LogCorrupt, LogMissing, StageBlank, StageCorrupt
 from holdfast.ranges import Head, RangeDamaged, Segment
 from holdfast.repository import files
@@ -33,6 +35,7 @@ HEAD = "head"
 INDEX = "index"
 SEGMENTS = "segments"
 HEAD_BLOCKS = 4
+_SEGMENT = re.compile(rf"{SEGMENTS}/first=\d{{20}}/[^/\0]+")
 _HEAD_NAME = "log-head"
 _HEAD_TRIES = 5
 _HEAD_PAUSE_S = 0.002
@@ -49,7 +52,7 @@ class About(Record, frozen=True, kw_only=True):
 
 def read_about(folder: Path) -> About:
     """Return who a log is, or raise `LogMissing`."""
-    with files.failing_as("read", ABOUT):
+    with files.failing_as("read", str(folder / ABOUT)):
         try:
             data = (folder / ABOUT).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -57,7 +60,7 @@ def read_about(folder: Path) -> About:
                 raise LogCorrupt(path=str(folder), part=ABOUT, why="it is missing, and the log has records") from None
             raise LogMissing(path=str(folder)) from None
     try:
-        return About.unsealed(data, ABOUT)
+        return About.unsealed(data, str(folder / ABOUT))
     except Corrupt as error:
         raise LogCorrupt(path=str(folder), part=ABOUT, why=error.summary) from error
 
@@ -70,7 +73,7 @@ def has_records(folder: Path) -> bool:
 
 def sync_head(folder: Path) -> None:
     """Make the head durable. A reader does so before it believes a new one: its writer may not have come to it yet."""
-    with files.failing_as("sync", HEAD):
+    with files.failing_as("sync", str(folder / HEAD)):
         descriptor = os.open(folder / HEAD, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fdatasync(descriptor)
@@ -83,7 +86,7 @@ def sync_head(folder: Path) -> None:
 
 def read_index(folder: Path, start: int, end: int) -> bytes:
     """Return a part of the index, or less where it ends before."""
-    with files.failing_as("read", INDEX):
+    with files.failing_as("read", str(folder / INDEX)):
         try:
             with (folder / INDEX).open("rb") as reader:
                 reader.seek(start)
@@ -103,7 +106,7 @@ def read_head(folder: Path) -> Head:
 
 def require_head(folder: Path) -> bytes:
     """Return the head's bytes, or raise `LogCorrupt` where its file is not there or has another size."""
-    with files.failing_as("read", HEAD):
+    with files.failing_as("read", str(folder / HEAD)):
         try:
             data = (folder / HEAD).read_bytes()
         except FileNotFoundError:
@@ -136,8 +139,8 @@ def find_head(blocks: BlockDevice, folder: Path) -> Found:
 def head_in(found: Found, folder: Path) -> Head:
     """Return the head that a slot holds."""
     try:
-        return msgspec.msgpack.decode(found.image.payload, type=Head)
-    except msgspec.MsgspecError as error:
+        return from_msgpack(found.image.payload, Head)
+    except Undecodable as error:
         raise LogCorrupt(path=str(folder), part=HEAD, why=str(error)) from error
 
 
@@ -162,10 +165,12 @@ def read_segment(folder: Path, segment: Segment, schema: pa.Schema) -> pa.Table:
     def refused(why: str) -> LogCorrupt:
         return LogCorrupt(path=str(folder), part=f"segment {segment.path}", why=why)
 
-    with files.failing_as("read", segment.path):
+    if not _SEGMENT.fullmatch(segment.path):
+        raise refused("its path is not one of a segment")
+    with files.failing_as("read", str(folder / segment.path)):
         try:
             data = (folder / segment.path).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise refused("its file is missing") from None
     if len(data) != segment.size or hashlib.sha256(data).digest() != segment.sha256:
         raise refused("its bytes are not those that were committed")

@@ -7,7 +7,9 @@ Rules:
   dropped when the next writer opens the log, and its sequences are given again. Nobody has seen them.
 - An append makes the folder of its first sequence durable before it makes another one. So where there is no folder at
   the tail, no append has left any behind it, and opening a log or appending to it lists none.
-- One process writes at a time. Whatever fails from the index on halts the writer until the log is opened again.
+- One process writes at a time: opening a writer takes an OS lock. Its threads may share the writer: a lock in it lets
+  one append run at a time. A failure from the index on halts the writer until the log is opened again.
+- An append whose object is gone cannot be ended by its caller. It is aborted when the next append begins.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 import uuid
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
 
 _REASON_LENGTH = 1000
 _FOLDER = re.compile(r"first=\d{20}")
+_DROPPED = "dropped without commit or abort"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +76,32 @@ class Repaired:
     dropped_bytes: int
 
 
+@dataclass(slots=True)
+class _Open:
+    """The append that is open. Only its caller keeps the object alive; the writer must know when it is gone."""
+
+    append: weakref.ref[Append]
+    rows: int = 0
+
+
 class LogWriter:
-    """The one writer of a log. Close it, or use it in `with`."""
+    """The one writer of a log. Close it, or use it in `with`.
+
+    Threads may share a writer: calls of `append`, `cancel`, `adopt` and `close` wait for one another. While an append
+    of several steps is open, every other append raises `AppendOpen`, in all threads. Processes may not share a writer:
+    opening a second one raises `Locked`, and a forked child that uses its parent's gets `Closed`.
+
+    Not guaranteed: an order among the appends of different threads.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path = local_path("event log", path)
         self._schema = read_schema(read_about(path), path)
         read_head(path)  # a damaged one is said to be so before anything else is
         self._blocks = FileBlocks.open(path / HEAD, f"the writer's place at event log {path}")
+        self._lock = threading.Lock()
         self._halted = False
-        self._open: Append | None = None
+        self._open: _Open | None = None
         self._index = -1
         try:
             sync_head(path)  # its writer may have been killed before it did; what follows is built on it
@@ -101,24 +122,32 @@ class LogWriter:
 
     def append(self, events: Iterable[NewEvent] | pa.Table | pa.RecordBatch) -> range:
         """Append events atomically and return their sequences; durable and visible on return."""
-        with self.begin() as append:
-            append.add(events)
-        return append.sequences
+        self._require_held()
+        table = to_table(events, self._schema)
+        with self._alone():
+            self._require_no_append()
+            return self._commit(table) if table.num_rows else range(self.tail, self.tail)
 
     def begin(self) -> Append:
-        """Begin an append of several steps: `add`, then `commit` or `abort`. One at a time."""
-        self._check()
-        if self._open is not None:
-            raise AppendOpen(path=str(self.path))
-        self._open = Append(self)
-        return self._open
+        """Begin an append of several steps: `add`, then `commit` or `abort`. One at a time.
+
+        An append that is dropped without either is aborted when the next one begins. If the writer is closed before
+        that, its events are dropped and leave no cancelled range.
+        """
+        with self._alone():
+            self._require_no_append()
+            append = Append(self)
+            self._open = _Open(weakref.ref(append))
+            return append
 
     def cancel(self, count: int, why: str) -> range:
         """Record a range of sequences as cancelled, as an aborted append does."""
-        self._check()
-        if self._open is not None:
-            raise AppendOpen(path=str(self.path))
-        cancelled = Cancelled(self.tail, checked_positive("count", count), _reason(why))
+        with self._alone():
+            self._require_no_append()
+            return self._cancel(checked_positive("count", count), _reason(why))
+
+    def _cancel(self, count: int, why: str) -> range:
+        cancelled = Cancelled(self.tail, count, why)
         self._clear()
         return self._record(cancelled)
 
@@ -129,9 +158,11 @@ class LogWriter:
 
         Not checked here: that the files are durable and hold what is said of them, and that no append has this key.
         """
-        self._check()
-        if self._open is not None:
-            raise AppendOpen(path=str(self.path))
+        with self._alone():
+            self._require_no_append()
+            return self._adopt(staged, key, reach)
+
+    def _adopt(self, staged: Iterable[StagedSegment], key: str, reach: Reach) -> range:
         segments: list[Segment] = []
         at = first = self.tail
         self._clear()
@@ -157,12 +188,17 @@ class LogWriter:
         files.link_or_copy(source, target)
 
     def close(self) -> None:
-        """Let go of the log; an append that is open has never been. Harmless when done twice."""
-        self._open = None
-        if self._index >= 0:
-            os.close(self._index)
-            self._index = -1
-        self._blocks.close()
+        """Release the log after the append that is running, if any. Events of an append that is open are dropped.
+
+        Closing twice is harmless.
+        """
+        # In a forked child the lock may stay held forever: the thread that holds it exists only in the parent.
+        with self._lock if self._blocks.held else contextlib.nullcontext():
+            self._open = None
+            if self._index >= 0:
+                os.close(self._index)
+                self._index = -1
+            self._blocks.close()
 
     def __enter__(self) -> LogWriter:
         return self
@@ -170,11 +206,29 @@ class LogWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check(self) -> None:
+    def _require_held(self) -> None:
         if self._index < 0 or not self._blocks.held:
             raise Closed(what=f"the writer of event log {self.path}")
-        if self._halted:
-            raise LogHalted(path=str(self.path))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock of a writer that can append. A forked child is refused first: it might wait forever."""
+        self._require_held()
+        with self._lock:
+            self._require_held()
+            if self._halted:
+                raise LogHalted(path=str(self.path))
+            yield
+
+    def _require_no_append(self) -> None:
+        """Raise `AppendOpen` if an append is open. If its object is gone, abort it."""
+        if self._open is None:
+            return
+        if self._open.append() is not None:
+            raise AppendOpen(path=str(self.path))
+        rows, self._open = self._open.rows, None
+        if rows:
+            self._cancel(rows, _DROPPED)
 
     def _commit(self, table: pa.Table) -> range:
         """Make a table visible: segment, then its range. A failure before the index leaves the log as it was."""
@@ -264,46 +318,59 @@ def _folder(first: int) -> str:
 
 
 class Append:
-    """An append under way. In `with`, the end of the block commits it and an exception aborts it."""
+    """An append in progress. In `with`, the end of the block commits it and an exception aborts it.
+
+    One that is dropped without `commit` or `abort` is aborted when the writer's next append begins.
+    """
 
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
         self._ended = False
         self._tables: list[pa.Table] = []
-        self.sequences = range(writer.tail, writer.tail)
+        tail = writer.tail
+        self.sequences = range(tail, tail)
 
     def add(self, events: Iterable[NewEvent] | pa.Table | pa.RecordBatch) -> None:
-        """Add events behind those that were added before; nobody sees them yet."""
+        """Add events after those that were added before. No reader sees them yet."""
         self._require_open()
         table = to_table(events, self._writer._schema)
-        if table.num_rows:
-            self._tables.append(table)
+        with self._writer._lock:
+            open_ = self._require_open()
+            if table.num_rows:
+                self._tables.append(table)
+                open_.rows += table.num_rows
 
     def commit(self) -> range:
         """Make all events visible at once and return their sequences. Without events there is nothing to record."""
-        self._end()
-        if self._tables:
-            self.sequences = self._writer._commit(joined(self._tables))
+        with self._ending():
+            if self._tables:
+                self.sequences = self._writer._commit(joined(self._tables))
         return self.sequences
 
     def abort(self, why: str = "aborted") -> range:
         """Give the append up and leave its sequences cancelled."""
         why = _reason(why)
-        self._end()
-        count = sum(table.num_rows for table in self._tables)
-        if count:
-            self.sequences = self._writer.cancel(count, why)
+        with self._ending():
+            count = sum(table.num_rows for table in self._tables)
+            if count:
+                self.sequences = self._writer._cancel(count, why)
         return self.sequences
 
-    def _end(self) -> None:
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Hold the writer's lock while the append ends. It is no longer open then, even if this fails."""
         self._require_open()
-        self._writer._check()
-        self._writer._open = None
-        self._ended = True
+        with self._writer._alone():
+            self._require_open()
+            self._writer._open = None
+            self._ended = True
+            yield
 
-    def _require_open(self) -> None:
-        if self._writer._open is not self:
-            raise Closed(what=f"this append to event log {self._writer.path}", do="begin another with writer.begin()")
+    def _require_open(self) -> _Open:
+        open_ = self._writer._open
+        if open_ is not None and open_.append() is self:
+            return open_
+        raise Closed(what=f"this append to event log {self._writer.path}", do="begin another with writer.begin()")
 
     def __enter__(self) -> Append:
         return self
@@ -355,7 +422,7 @@ def _end_of_index(folder: Path, length: int) -> tuple[bytes, bytes]:
 
 
 def _index_bytes(folder: Path, start: int = 0) -> bytes:
-    with files.failing_as("read", INDEX):
+    with files.failing_as("read", str(folder / INDEX)):
         try:
             with (folder / INDEX).open("rb") as reader:
                 reader.seek(start)

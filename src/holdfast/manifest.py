@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from holdfast.checked import checked_bytes
+from holdfast.decoding import Undecodable, from_json
 from holdfast.errors import BadValue, ManifestCorrupt, ManifestRefused, UnsupportedVersion
 from holdfast.seal import SealBroken, digest_of, is_sealed, seal
 from holdfast.sidecar import Buffer, OperatorState, read_state
@@ -99,6 +100,32 @@ class StreamCut:
             object.__setattr__(self, what, tuple(getattr(self, what)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapNote:
+    """One gap of a stream, as the gap ledger has it: input that no sink was given, or that may have been read twice."""
+
+    stream: str
+    timeline: int
+    epoch: int
+    kind: str  # quarantined, offsets or replay
+    why: str
+    at_ms: int  # when it was recorded
+    facts: Mapping[str, Any] = field(default_factory=dict)  # empty where they are large: the ledger has them
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapNotes:
+    """The gaps of all streams up to the cut: how many there are, and the newest of them."""
+
+    total: int
+    newest: tuple[GapNote, ...] = ()  # in the order in which they were recorded
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "newest", tuple(self.newest))
+
+
 class Severity(StrEnum):
     """An error stops recovery; a warning is shown."""
 
@@ -141,16 +168,31 @@ class Issue:
 # --- the manifest ----------------------------------------------------------------------------------------------------
 
 
+INHERITED = {  # fields of the original system, which its tools read; what they repeat is in `streams`
+    "epoch": "how many checkpoints this run had triggered; not an epoch of a stream: see streams",
+    "source_offsets": "repeats the offsets of streams, by stream and number of the source",
+    "table_offsets": "not used",
+    "sink_epochs": "repeats what sinks noted in streams, by stream and sink",
+    "sink_commit_statuses": "always Committed: a checkpoint has only epochs that every sink has",
+    "table_store_checkpoint_path": "not used",
+    "watermark": "the earliest watermark of streams",
+    "source_watermarks": "not used",
+    "source_names": "the names in source_offsets",
+    "sink_names": "the names in sink_epochs",
+    "vnode_count": "not used",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The record of one checkpoint. `epoch` is the injector's: how many triggers there had been.
+    """The record of one checkpoint. Read `streams`; the fields of `INHERITED` are for older tools.
 
     `extra` holds fields that we do not know, each as its JSON text.
     """
 
     version: int = VERSION  # 2; 1 is read too
     checkpoint_id: int  # its id
-    epoch: int
+    epoch: int  # how many checkpoints were triggered in the run; not an epoch of a stream: see `streams`
     timestamp_ms: int  # when it was begun
     source_offsets: Mapping[str, ConnectorCheckpoint] = field(default_factory=dict)  # by source
     table_offsets: Mapping[str, ConnectorCheckpoint] = field(default_factory=dict)  # by lookup table
@@ -172,7 +214,14 @@ class Manifest:
     savepoint: str | None = None  # its name, where it is one
     parent: str | None = None  # the digest of the manifest before this one: the history is a chain
     streams: Mapping[str, StreamCut] = field(default_factory=dict)  # by name: where each stood
+    gaps: GapNotes | None = None  # up to the cut; None: written by a version that did not record them
     extra: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        kind = f"savepoint {self.savepoint!r}, " if self.savepoint else ""
+        where = f" of pipeline {self.pipeline!r}, timeline {self.timeline}" if self.pipeline else ""
+        epochs = ", ".join(f"{name} at epoch {cut.epoch}" for name, cut in self.streams.items())
+        return f"<Manifest: {kind}checkpoint {self.checkpoint_id}{where}{': ' if epochs else ''}{epochs}>"
 
     def __post_init__(self) -> None:
         for what in ("source_names", "sink_names"):
@@ -212,7 +261,7 @@ class Manifest:
                 digest_of(data)
             else:
                 _refuse_duplicate_keys(data)
-            raw = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            raw = from_json(data, dict[str, msgspec.Raw])
             version = _integer("u64", raw.get("version"), "version")
             if version > VERSION:
                 raise UnsupportedVersion(what="manifest", found=version, known="versions 1 and 2")
@@ -220,7 +269,7 @@ class Manifest:
                 _refuse(f"version {version} {'with' if sealed or _DIGEST in raw else 'without'} a digest")
             raw.pop(_DIGEST, None)
             return _manifest(raw)
-        except (SealBroken, msgspec.MsgspecError, UnicodeError, RecursionError) as broken:
+        except (SealBroken, Undecodable, ValueError, RecursionError) as broken:
             raise ManifestCorrupt(why=str(broken)) from broken
 
     def validate(
@@ -397,11 +446,13 @@ def _wire(value: Any) -> Any:
             return {"Failed": value.why or ""}
         case SinkStatus():
             return value.state
-        case ConnectorCheckpoint() | OperatorState() | StreamCut():
+        case ConnectorCheckpoint() | OperatorState() | StreamCut() | GapNote() | GapNotes():
             own = {each.name: _wire(getattr(value, each.name)) for each in fields(value) if each.name != "extra"}
             return {**own, **_raw(value.extra)}
         case Mapping():
             return {name: _wire(each) for name, each in value.items()}
+        case tuple():
+            return [_wire(each) for each in value]
     return value
 
 
@@ -465,6 +516,7 @@ def _manifest(raw: dict[str, msgspec.Raw]) -> Manifest:
         savepoint=text("savepoint"),
         parent=text("parent"),
         streams={key: _cut(value, f"streams.{key}") for key, value in named("streams").items()},
+        gaps=_gaps(raw["gaps"], "gaps") if bytes(raw.get("gaps", b"null")) != b"null" else None,
         extra=_extra(raw, (each.name for each in fields(Manifest) if each.name != "extra")),
     )
 
@@ -528,8 +580,37 @@ def _cut(raw: msgspec.Raw, where: str) -> StreamCut:
     return StreamCut(**own, extra=_extra(_decode(raw, dict[str, msgspec.Raw], where), own))
 
 
+class _Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a `GapNote` as they stand in JSON, for their types."""
+
+    stream: str
+    timeline: int
+    epoch: int
+    kind: str
+    why: str
+    at_ms: int
+    facts: dict[str, Any] = {}
+
+
+def _gaps(raw: msgspec.Raw, where: str) -> GapNotes:
+    found = _decode(raw, dict[str, msgspec.Raw], where)
+    newest = _decode(found["newest"], list[msgspec.Raw], f"{where}.newest") if "newest" in found else []
+    return GapNotes(
+        total=_integer("u64", found.get("total"), f"{where}.total"),
+        newest=tuple(_gap(each, f"{where}.newest.{number}") for number, each in enumerate(newest)),
+        extra=_extra(found, ("total", "newest")),
+    )
+
+
+def _gap(raw: msgspec.Raw, where: str) -> GapNote:
+    own = msgspec.structs.asdict(_decode(raw, _Gap, where))
+    for name in ("timeline", "epoch", "at_ms"):
+        _in_range("u64", own[name], f"{where}.{name}")
+    return GapNote(**own, extra=_extra(_decode(raw, dict[str, msgspec.Raw], where), own))
+
+
 def _status(raw: msgspec.Raw, where: str) -> SinkStatus:
-    match msgspec.json.decode(raw):
+    match _decode(raw, object, where):
         case "Pending" | "Committed" as state:
             return SinkStatus(state)
         case {"Failed": str(why), **rest} if not rest:
@@ -552,6 +633,6 @@ def _in_range(kind: str, value: int, where: str) -> int:
 
 def _decode(raw: msgspec.Raw, kind: Any, where: str) -> Any:
     try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.MsgspecError as error:
+        return from_json(raw, kind)
+    except Undecodable as error:
         raise ManifestCorrupt(why=f"{where}: {error}") from error

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from holdfast import figures
 from holdfast.checked import checked_positive, checked_seconds, checked_u64
 from holdfast.errors import BadValue
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
+CHECKPOINT_EVERY = "1m"  # by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Retention:
             (f"one of the last {self.last}", newest_first[: self.last]),
             ("the newest of its hour", _newest_of_each(times, _HOUR_MS)[: self.hourly]),
             ("the newest of its day", _newest_of_each(times, _DAY_MS)[: self.daily]),
-            (f"younger than {self._within_ms / 1000:g} s", young),
+            (f"younger than {figures.duration(self._within_ms / 1000)}", young),
         )
         kept: dict[int, str] = {}
         for why, ids in rules:
@@ -122,7 +124,7 @@ class Retention:
         parts = [f"the last {max(self.last, 1)}"]
         parts += [f"one an hour for {self.hourly} hours"] * (self.hourly > 0)
         parts += [f"one a day for {self.daily} days"] * (self.daily > 0)
-        parts += [f"all younger than {self._within_ms / 1000:g} s"] * (self.within is not None)
+        parts += [f"all younger than {figures.duration(self._within_ms / 1000)}"] * (self.within is not None)
         return ", ".join(parts)
 
     @property
@@ -140,14 +142,17 @@ def _newest_of_each(times: Mapping[int, int], span_ms: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPolicy:
-    """When checkpoints of a pipeline are taken, and how long one may take.
+    """When checkpoints of a pipeline are taken, how long one may take, and which ones are kept.
 
-    `every` is a span of time; `rows` and `epochs` count over all streams; whichever is reached first. Without any of
-    them checkpoints are taken only when asked for. With `tolerable_failures` more failures in a row end the pipeline.
-    `retention` says which are kept, the last ten unless told otherwise; `None` keeps all.
+    `every` is a time interval, one minute by default. `rows` and `epochs` are intervals too, counted over all streams.
+    The next checkpoint is taken when any of them is reached, and a graceful stop takes a last one. With `every=None`
+    and neither of the others, checkpoints are taken only on request, and a stop takes none.
+
+    By default a checkpoint that fails is reported and the pipeline goes on. With `tolerable_failures=2`, the third
+    failure in a row ends it. `retention` says which checkpoints are kept: by default the last ten; `None` keeps all.
     """
 
-    every: float | str | timedelta | None = None
+    every: float | str | timedelta | None = CHECKPOINT_EVERY
     rows: int | None = None
     epochs: int | None = None
     timeout: float | str | timedelta = 600.0  # after which one that still waits for a stream is given up

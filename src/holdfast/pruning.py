@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast import figures
 from holdfast.checked import checked_type
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import PlanOutdated
@@ -85,7 +86,8 @@ class PrunePlan:
         if self.blocked:
             lines.append(f"no objects are collected: {self.blocked}")
         else:
-            lines.append(f"objects that nobody will name: {len(self.garbage)}, {self.garbage_bytes} bytes")
+            garbage = f"{figures.number(len(self.garbage))}, {figures.size(self.garbage_bytes)}"
+            lines.append(f"objects that no checkpoint will need: {garbage}")
         return "\n".join(lines)
 
     def data(self) -> dict[str, Any]:
@@ -105,7 +107,8 @@ class Pruned:
 
     def words(self) -> str:
         """Say it."""
-        text = f"dropped {len(self.dropped)} checkpoints and {self.objects} objects, {self.bytes} bytes"
+        objects = f"{figures.number(self.objects)} objects, {figures.size(self.bytes)}"
+        text = f"dropped {figures.number(len(self.dropped))} checkpoints and {objects}"
         return f"{text}; no objects: {self.blocked}" if self.blocked else text
 
     def data(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from holdfast.decoding import UNDECODABLE
 from holdfast.errors import BadValue
 
 _LENGTH = struct.Struct("<I")
@@ -91,7 +92,7 @@ def encode(range_: Range, head: Head) -> tuple[bytes, Head]:
     try:
         body = _body(range_)
         _decoder.decode(body)  # what could not be read back is never written
-    except (TypeError, UnicodeError, OverflowError, msgspec.MsgspecError) as error:
+    except (TypeError, OverflowError, *UNDECODABLE) as error:
         raise BadValue(what="range", value=range_, why=str(error)) from error
     framed = _LENGTH.pack(len(body)) + body
     chain = hashlib.sha256(head.chain + framed).digest()
@@ -123,7 +124,7 @@ def decode(data: bytes, head: Head, *, goes_on: bool = False) -> Iterator[tuple[
             raise RangeDamaged(f"{_name(head)} does not match its chain")
         try:
             found = _decoder.decode(framed[_LENGTH.size :])
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise RangeDamaged(f"{_name(head)}: {error}") from error
         if found.first != head.tail or found.count < 1:
             raise RangeDamaged(f"{_name(head)} does not follow sequence {head.tail}")
@@ -205,13 +206,14 @@ class Ranges:
                     yield each.key
 
     def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the cancelled half-open ranges within `start` to `end`, clipped to it."""
+        """Return the cancelled half-open ranges within `start` to `end`, clipped to it; adjacent ones as one."""
         found: list[tuple[int, int]] = []
         at = start
         while at < end and (range_ := self.holding(at)) is not None:
             after = range_.first + range_.count
             if isinstance(range_, Cancelled):
-                found.append((at, min(after, end)))
+                adjacent = found and found[-1][1] == at
+                found.append((found.pop()[0] if adjacent else at, min(after, end)))
             at = after
         return found
 

@@ -69,7 +69,8 @@ def plan(
             raise SinkAhead(stream=stream, sink=sink, holds=found, decided=decided)
         if share and found < share.stands:
             if found < share.before:
-                raise SinkBehind(stream=stream, sink=sink, holds=found, decided=share.before)
+                held = share.stands if decided <= spark.commits else share.before  # what it must have held
+                raise SinkBehind(stream=stream, sink=sink, holds=found, decided=held)
             if found > share.before:  # between the two nothing was decided for it
                 raise SinkAhead(stream=stream, sink=sink, holds=found, decided=share.before)
             finish.append(sink)

@@ -21,9 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from holdfast.checked import checked_seconds, checked_type
+from holdfast.decoding import Undecodable, converted
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import (
     Closed,
@@ -177,7 +176,10 @@ class _Asked:
         found = Answer.unsealed(data, _answer_key(self.name))
         if found.result is None:
             raise RequestFailed(request=self.name, why=found.failed or "it does not say why")
-        return msgspec.convert(found.result, Pruned)
+        try:
+            return converted(found.result, Pruned)
+        except Undecodable as error:
+            raise RecordCorrupt(key=_answer_key(self.name), why=f"its result: {error}") from error
 
     def _ask(self) -> None:
         now = _now_ms()

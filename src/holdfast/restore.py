@@ -6,11 +6,15 @@ Rules:
 - Nothing is written over: a target is empty, or not there.
 - Every restored stream gets a new Spark id: two live queries with one id stop each other.
 - What is restored from a savepoint is copied: a savepoint shares no bytes with live files.
+- A restored folder does not refer to the live one. Spark's metadata of an operator (`state/N/_metadata/v2/…`, written
+  for transformWithState) names schema files by absolute paths: these are rewritten, and nothing else is.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,13 +22,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from holdfast import figures
 from holdfast.checked import checked_type
-from holdfast.errors import AlreadyExists, BadValue, Corrupt, ManifestRefused, NotFound
+from holdfast.errors import (
+    AlreadyExists,
+    BadValue,
+    Corrupt,
+    ManifestRefused,
+    NotFound,
+    NotSupported,
+    UnsupportedVersion,
+)
 from holdfast.manifest import Manifest
 from holdfast.repository import Checkpoints, FileList, HeldFile, Identity, Place, Repository
-from holdfast.repository.files import failing_as, local_path, replace_durably
+from holdfast.repository.files import failing_as, hadoop_address, local_path, replace_durably
 
 METADATA = "metadata"
+_OPERATOR = re.compile(r"state/(\d+)/_metadata/v(\d{1,9})/.+")
+_PATHS = "stateSchemaFilePaths"
 _NEVER_RESTORED = {METADATA, f".{METADATA}.crc"}  # the old query's id, and the checksum of the file that says it
 
 
@@ -69,7 +84,8 @@ class RestorePlan:
         """Say it."""
         lines = [f"checkpoint {self.name} of timeline {self.manifest.timeline}"]
         for name, each in self.streams.items():
-            what = f"{len(each.files.files)} files, {each.bytes} bytes" if each.epoch else "had not started"
+            count, total = figures.number(len(each.files.files)), figures.size(each.bytes)
+            what = f"{count} files, {total}" if each.epoch else "had not started"
             lines.append(f"  stream {name!r} after epoch {each.epoch}: {what}")
         return "\n".join(lines)
 
@@ -127,7 +143,9 @@ class MissingFile:
 
     def words(self) -> str:
         """Say it."""
-        what = "is missing" if self.found is None else f"has {self.found} bytes, and {self.size} are due"
+        what = "is missing"
+        if self.found is not None:
+            what = f"has {figures.number(self.found)} bytes, expected {figures.number(self.size)}"
         return f"file {self.path!r} of stream {self.stream!r}, {self.key}, {what}"
 
 
@@ -144,8 +162,9 @@ def missing_files(plan: RestorePlan, sizes: Mapping[str, int | None]) -> Iterato
 def restore_stream(repository: Repository, plan: RestorePlan, stream: str, target: Path) -> None:
     """Put the files of one stream's cut into `target`, durably; a stream that had not started leaves it as it is.
 
-    1. Refuse a target that holds something.  2. Put the files there, by link where that is possible.  3. Write the new
-    id last: Spark takes a folder without one for a new query's, and we take it for one that was cut off.
+    1. Refuse a target that holds something.  2. Rewrite the absolute paths in Spark's own metadata.  3. Put the files
+    there, by link where that is possible.  4. Write the new id last: Spark takes a folder without one for a new
+    query's, and Holdfast takes it for an interrupted restore.
     """
     checked_type("plan", plan, RestorePlan)
     folder = local_path("target", target)
@@ -161,14 +180,62 @@ def restore_stream(repository: Repository, plan: RestorePlan, stream: str, targe
     if wrong:
         raise Checkpoints(repository).damaged(plan.name, wrong)
     files = [file for file in found.files.files if file.path not in _NEVER_RESTORED]
-    targets = ((plan.place.object(file.sha256), folder / file.path) for file in files)
     try:
-        repository.restore_all(targets, copy=plan.manifest.savepoint is not None)  # 2
+        rewritten = {  # 2
+            file.path: _rewritten(_checked(repository, plan, file), file.path, folder)
+            for file in files
+            if _OPERATOR.fullmatch(file.path)
+        }
+        targets = ((plan.place.object(file.sha256), folder / file.path) for file in files if file.path not in rewritten)
+        repository.restore_all(targets, copy=plan.manifest.savepoint is not None)  # 3
     except NotFound as error:
         raise Checkpoints(repository).damaged(plan.name, error.summary) from error
+    for path, data in rewritten.items():
+        with failing_as("make", str(folder)):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        replace_durably(folder / path, data, path)
     with failing_as("make", str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
-    replace_durably(folder / METADATA, json.dumps({"id": str(uuid.uuid4())}).encode(), METADATA)  # 3
+    replace_durably(folder / METADATA, json.dumps({"id": str(uuid.uuid4())}).encode(), METADATA)  # 4
+
+
+def _checked(repository: Repository, plan: RestorePlan, file: HeldFile) -> bytes:
+    """Return the bytes of a file of the cut, which must have the digest that the checkpoint has for it."""
+    key = plan.place.object(file.sha256)
+    data = bytes(repository.read(key))
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise Checkpoints(repository).damaged(plan.name, f"file {file.path!r}, {key}, does not match its digest")
+    return data
+
+
+def _rewritten(data: bytes, path: str, folder: Path) -> bytes:
+    """Return an operator's metadata with the paths of its schema files moved to `folder`; all else stays as it is.
+
+    An unknown format is refused: a path that was missed would leave the copy dependent on the live folder.
+    """
+    operator, version = _OPERATOR.fullmatch(path).groups()  # type: ignore[union-attr] # the caller has matched it
+    first, _, text = data.partition(b"\n")
+    if (version, first) != ("2", b"v2"):
+        said = re.fullmatch(rb"v(\d{1,9})", first)
+        found = int(version) if version != "2" or said is None else int(said[1])
+        raise UnsupportedVersion(what=f"Spark's operator metadata {path!r}", found=found, known="v2")
+    below = f"/state/{operator}/_stateSchema/"
+
+    def moved(old: str) -> str:
+        _, found, name = old.rpartition(below)
+        if not found:
+            raise ValueError(f"path {old!r}")
+        return f"{hadoop_address(folder)}{below}{name}"
+
+    try:
+        metadata = json.loads(text)
+        for store in metadata["stateStoreInfo"]:
+            store[_PATHS] = [moved(old) for old in store[_PATHS]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"its format is not known ({error}), so the paths in it cannot be rewritten"
+        do = "restore with the version of Holdfast that took the checkpoint, or report it with this file"
+        raise NotSupported(what=f"Spark's operator metadata {path!r}", why=why, do=do) from error
+    return first + b"\n" + json.dumps(metadata, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def stage_states(repository: Repository, plan: RestorePlan) -> dict[str, bytes]:

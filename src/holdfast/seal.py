@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.decoding import Undecodable, from_json
 from holdfast.errors import BadValue, RecordCorrupt, UnsupportedVersion
 
 _DEPTH = 32
@@ -87,11 +88,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """Check and decode a record; `key` names it in errors."""
         try:
             digest_of(data)
-            found = msgspec.json.decode(data, type=_Versioned).version
+            found = from_json(data, _Versioned).version
             if found != 1:
                 raise UnsupportedVersion(what=f"record {key!r}", found=found, known="version 1")
-            return msgspec.json.decode(data, type=cls)
-        except (SealBroken, msgspec.MsgspecError, RecursionError) as broken:
+            return from_json(data, cls)
+        except (SealBroken, Undecodable) as broken:
             raise RecordCorrupt(key=key, why=str(broken)) from broken
 
 

@@ -18,7 +18,7 @@ try:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
-except ImportError as _error:
+except ModuleNotFoundError as _error:
     raise MissingExtra(extra="log", module="pyarrow") from _error
 
 _CHUNK = 8192  # rows that are filtered at a time: a reader of few events does not pay for a whole segment

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from itertools import chain
 from typing import Any, TypeAlias
 
+from holdfast import figures
 from holdfast.checked import checked_type
 from holdfast.doubt import in_doubt
-from holdfast.errors import BadValue, CheckpointMissing, Corrupt, NotFound, UnsupportedVersion
+from holdfast.errors import BadValue, CheckpointMissing, Corrupt, NotFound, StorageFailed, UnsupportedVersion
 from holdfast.manifest import Manifest, Severity
 from holdfast.offsets import log_edges
 from holdfast.repository import Checkpoints, FileList, Held, Identity, Place, Repository, Status
@@ -54,6 +55,7 @@ class FindingCode(StrEnum):
     """What can be found, beside what a manifest's own validation does and whoever reads the data."""
 
     MANIFEST = "manifest-damaged"
+    UNREADABLE = "file-unreadable"  # the storage failed: whether the file is damaged is not known
     IDENTITY = "identity-unreadable"
     FOREIGN = "of-another-pipeline"
     PARENT = "chain-broken"
@@ -101,7 +103,7 @@ class Verification:
     def words(self) -> str:
         """Say it."""
         verdict = "is sound" if self.ok else "CANNOT BE RESTORED as it is"
-        looked = f"{self.files} files, {self.bytes} bytes, {self.seconds:.2f} s"
+        looked = f"{figures.number(self.files)} files, {figures.size(self.bytes)}, {self.seconds:.2f} s"
         head = f"checkpoint {self.checkpoint} {verdict} ({self.grade.word}: {looked})"
         return "\n".join([head, *(f"  {each}" for each in self.findings)])
 
@@ -147,7 +149,7 @@ def verify_all(
     """
     look = _Look(repository, grade, progress, read_data)
     counts = (Status.RESTORABLE, Status.DAMAGED)
-    found = [look.at(each.name) for each in look.summaries if each.status in counts]
+    found = list(look.at_each(each.name for each in look.summaries if each.status in counts))
     if not found:
         Identity.load(repository)
         raise CheckpointMissing(checkpoint=0, where=repository.where)
@@ -190,6 +192,15 @@ class _Look:
                 looked.findings.extend(self._read_data(plan))
         seconds = time.perf_counter() - start
         return Verification(checkpoint, self._grade, tuple(looked.findings), looked.files, looked.bytes, seconds)
+
+    def at_each(self, checkpoints: Iterable[int | str]) -> Iterator[Verification]:
+        """Verify several checkpoints. One that cannot be read is reported; the others are still verified."""
+        for checkpoint in checkpoints:
+            try:
+                yield self.at(checkpoint)
+            except StorageFailed as error:
+                finding = Finding(FindingCode.UNREADABLE, Severity.ERROR, error.summary, error.key)
+                yield Verification(checkpoint, self._grade, (finding,), 0, 0, 0.0)
 
     # --- structure ---
 
@@ -235,7 +246,7 @@ class _Look:
     def _identity(self, looked: _Looked, plan: RestorePlan) -> None:
         try:
             identity = Identity.load(self._repository)
-        except (NotFound, Corrupt, UnsupportedVersion) as error:
+        except (NotFound, Corrupt, UnsupportedVersion, StorageFailed) as error:
             looked.warning(
                 FindingCode.IDENTITY, f"whose repository this is cannot be told: {error.summary}", "holdfast.json"
             )
@@ -272,7 +283,7 @@ class _Look:
         folder = stream_folder(stream, timeline)
         try:
             doubt = in_doubt(self._repository, stream, timeline)
-        except (Corrupt, UnsupportedVersion) as error:
+        except (Corrupt, UnsupportedVersion, StorageFailed) as error:
             looked.warning(FindingCode.DECISION, error.summary, f"{folder}/epochs")
             return
         if doubt is not None:

@@ -1,6 +1,7 @@
 """The command as a person types it: every verb against a live, a finished, a damaged and an empty repository."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -11,16 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 import holdfast as hf
 from epochfiles import EpochFiles
 from fabricated import Fabricated, flip
-from holdfast.cli import looking
+from holdfast.cli import looking, running
 from holdfast.cli.app import GROUPS, VERBS, app
 from holdfast.epoch import Attempt, Decision, Verdict
+from holdfast.manifest import INHERITED, GapNote, GapNotes
 from holdfast.sinks.places import record_places
+from holdfast.spark import spec
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 LOOKING = ["ls", "show", "verify", "diff 1 3", "log", "gaps", "doubt", "prune --dry-run", "cursor ls"]
@@ -48,7 +52,8 @@ def run(words: str, folder: Path, **environment: str) -> Ran:
 
 
 def run_alone(words: str, folder: Path, **environment: str) -> Ran:
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
+    env = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    env |= {"HOME": str(folder), **environment}
     command = [HOLDFAST, *words.split()]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
     return Ran(done.returncode, done.stdout, done.stderr)
@@ -89,6 +94,7 @@ def test_a_finished_repository_is_listed(made: Fabricated, tmp_path: Path) -> No
 
 
 def test_a_checkpoint_is_shown(made: Fabricated, tmp_path: Path) -> None:
+    assert "gaps" not in run("show", tmp_path).out  # not recorded by what took this one
     ran = run("show", tmp_path)
     assert ran.code == 0
     assert "checkpoint 3 of pipeline orders" in ran.out
@@ -97,6 +103,19 @@ def test_a_checkpoint_is_shown(made: Fabricated, tmp_path: Path) -> None:
     shown = run("show before --files --json", tmp_path).result
     assert shown["manifest"]["savepoint"] == "before"
     assert {each["path"] for each in shown["files"]["orders"]} >= {"metadata"}
+
+
+def test_fields_of_a_manifest_that_repeat_its_streams_are_explained(made: Fabricated, tmp_path: Path) -> None:
+    """They stand in the file for tools of the original system, and none of them is an epoch of a stream."""
+    shown = run("show 2 --json", tmp_path).result
+    assert shown["manifest"]["epoch"] == 2
+    assert set(shown["notes"]) == set(INHERITED) & set(shown["manifest"])
+    assert "not an epoch of a stream" in shown["notes"]["epoch"]
+    assert {"pipeline", "streams", "parent", "checkpoint_id"}.isdisjoint(shown["notes"])
+    known = {each.name for each in dataclasses.fields(hf.Manifest)}
+    assert set(INHERITED) <= known
+    told = run("show 2", tmp_path).out
+    assert told.count("epoch") == 1  # that of its stream
 
 
 def test_checkpoints_are_verified_and_compared(made: Fabricated, tmp_path: Path) -> None:
@@ -148,10 +167,10 @@ def test_gaps_and_doubts_are_found(made: Fabricated, tmp_path: Path) -> None:
     assert "epoch-in-doubt" in run("verify", tmp_path).out
 
 
-def decide(made: Fabricated, decided_at_ms: int) -> None:
+def decide(made: Fabricated, decided_at_ms: int, rows: int = 7) -> None:
     """Leave epoch 4 decided, as a driver that was killed there does: Spark has committed batch 2 alone."""
     attempt = Attempt(stream="orders", timeline=1, epoch=4, attempt=1)
-    share = {"handle": {}, "rows": 7, "stands": 4, "before": 3}
+    share = {"handle": {}, "rows": rows, "stands": 4, "before": 3}
     facts = {"sinks": {"files": share, "table": share}, "decided_at_ms": decided_at_ms}
     hf.Decisions(made.repository).close(Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1, facts=facts))
     made.repository.put("timelines/1/streams/orders/spark/commits/2", b"v1")
@@ -200,6 +219,24 @@ def test_compact_plans_first_and_acts_only_when_told(tmp_path: Path) -> None:
     assert run("compact -r root --dry-run", tmp_path).code == 1
 
 
+def test_counts_and_sizes_are_written_one_way_by_every_verb(made: Fabricated, tmp_path: Path) -> None:
+    for rows in (20_000, 36_000):
+        number = made.checkpoints.claim(1, 1)
+        made.finish(number, {"orders": [str(rows) * 5000]}, cuts={"orders": {"rows": rows}})
+    decide(made, decided_at_ms=int(time.time() * 1000) - 3_600_000, rows=20_000)
+    for words in (
+        "ls",
+        "show --files",
+        "verify --all",
+        "diff 5 6",
+        "doubt",
+        "prune --last 1 --dry-run",
+        "prune --last 1 --yes",
+    ):
+        told = re.sub(r"\d{4}-\d\d-\d\d|\d+d|[0-9a-f]{8,}|process \d+", "", run(words, tmp_path).out)
+        assert not re.search(r"\d{4}| bytes", told), told
+
+
 def flip_file(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -223,11 +260,40 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_of_a_shared_pipeline_nobody_pretends_to_know_whether_it_runs(made: Fabricated, tmp_path: Path) -> None:
-    hf.Lease.take(made.repository, locker=lambda: None, shared=True, why="run")
-    assert "cannot be told from here" in run("ls", tmp_path).out
-    assert run("ls --json", tmp_path).result["pipelines"][0]["holder"]["certain"] is False
+def test_whether_a_shared_pipeline_of_another_machine_runs_is_unknown(made: Fabricated, tmp_path: Path) -> None:
+    taken = hf.Lease.take(made.repository, locker=lambda: None, shared=True, why="run")
+    elsewhere = msgspec.structs.replace(taken.record, number=3, host="elsewhere", pid=os.getpid())
+    made.repository.put("lease/00000003.json", elsewhere.sealed())
+    assert (
+        f"shared: process {os.getpid()} on elsewhere, lease 3, cannot be checked from here" in run("ls", tmp_path).out
+    )
+    holder = run("ls --json", tmp_path).result["pipelines"][0]["holder"]
+    assert (holder["certain"], holder["shared"]) == (False, True)
     assert re.search(r" run +took lease 2", run("log", tmp_path).out)
+
+
+def test_a_shared_pipeline_of_this_machine_runs_while_its_process_lives(made: Fabricated, tmp_path: Path) -> None:
+    take = (
+        "import sys, holdfast as hf; hf.Lease.take(hf.LocalRepository(sys.argv[1]), locker=lambda: None, shared=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{take}; print('taken', flush=True); sys.stdin.read()", made.repository.where],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"taken\n"
+        assert re.search(rf"shared: process {process.pid} on this machine, lease 2, is alive", run("ls", tmp_path).out)
+        holder = run("ls --json", tmp_path).result["pipelines"][0]["holder"]
+        assert (holder["pid"], holder["certain"], holder["shared"]) == (process.pid, True, True)
+    assert "orders  timeline 1  not running" in run("ls", tmp_path).out
+    assert run("ls --json", tmp_path).result["pipelines"][0]["holder"] is None
+
+
+def test_a_process_that_is_younger_than_a_shared_lease_did_not_take_it(made: Fabricated, tmp_path: Path) -> None:
+    """As after a reboot: another process has its number."""
+    hf.Lease.take(made.repository, locker=lambda: None, shared=True, clock=lambda: 1_000_000.0)
+    assert "not running" in run("ls", tmp_path).out
 
 
 def test_a_doubt_of_a_moment_in_a_running_pipeline_is_no_alarm(
@@ -284,14 +350,27 @@ def keys(made: Fabricated) -> list[str]:
     return [f"objects/{name[:2]}/{name}" for name in made.objects()]
 
 
-@pytest.mark.parametrize("key", ["holdfast.json", "history.jsonl", "lease/00000001.json"])
-def test_a_damaged_record_is_one_line_and_no_traceback(made: Fabricated, tmp_path: Path, key: str) -> None:
-    hf.History(made.repository).add("prune", "test")
-    flip(made.repository, key)
+def test_a_damaged_record_is_one_line_and_no_traceback(made: Fabricated, tmp_path: Path) -> None:
+    flip(made.repository, "holdfast.json")
     ran = run("log", tmp_path)
     assert ran.code == 1
     assert "error: record" in ran.err
     assert "next:  restore the file from a copy" in ran.err
+
+
+@pytest.mark.parametrize("key", ["history.jsonl", "lease/00000001.json"])
+def test_a_damaged_entry_of_the_history_is_reported_after_the_others(
+    made: Fabricated, tmp_path: Path, key: str
+) -> None:
+    hf.History(made.repository).add("prune", "test")
+    flip(made.repository, key)
+    ran = run("log", tmp_path)
+    assert ran.code == 1
+    assert ("test" in ran.out, "took lease 1" in ran.out) == ("lease" in key, "lease" not in key)
+    assert re.search(rf"^record '{key}.*' is damaged", ran.out, re.MULTILINE)
+    assert "next: restore these files from a copy" in ran.out
+    [damaged] = run("log --json", tmp_path).result["damaged"]
+    assert key in damaged
 
 
 # --- empty, and wrong use --------------------------------------------------------------------------------------------
@@ -301,11 +380,26 @@ def test_a_damaged_record_is_one_line_and_no_traceback(made: Fabricated, tmp_pat
 def test_an_empty_folder_is_no_repository(tmp_path: Path, words: str) -> None:
     ran = run(words, tmp_path)
     assert ran.code == 2
-    assert "there is no pipeline's repository" in ran.err
+    assert "there is no pipeline repository" in ran.err
     assert "holdfast ls --repo" in ran.err
     failure = json.loads(run(f"{words} --json", tmp_path).out)
     assert failure["error"]["kind"] == "RepositoryMissing"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", ["ls", "show", "cursor ls"])
+def test_a_repository_that_is_missing_is_described_as_it_is(tmp_path: Path, words: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    for name, why in (
+        ("nowhere", "the folder does not exist"),
+        ("file", "it is not a folder"),
+        ("empty", "neither it nor a folder in it has a holdfast.json"),
+    ):
+        ran = run(f"{words} -r {tmp_path / name}", tmp_path)
+        assert (ran.code, f"there is no pipeline repository at {tmp_path / name}: {why}" in ran.err) == (2, True)
+    ran = run(words, tmp_path / "empty")
+    assert f"at {tmp_path / 'empty'} or {tmp_path / 'empty/checkpoints'}: neither has a holdfast.json" in ran.err
 
 
 def test_a_repository_without_a_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:
@@ -315,8 +409,13 @@ def test_a_repository_without_a_checkpoint_says_how_to_get_one(tmp_path: Path) -
     for words, code in expected.items():
         ran = run(words, tmp_path)
         assert (words, ran.code) == (words, code)
-    assert "--checkpoint-every" in run("ls", tmp_path).out
-    assert "--checkpoint-every" in run("show", tmp_path).err
+    assert "--no-checkpoints" in run("ls", tmp_path).out
+    assert "--no-checkpoints" in run("show", tmp_path).err
+
+
+def test_options_of_run_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    done = run("run app.py --no-checkpoints --checkpoint-every 5s", tmp_path)
+    assert (done.code, "leave one of the two options out" in done.err) == (2, True)
 
 
 def test_the_repository_is_found_by_option_variable_and_nearness(made: Fabricated, tmp_path: Path) -> None:
@@ -377,6 +476,23 @@ def test_every_verb_teaches_with_an_example(tmp_path: Path) -> None:
     assert run("", tmp_path).out.split() == run("--help", tmp_path).out.split()
 
 
+HELPS = ["", *(verb for verb in VERBS), *(f"{group} {each}" for group, (_, names) in GROUPS.items() for each in names)]
+
+
+@pytest.mark.parametrize("words", HELPS)
+@pytest.mark.parametrize("columns", ["80", "160"])
+def test_help_names_what_to_type_and_no_types_of_python(tmp_path: Path, words: str, columns: str) -> None:
+    ran = run(f"{words} --help", tmp_path, COLUMNS=columns)
+    assert ran.code == 0
+    assert not re.search(r"<(?!root>|pipeline>)|[{}]|\[\[|range", ran.out), ran.out
+
+
+def test_usage_shows_what_must_and_what_may_be_typed(tmp_path: Path) -> None:
+    assert "run [OPTIONS] TARGET [-- ARGS]..." in run("run --help", tmp_path, COLUMNS="100").out
+    assert "cursor show [OPTIONS] NAME" in run("cursor show --help", tmp_path, COLUMNS="100").out
+    assert "compact [OPTIONS] [FOLDER]" in run("compact --help", tmp_path, COLUMNS="100").out
+
+
 def test_a_slip_of_the_finger_is_told_what_was_meant(tmp_path: Path) -> None:
     ran = run("verfy", tmp_path)
     assert (ran.code, "Did you mean 'verify'?" in ran.err) == (2, True)
@@ -400,7 +516,8 @@ def test_a_reader_that_has_read_enough_is_no_error(made: Fabricated, tmp_path: P
 
 
 def in_shell(words: str, folder: Path, **environment: str) -> Ran:
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
+    env = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    env |= {"HOME": str(folder), **environment}
     done = subprocess.run(
         ["bash", "-c", f"{HOLDFAST} {words}"],  # noqa: S607 - whichever bash there is
         cwd=folder,
@@ -480,6 +597,24 @@ def test_completion_offers_the_checkpoints_that_there_are(made: Fabricated, tmp_
     assert set(run_alone("", tmp_path, **env).out.split()) == {"1", "2", "3", "before"}
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("", {"sinks", "gaps", "replay"}), ("s", {"sinks"}), ("x", set())],
+    ids=["all", "one", "none"],
+)
+def test_completion_offers_what_can_be_accepted(tmp_path: Path, typed: str, offered: set[str]) -> None:
+    env = {
+        "_HOLDFAST_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"holdfast run app.py --accept {typed}",
+        "COMP_CWORD": "4",
+    }
+    assert set(run_alone("", tmp_path, **env).out.split()) == offered
+
+
+def test_what_completion_offers_is_what_a_pipeline_accepts() -> None:
+    assert set(running.ACCEPT) == set(spec.ACCEPTABLE)
+
+
 def test_looking_starts_fast_and_without_spark(made: Fabricated, tmp_path: Path) -> None:
     """Not a timed test: what is imported is what costs. The times are in bench/."""
     program = """
@@ -511,3 +646,15 @@ def blocked_packages(folder: Path) -> Path:
         (place / name).mkdir(parents=True, exist_ok=True)
         (place / name / "__init__.py").write_text("raise ImportError('blocked')\n")
     return place
+
+
+def test_show_has_the_gaps_up_to_the_cut(made: Fabricated, tmp_path: Path) -> None:
+    facts = {"stream": "orders", "timeline": 1, "kind": "quarantined", "at_ms": 1}
+    newest = [GapNote(epoch=epoch, why=f"bad row {epoch}", **facts) for epoch in range(1, 8)]
+    made.take("e", gaps=GapNotes(total=30, newest=tuple(newest)))
+    ran = run("show", tmp_path)
+    assert re.search(r"gap +orders epoch 7, quarantined: bad row 7\n", ran.out)
+    assert "bad row 2" not in ran.out and re.search(r"gaps +25 more: holdfast gaps\n", ran.out)
+    assert run("show --json", tmp_path).result["manifest"]["gaps"]["total"] == 30
+    made.take("f", gaps=GapNotes(total=0))
+    assert re.search(r"gaps +none\n", run("show", tmp_path).out)

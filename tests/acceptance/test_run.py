@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-PATIENCE_S = 100  # a busy machine takes its time to start Spark
+PATIENCE_S = 300  # a busy machine takes its time to start Spark
 APP = """
 import sys, time
 from pathlib import Path
@@ -76,6 +76,41 @@ def holed():
     @pipeline.stream(sinks=[sink, hf.LogSink(HERE / "log")], quarantine_after=2)
     def numbers(spark):
         return spark.readStream.schema("n int").option("maxFilesPerTrigger", 1).json(str(HERE / "in"))
+
+    return pipeline
+
+
+class Away(hf.FileSink):
+    def prepare(self, rows, key):
+        if not hasattr(self, "left"):
+            self.left = 3
+        if self.left:
+            self.left -= 1
+            raise ConnectionRefusedError(111, "Connection refused")
+        return super().prepare(rows, key)
+
+
+def away():
+    pipeline = hf.Pipeline("away", root=HERE / "root", backoff=backoff, restart=hf.RestartPolicy.never(), outage=0)
+    (HERE / "in").mkdir(exist_ok=True)
+    (HERE / "in" / "0.json").write_text('{"n": 1}')
+
+    @pipeline.stream(sinks=[Away(HERE / "out" / "away")])
+    def numbers(spark):
+        return spark.readStream.schema("n int").json(str(HERE / "in"))
+
+    return pipeline
+
+
+def poisoned():
+    pipeline = hf.Pipeline("poisoned", root=HERE / "root", backoff=backoff, restart=hf.RestartPolicy.bounded(2, 600))
+    (HERE / "in").mkdir(exist_ok=True)
+    (HERE / "in" / "0.json").write_text('{"n": 1}')
+
+    @pipeline.stream(sinks=[hf.FileSink(HERE / "out" / "poisoned"), hf.LogSink(HERE / "log")])
+    def numbers(spark):
+        rows = spark.readStream.schema("n int").json(str(HERE / "in"))
+        return rows.withColumn("n", f.udf(lambda n: n // 0, "int")("n"))
 
     return pipeline
 
@@ -180,14 +215,15 @@ def test_a_terminal_shows_it_live_and_ctrl_c_ends_it_well(app: Path) -> None:
     assert f"held by process {terminal.pid}" in refused.stderr
 
     assert "the program says --day 3" in text
-    assert "event=restart stream=ticks restarts=1" in text  # it stays above the view
+    assert "Z  stream ticks restarts, 1 so far: " in text  # it stays above the view
+    assert "event=restart" not in text
     assert (app.parent / "told").exists()  # the program's own callbacks are called too
     assert "OSError: the disk was away" in text
     assert "stopping at the end of each stream's epoch; Ctrl-C once more ends it at once" in text
     assert re.search(r"ticks +stopped +\d+ +\d+ +1 +\d+", text)
     assert text.rstrip().splitlines()[-1].startswith("next: holdfast ls -r")
     assert "WARN" not in text and "Traceback" not in text and "MicroBatchExecution" not in text
-    wide = [line for line in text.splitlines() if len(line) > 80 and not line[:1].isdigit() and "next:" not in line]
+    wide = [line for line in text.splitlines() if len(line) > 80 and "next:" not in line]
     assert wide == []
 
 
@@ -201,7 +237,13 @@ def test_json_is_a_document_a_line_and_a_hole_is_exit_1(app: Path) -> None:
     assert last["command"] == "run" and last["exit"] == 1 and last["repository"].endswith("root/holed")
     assert last["result"]["stopped"] is False
     assert [(each["epoch"], each["kind"]) for each in last["result"]["gaps"]] == [(2, "quarantined")]
-    assert last["result"]["status"]["streams"]["numbers"] | {"last_error": ""} == {
+    numbers = last["result"]["status"]["streams"]["numbers"]
+    epoch, progress = numbers.pop("last_epoch"), numbers.pop("last_progress")
+    assert (epoch["epoch"], progress["batchId"]) == (4, 3) and epoch["seconds"] > 0
+    assert numbers.pop("rows_per_s") > 0
+    assert numbers.pop("processed_rows_per_s") == progress["processedRowsPerSecond"]
+    assert numbers.pop("input_rows_per_s") == progress.get("inputRowsPerSecond")
+    assert numbers | {"last_error": ""} == {
         "stream": "numbers",
         "state": "ended",
         "epoch": 4,
@@ -211,6 +253,8 @@ def test_json_is_a_document_a_line_and_a_hole_is_exit_1(app: Path) -> None:
         "last_error": "",
         "behind": None,
         "watermark_ms": None,
+        "unread": None,
+        "outage": None,
     }
     assert "the program says" in found.stderr
 
@@ -226,8 +270,54 @@ def test_a_pipe_gets_lines_and_sigterm_ends_it_well(app: Path) -> None:
     assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z event=started pipeline=ticks timeline=1 lease=1$", lines[2])
     assert lines[1] == "master local[3]\n"  # as the environment says
     assert any(re.search(r" event=restart stream=ticks restarts=1 error=\".*the disk was away", each) for each in lines)
-    assert any(each.endswith(" event=stopping") for each in lines)
+    stopping = next(number for number, each in enumerate(lines) if each.rstrip().endswith(" event=stopping"))
+    assert any(" event=checkpoint checkpoint=" in each for each in lines[stopping:])  # a last one
     assert lines[-1].startswith("next: holdfast ls -r ")
+
+
+def by_spark(stderr: str) -> list[str]:
+    """Return the lines that are Spark's: its errors, and frames of Java."""
+    return [line for line in stderr.splitlines() if re.match(r"[\d/]+ [\d:]+ ERROR |\s+at [\w.$]+\(|Caused by: ", line)]
+
+
+def test_an_outage_is_reported_apart_from_restarts(app: Path) -> None:
+    """The program handles outages as failures, and grants no restart; the command says otherwise."""
+    found = done(f"{app}:away", "--once", "--outage", "10m", "--outage", "sink=1h")
+    assert found.returncode == 0, found.stderr
+    events = re.findall(r"event=(\w+)(?: stream=numbers kind=(\w+) tries=(\d))?", found.stdout)
+    assert [each for each in events if each[0].startswith("outage")] == [
+        ("outage", "sink", "1"),
+        ("outage", "sink", "2"),
+        ("outage", "sink", "3"),
+        ("outage_over", "sink", "3"),
+    ]
+    assert "event=restart" not in found.stdout
+    assert found.stderr.count("waits for an outage to end (sink") == 3
+    assert by_spark(found.stderr) == []
+
+
+@pytest.mark.parametrize("bad", ["soon", "sinks=1h", "sink="])
+def test_a_limit_of_outages_that_makes_no_sense_is_refused(bad: str, app: Path) -> None:
+    found = done(f"{app}:away", "--outage", bad)
+    assert found.returncode == 2
+    assert "outage" in found.stderr and "Traceback" not in found.stderr
+
+
+def test_a_batch_that_fails_again_and_again_is_a_line_each_time(app: Path) -> None:
+    found = done(f"{app}:poisoned", "--once")
+    assert found.returncode == 2
+    assert found.stderr.count("restarts in ") == 2
+    assert found.stderr.count("ZeroDivisionError") <= 2 + 1 + 2  # each restart, the end, and the user's own frames
+    assert by_spark(found.stderr) == []
+
+
+def test_sigterm_as_soon_as_it_runs_writes_no_errors_of_sparks(app: Path) -> None:
+    process = started(f"{app}:ticks", env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    read_until(process, "event=started")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert by_spark(err) == []
 
 
 def test_sigterm_while_spark_starts_ends_it_at_once(app: Path) -> None:

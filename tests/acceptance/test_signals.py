@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 PROGRAM = """
@@ -67,7 +66,9 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     process = start(tmp_path)
     read_until(process, "slow")
     process.send_signal(signal.SIGINT)
-    time.sleep(2)
+    assert process.stderr is not None
+    heard = next((line for line in process.stderr if "once more stops at once" in line), None)
+    assert heard is not None
     assert process.poll() is None  # it waits for the epoch's end
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=200)  # not for the time that the epoch takes

@@ -372,6 +372,18 @@ def test_looking_at_an_epoch_gives_its_decisions_and_the_first_open_slot(reposit
     assert found.open == decision(3).attempt
 
 
+def test_the_decision_to_commit_an_epoch_is_read_without_a_write(repository: Repository) -> None:
+    decisions, actions = Decisions(repository), list[tuple[str, str]]()
+    looking = FaultyRepository(repository, lambda action, key: actions.append((action, key.rsplit("/", 1)[1])))
+    assert Decisions(looking).committed("orders", 1, 41) is None
+    decisions.close(decision(1, Verdict.ABORT))
+    assert Decisions(looking).committed("orders", 1, 41) is None
+    decisions.close(decision(2))
+    actions.clear()
+    assert Decisions(looking).committed("orders", 1, 41) == decision(2)
+    assert actions == [("read", "41.1.json"), ("read", "41.2.json")]
+
+
 @pytest.mark.parametrize("wrong", ["./state", None, 5])
 def test_an_address_is_not_a_repository(wrong: Any) -> None:
     for use in (Decisions, History, Lease.take, Identity.load, lambda each: Identity.create(each, "orders")):

@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 
 from holdfast.errors import Fenced, HoldfastError, StreamFailed
 from holdfast.testing import CrashAt
-from rig import FilesTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
+from rig import FilesTarget, ForeachTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
 from sparkfixture import session
 
 
@@ -31,7 +31,12 @@ def by_chance(df: DataFrame) -> DataFrame:
 
 
 def targets(folder: Path, dsn: str | None = None) -> list[Target]:
-    found: list[Target] = [FilesTarget(folder / "files"), SqliteTarget(folder / "rows.db"), LogTarget(folder / "log")]
+    found: list[Target] = [
+        FilesTarget(folder / "files"),
+        SqliteTarget(folder / "rows.db"),
+        LogTarget(folder / "log"),
+        ForeachTarget(folder / "calls"),
+    ]
     if dsn:
         found += [FilesTarget(folder / "flat", layout="flat"), PostgresTarget(dsn, "rows", create=True)]
     return found

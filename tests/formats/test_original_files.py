@@ -94,11 +94,12 @@ def test_a_position_that_was_not_started_is_not_used(tmp_path: Path) -> None:
         V1_CURSOR.replace(b"position\x2a", b"position\xff"),
         V1_CURSOR.replace(b"started\xc3", b"started\x01"),
         b"\x81" * 5000,
+        V1_CURSOR.replace(b"entity=", b"ent\xffty="),
     ],
     ids=lambda data: repr(data[:12]),
 )
 def test_an_undecodable_cursor_is_corrupt(data: bytes) -> None:
-    with pytest.raises(CursorCorrupt):
+    with pytest.raises(CursorCorrupt, match=r"cursors/c\.ckpt"):
         CursorRecord.from_bytes(data, "c")
 
 
@@ -205,3 +206,14 @@ def test_a_version_1_length_past_the_device_and_an_unknown_version_are_refused()
         CheckpointedStage.restore(device, CODEC)
     with pytest.raises(StageCorrupt, match="decode"):
         CheckpointedStage.restore(v1_image(b"\xc1"), CODEC)
+
+
+@pytest.mark.parametrize("byte", [16, 100, 511])
+def test_a_version_1_header_whose_padding_is_not_zero_is_refused_by_its_byte(byte: int) -> None:
+    """A version 1 image has no digest, so the error must not mention one."""
+    device = v1_image(CODEC.encode(OLD))
+    device.data[byte] = 7
+    with pytest.raises(StageCorrupt, match=f"byte {byte} of the version 1 header is 0x07") as caught:
+        CheckpointedStage.restore(device, CODEC)
+    assert caught.value.step == "bad padding"
+    assert "digest" not in str(caught.value)

@@ -180,10 +180,8 @@ def test_checkpoints_keep_their_cuts(spark: SparkSession, tmp_path: Path) -> Non
     path = tmp_path / "out"
     rig = Rig(spark, tmp_path, [FilesTarget(path)])
     epochs(rig, 3)
-    handle = rig.pipeline().start(spark)
-    handle.savepoint("mine")
-    handle.stop()
-    handle.await_termination()
+    with rig.pipeline().start(spark, checkpoint_every=None) as handle:
+        handle.savepoint("mine")
     epochs(rig, 4)
     compact(rig)
     assert folders(path) == [3, 5, 6, 7]

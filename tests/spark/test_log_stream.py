@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from holdfast import Cursor, EventLog, FileSink, LogSink, NewEvent, Pipeline, Region, RestartPolicy, load_log, read_log
+from holdfast.brief import brief
 from holdfast.epoch import Attempt
 from holdfast.errors import (
     BadValue,
@@ -32,8 +33,7 @@ from holdfast.errors import (
     StreamFailed,
 )
 from holdfast.sinks.base import Key, Owner, Setting
-from holdfast.spark.brief import brief
-from holdfast.spark.failures import Kind, kind_of
+from holdfast.spark.failures import Kind, diagnose
 from holdfast.spark.logsource import LogReader, Run, in_runs, spark_schema
 from sparkfixture import session
 from support import events, new_log
@@ -294,7 +294,7 @@ def test_errors_of_ours_in_another_process_keep_their_kind(name: str, kind: Kind
     said = f"PythonException: thrown from the worker:\nTraceback:\n  File x\nholdfast.errors.{name}: a b. Next: c.\n\n"
     error = RuntimeError(said)
     assert brief(error) == f"holdfast.errors.{name}: a b. Next: c."
-    assert kind_of(QueryFailed(stream="s", why=said), None) is kind
+    assert diagnose(QueryFailed(stream="s", why=said), None).kind is kind
 
 
 def test_what_cannot_be_read_is_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:

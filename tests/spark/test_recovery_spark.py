@@ -178,17 +178,15 @@ def test_a_sink_cannot_be_removed_while_it_may_lack_the_last_epoch(rig: Rig) -> 
         rig.run(accept=("sinks",))
 
 
-@pytest.mark.parametrize("what", ["offsets", "sources"])
-def test_a_decided_epoch_that_comes_back_with_other_input_is_refused(rig: Rig, what: str) -> None:
+def test_a_decided_epoch_that_comes_back_with_other_input_is_refused(rig: Rig) -> None:
     rig.add(1)
     rig.run()
     rig.add(2)
     rig.crash(CrashAt("decided"))
     before = rig.visible()
-    path = rig.checkpoint / ("offsets/1" if what == "offsets" else "sources/0/1")
-    text = path.read_text()
+    path = rig.checkpoint / "offsets/1"
     path.with_name(f".{path.name}.crc").unlink()
-    path.write_text(text.replace('batchTimestampMs":1', 'batchTimestampMs":2') if what == "offsets" else text + "\n")
+    path.write_text(path.read_text().replace('batchTimestampMs":1', 'batchTimestampMs":2'))
     with pytest.raises(StreamFailed) as caught:
         rig.run()
     assert isinstance(cause_of(caught.value), OffsetsDiverged)
@@ -486,3 +484,39 @@ def test_a_torn_file_that_a_decision_needs_is_an_error(rig: Rig, entry: str) -> 
         rig.run()
     assert rig.visible() == before
     assert (rig.checkpoint / entry).read_bytes() == b""
+
+
+@pytest.mark.parametrize("entry", ["2", "1"])
+def test_a_missing_entry_of_a_sources_log_is_refused(rig: Rig, entry: str) -> None:
+    """Spark would write the last one again with files that it has not read, and skip them as done."""
+    three_epochs(rig)
+    before = rig.visible()
+    remove(rig.checkpoint / "sources/0", int(entry))
+    rig.add(4)
+    with pytest.raises(SparkLogMismatch, match=f"sources/0/{entry} is missing"):
+        rig.run()
+    assert rig.visible() == before
+    assert not (rig.checkpoint / "sources/0" / entry).exists()
+
+
+def test_a_missing_entry_is_refused_also_where_the_last_epoch_took_no_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A watermark advances in an epoch without input, whose decision has no new entries of a source's log."""
+
+    def windows(df: DataFrame) -> DataFrame:
+        timed = df.withColumn("at", f.timestamp_seconds("n")).withWatermark("at", "0 seconds")
+        return timed.groupBy(f.window("at", "1 second")).agg(f.max("n").alias("n"))
+
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")], windows)
+    for n in (10, 20, 30):
+        rig.add(n)
+    rig.run()
+    epochs = len(list((rig.checkpoint / "offsets").glob("[0-9]*")))
+    last = max(int(each.name) for each in (rig.checkpoint / "sources/0").glob("[0-9]*"))
+    assert epochs > last + 1  # the last one took no files
+    remove(rig.checkpoint / "sources/0", last)
+    for n in (40, 50, 60):
+        rig.add(n)
+    with pytest.raises(SparkLogMismatch, match=f"sources/0/{last} is missing"):
+        rig.run()

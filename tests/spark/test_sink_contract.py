@@ -9,9 +9,11 @@ import holdfast
 from holdfast.log import EventLog
 from holdfast.sinks.base import Sink
 from holdfast.sinks.files import FileSink
+from holdfast.sinks.foreach import ForeachSink
 from holdfast.sinks.log import LogSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.testing.sinks import Rows, SinkContract
+from rig import ForeachTarget
 
 
 class _Files(SinkContract):
@@ -41,7 +43,7 @@ class _Sqlite(SinkContract):
     key: tuple[str, ...] = ()
 
     def make(self, folder: Path) -> Sink:
-        return SqliteSink(folder / "out.db", "rows", key=self.key)
+        return SqliteSink(folder / "out.db", "rows", key=self.key or None)
 
     def visible(self, spark: Any, sink: Sink) -> Rows:
         assert isinstance(sink, SqliteSink)
@@ -73,6 +75,17 @@ class TestLog(SinkContract):
         assert [event.sequence for event in events] == list(range(len(events))), "no holes"
         assert all(event.entity == event.payload["text"] for event in events)
         return [(event.payload["n"], event.payload["text"]) for event in events]
+
+
+class TestForeach(SinkContract):
+    """At least once: what is visible are the rows of each key once, and every repetition has the same ones."""
+
+    def make(self, folder: Path) -> Sink:
+        return ForeachTarget(folder / "calls", folder / "foreach").make()
+
+    def visible(self, spark: Any, sink: Sink) -> Rows:
+        assert isinstance(sink, ForeachSink) and sink.path is not None
+        return ForeachTarget(sink.path.with_name("calls")).visible(spark, "n text")
 
 
 def _of_the_docs() -> type[SinkContract]:

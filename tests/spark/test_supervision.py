@@ -1,5 +1,6 @@
 """What happens when something fails while the pipeline runs: restarts within a budget, quarantine, a gracious stop."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -591,3 +592,95 @@ def test_what_a_watcher_raises_ends_the_run_at_once(spark: SparkSession, tmp_pat
     with pytest.raises(BrokenPipeError):
         rig.pipeline().run(spark, watch=give_up)
     rig.run()  # nothing is held
+
+
+class Bad(FileSink):
+    """Cannot prepare any epoch but the first."""
+
+    def __init__(self, path: Path, error: Exception) -> None:
+        super().__init__(path)
+        self.error = error
+        self.failing, self.may_fail = threading.Event(), threading.Event()
+        self.may_fail.set()
+
+    def prepare(self, df: Any, key: Any) -> Any:
+        if key.attempt.epoch > 1:
+            self.failing.set()
+            self.may_fail.wait(60)
+            raise self.error
+        return super().prepare(df, key)
+
+
+@pytest.mark.parametrize("where", ["on_restart", "on_outage", "on_exhausted"])
+def test_a_stop_inside_a_callback_of_the_supervisor_returns_and_waiting_is_refused(
+    where: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def callback(*_: object) -> None:
+        if asked:
+            return
+        try:
+            handle.checkpoint()
+        except NotSupported:
+            asked.append("refused")
+        handle.stop()
+        asked.append("stopped")
+
+    error = ConnectionRefusedError(111, "Connection refused") if where == "on_outage" else ValueError("bad")
+    rig, _ = rigged(spark, tmp_path, Bad(tmp_path / "out", error))
+    restart = RestartPolicy.never() if where == "on_exhausted" else RestartPolicy.bounded(9, 60)
+    callbacks = StreamCallbacks(**{where: callback})
+    pipeline = rig.pipeline(restart=restart, outage="1h", callbacks=callbacks)
+    rig.add(1)
+    handle = pipeline.start(spark, checkpoint_every="1h")
+    eventually(lambda: handle.status().streams["rows"].epoch == 1)
+    rig.add(2)
+    assert handle.wait(60)
+    assert asked == ["refused", "stopped"]
+    status = handle.status()
+    if where == "on_exhausted":
+        assert status.streams["rows"].state == "failed"
+    else:
+        assert (status.streams["rows"].state, status.checkpoints.taken) == ("stopped", 1)
+
+
+def test_a_stop_during_an_attempt_that_fails_is_a_stop(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a last checkpoint: the attempt was not decided, so the stream is at the end of its last epoch."""
+    sink = Bad(tmp_path / "out", ValueError("bad"))
+    sink.may_fail.clear()
+    rig, target = rigged(spark, tmp_path, sink)
+    rig.add(1)
+    handle = rig.pipeline(restart=RestartPolicy.bounded(9, 60)).start(spark, checkpoint_every="1h")
+    eventually(lambda: handle.status().streams["rows"].epoch == 1)
+    rig.add(2)
+    assert sink.failing.wait(60)
+    stop = threading.Thread(target=handle.stop)
+    stop.start()
+    eventually(handle._streams[0]._stopping.is_set)
+    sink.may_fail.set()
+    stop.join(60)
+    status = handle.await_termination(60)
+    assert (status.streams["rows"].state, status.streams["rows"].restarts) == ("stopped", 0)
+    assert (status.checkpoints.taken, status.checkpoints.failed) == (1, 0)
+    assert "was stopped in an attempt that failed (sink): " in caplog.text
+    assert target.visible(spark) == [1]
+
+
+def test_an_error_of_a_batch_is_logged_without_its_secrets(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By py4j too, which logs what it is given with its causes."""
+    caplog.set_level(logging.ERROR, logger="py4j")
+    cause = ValueError("cannot reach postgresql://me:hunter2@host/db")
+    sink = Bad(tmp_path / "out", ValueError("no connection: password=hunter2"))
+    sink.error.__cause__ = cause
+    rig, _ = rigged(spark, tmp_path, sink)
+    rig.add(1)
+    rig.add(2)
+    with pytest.raises(StreamFailed):
+        rig.run(restart=RestartPolicy.never())
+    assert any(record.name.startswith("py4j") for record in caplog.records)
+    assert "hunter2" not in caplog.text

@@ -159,6 +159,35 @@ def test_open_attempts_survive_a_damaged_record_and_say_whose_they_were(made: Fa
     assert again(made).claim(1, 5) == 4
 
 
+def test_an_attempt_is_listed_by_when_it_was_begun_also_when_it_was_given_up(made: Fabricated) -> None:
+    now = 1000.0
+    checkpoints = Checkpoints(made.repository, clock=lambda: now)
+    for _ in range(2):
+        checkpoints.claim(1, 1)
+    [first, _] = checkpoints.all()
+    assert (first.status, first.timestamp_ms, first.aborted_at_ms) == (Status.OPEN, 1_000_000, None)
+    now = 1060.0
+    checkpoints.abort(1, 1, 1, "late")
+    [given_up, still_open] = again(made).all()
+    assert (given_up.status, given_up.timestamp_ms, given_up.aborted_at_ms) == (Status.ABORTED, 1_000_000, 1_060_000)
+    assert (still_open.status, still_open.timestamp_ms) == (Status.OPEN, 1_000_000)
+
+
+def test_the_highest_that_is_dropped_is_listed_by_when_it_was_begun(made: Fabricated) -> None:
+    checkpoints = Checkpoints(made.repository, clock=lambda: 1000.0)
+    made.finish(checkpoints.claim(1, 1), {"orders": ["a"]})
+    Checkpoints(made.repository, clock=lambda: 1060.0).drop(1, 1)
+    [found] = again(made).all()
+    assert (found.why, found.timestamp_ms, found.aborted_at_ms) == ("it was dropped", 1_000_000, 1_060_000)
+
+
+def test_an_abort_record_of_an_earlier_version_does_not_say_when_it_was_begun(made: Fabricated) -> None:
+    old = seal({"version": 1, "checkpoint_id": 1, "lease": 1, "at_ms": 1_060_000, "why": "late", "late": []})
+    made.repository.put("timelines/1/checkpoints/aborted/1.json", old)
+    [found] = again(made).all()
+    assert (found.status, found.why, found.timestamp_ms, found.aborted_at_ms) == (Status.ABORTED, "late", 0, 1_060_000)
+
+
 def test_a_damaged_abort_record_aborts_all_the_same(made: Fabricated) -> None:
     again(made).abort(1, again(made).claim(1, 1), 1, "late", late=["orders"])
     assert again(made).all()[0].why == "late"

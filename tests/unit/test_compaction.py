@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,18 @@ from holdfast.errors import (
 from holdfast.repository import LocalRepository, place_of
 from holdfast.seal import seal
 from holdfast.sinks import compaction, trees
+from holdfast.sinks.base import Link
 from holdfast.sinks.compaction import POINTS, Compacted
 from holdfast.sinks.compactplan import CompactPlan, closed_runs, run_of
-from holdfast.sinks.epochfolders import EpochFolder, KeyRecord, compression_of, folder_name, shape_of
+from holdfast.sinks.epochfolders import (
+    KEY_FILE,
+    EpochFolder,
+    KeyRecord,
+    compression_of,
+    folder_name,
+    link_at,
+    shape_of,
+)
 from holdfast.sinks.gate import Gate, beside
 from holdfast.sinks.places import record_places
 from holdfast.testing import CrashAt, Crashed
@@ -225,7 +235,7 @@ def test_epochs_become_one_folder_and_again(files: EpochFiles) -> None:
     done = compact(files, progress=told.append)
     assert (done.epochs, done.folders, done.files_before, done.files_after, done.rows) == (5, 1, 10, 1, 10)
     assert done.bytes_before == done.bytes_after
-    assert "merged 5 epochs, 10 rows, into 1 folders: 1 files of 10" in done.words()
+    assert "merged 5 epochs, 10 rows, into 1 folders: 10 files became 1" in done.words()
     assert done.data()["rows"] == 10
     assert told[0] == "merge 1 of 1: epochs 1 to 5"
     assert files.folders() == [5, 6, 7]
@@ -345,19 +355,31 @@ def test_a_key_that_was_merged_is_done_already(files: EpochFiles) -> None:
         files.sink.commit(stranger, handles[3])
 
 
+def test_an_epoch_that_another_copy_of_the_repository_merged_is_not_taken_for_ours(files: EpochFiles) -> None:
+    """They went on from epoch 1 with an epoch 2 of their own, and merged it; ours waits in the staging folder."""
+    files.commit(1)
+    first = link_at(files.path / folder_name(1, 1) / KEY_FILE, 1)
+    files.commit(2, 3, 4)
+    compact(files)
+    assert files.folders() == [2, 3, 4]
+    for epoch in (1, 2):
+        ours = replace(files.key(epoch), lease=2, before=first if epoch == 2 else Link(0, None))
+        with pytest.raises(SinkForeign, match="another copy of this repository"):
+            files.sink.commit(ours, {"rows": 2, "files": 2, "digest": "0" * 64})
+    assert files.rows() == due(1, 2, 3, 4)
+
+
 def test_whoever_was_listing_finds_all_rows_or_a_file_gone(files: EpochFiles) -> None:
     """The old names are all there for a while, and each leads to the whole of its run, or to nothing."""
     files.commit(*range(1, 8))
     listing = os.scandir(files.path)
     names = [next(listing).name]
 
-    def list_on() -> None:
-        time.sleep(0.2)
-        names.extend(each.name for each in listing)
+    def list_on(point: str) -> None:
+        if point == "trees swapped":  # the old names stay for the time of grace from now on
+            names.extend(each.name for each in listing)
 
-    late = threading.Thread(target=list_on)
-    compact(files, reach=lambda point: late.start() if point == "trees swapped" else None, grace_s=1.0)
-    late.join()
+    compact(files, reach=list_on, grace_s=0.1)
     assert len([name for name in names if name.startswith("hf_epoch")]) == 7
     assert files.folders() == [5, 6, 7]
     assert sorted(row for name in names for row in rows_in(files.path / name)) == due(*range(1, 8))

@@ -1,13 +1,19 @@
 """The demo's orders and its proof: what is due is the same however it is cut, and every kind of harm is found."""
 
+import io
+import os
+import signal
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from holdfast.demo import needs
 from holdfast.demo.orders import WATERMARK, Orders, Row, generate
@@ -181,10 +187,35 @@ def test_without_pyspark_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
         needs.require()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("worker", [1, 2])
+def test_interrupted_while_it_starts_a_worker_it_ends_that_one_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, worker: int
+) -> None:
+    """The signal comes when the process is there and nobody knows it yet."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            if len(started) == worker:
+                os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    monkeypatch.setattr(needs, "require", lambda: None)  # the workers need not live to see Java
+    out = io.StringIO()
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]  # PySpark may have set its own
+    with pytest.raises(SystemExit) as ended:
+        demo(tmp_path / "demo", fast=True, seed=1, kills=1, console=Console(file=out))
+    assert ended.value.code == 130
+    assert "Interrupted" in out.getvalue()
+    assert [each.poll() for each in started] == [-signal.SIGKILL] * len(started)
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
 @pytest.mark.parametrize("kills", [0, -1, 1000])
 def test_a_number_of_kills_that_makes_no_sense_is_refused(tmp_path: Path, kills: int) -> None:
-    from rich.console import Console
-
     with pytest.raises(BadValue, match="kills"):
         demo(tmp_path / "demo", fast=True, seed=1, kills=kills, console=Console(quiet=True))
     assert not (tmp_path / "demo").exists()

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from holdfast import errors
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadValue, HoldfastError
 
 LEAVES = [
     each
@@ -60,3 +60,8 @@ def test_families_are_what_python_users_catch() -> None:
     assert issubclass(errors.BadName, ValueError)
     assert issubclass(errors.NotFound, LookupError)
     assert issubclass(errors.MissingExtra, ImportError)
+
+
+def test_a_text_that_ends_with_a_mark_gets_no_full_stop() -> None:
+    error = BadValue(what="x", value=1, why="is it one?", do="pass another!")
+    assert str(error).endswith("is it one? Next: pass another!")

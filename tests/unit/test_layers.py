@@ -17,7 +17,7 @@ LINES = [
     {"spark", "sinks", "worker"},
     {"coordinator", "recovery", "pruning", "requests", "restore", "verification", "difference", "doubt"},
     {"stage", "stores", "cursor", "cursorfile", "log", "logwriter", "loghead", "segment"},
-    {"repository"},
+    {"repository", "extras"},
     {
         "epoch",
         "manifest",
@@ -32,7 +32,10 @@ LINES = [
         "table",
         "frame",
         "checked",
+        "decoding",
         "redaction",
+        "brief",
+        "figures",
         "offsets",
     },
     {"errors"},
@@ -131,6 +134,17 @@ def test_only_spark_and_sinks_and_the_jobs_of_the_demo_import_pyspark() -> None:
         and name.split(".")[0] not in ("spark", "sinks")
     ]
     assert set(wrong) == {"demo.job", "demo.plain", "demo.worker"}  # programs, as a user would write them
+
+
+def test_stored_bytes_are_decoded_in_one_place() -> None:
+    """The decoder raises more than its own errors, such as UnicodeDecodeError: `decoding` knows all of them."""
+    wrong = {
+        name
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("msgspec.json.decode", "msgspec.msgpack.decode")
+    }
+    assert wrong == {"decoding", "seal"}  # a record that is sealed is read back before it is written
 
 
 def test_the_core_works_where_neither_pyspark_nor_pyarrow_is_installed() -> None:

@@ -1,5 +1,10 @@
+import contextlib
 import os
+import sys
 import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -385,7 +390,10 @@ def test_an_abort_by_an_error_with_an_odd_text_still_leaves_its_range(tmp_path: 
                 append.add(events("a"))
                 raise error
     assert log.refresh() == 2
-    assert log.cancelled(0, 2) == [(0, 1), (1, 2)]
+    assert [log._ranges.holding(each) for each in (0, 1)] == [
+        Cancelled(0, 1, "RuntimeError: \\udc80"),
+        Cancelled(1, 1, "Mute: (its text cannot be shown)"),
+    ]
 
 
 def test_a_log_that_lost_its_record_is_damaged_and_never_made_anew(tmp_path: Path) -> None:
@@ -492,6 +500,92 @@ def test_an_append_whose_writer_was_closed_inside_its_block_says_so(tmp_path: Pa
         writer.close()
         raise KeyError("mine")
     assert EventLog.open(tmp_path).tail == 0
+
+
+def test_threads_may_share_a_writer(tmp_path: Path) -> None:
+    """Every event whose append returned is in the log, at the sequence that the append returned."""
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for trial in range(60):
+            log = EventLog.create(tmp_path / str(trial))
+            acknowledged: list[tuple[int, str]] = []
+            start = threading.Barrier(2)
+            with log.writer() as writer, ThreadPoolExecutor(2) as threads:
+
+                def append(
+                    thread: int,
+                    writer: LogWriter = writer,
+                    start: threading.Barrier = start,
+                    acknowledged: list[tuple[int, str]] = acknowledged,
+                ) -> None:
+                    start.wait()
+                    for number in range(3):
+                        name = f"{thread}-{number}"
+                        [sequence] = writer.append(events(name))
+                        acknowledged.append((sequence, name))
+
+                list(threads.map(append, range(2)))
+            assert len(acknowledged) == 6
+            assert names(EventLog.open(log.path)) == sorted(acknowledged)
+    finally:
+        sys.setswitchinterval(switch)
+
+
+def test_threads_that_begin_cancel_and_adopt_take_turns(tmp_path: Path) -> None:
+    """An append of several steps excludes the others, which are refused and change nothing."""
+    log = EventLog.create(tmp_path / "log")
+    start = threading.Barrier(4)
+    counts = {"a": 0, "cancelled": 0}
+
+    def begin(writer: LogWriter) -> None:
+        with writer.begin() as append:
+            append.add(events("a"))
+            append.add(events("a"))
+        counts["a"] += 2
+
+    def append(writer: LogWriter) -> None:
+        writer.append(events("a"))
+        counts["a"] += 1
+
+    def cancel(writer: LogWriter) -> None:
+        writer.cancel(1, "by hand")
+        counts["cancelled"] += 1
+
+    def adopt(writer: LogWriter) -> None:
+        writer.adopt(segment_files(tmp_path / uuid.uuid4().hex, log, events("a")), "key")
+        counts["a"] += 1
+
+    with log.writer() as writer, ThreadPoolExecutor(4) as threads:
+
+        def work(step: Callable[[LogWriter], None]) -> None:
+            start.wait()
+            for _ in range(10):
+                with contextlib.suppress(AppendOpen):
+                    step(writer)
+
+        list(threads.map(work, [begin, append, cancel, adopt]))
+    log = EventLog.open(tmp_path / "log")
+    assert (len(names(log)), log.tail) == (counts["a"], counts["a"] + counts["cancelled"])
+
+
+def test_an_append_that_is_dropped_is_aborted_when_the_next_one_begins(tmp_path: Path) -> None:
+    log = EventLog.create(tmp_path)
+    with log.writer() as writer:
+        for follow in (writer.begin, lambda: writer.append(events("b")), lambda: writer.cancel(1, "by hand")):
+            append = writer.begin()
+            append.add(events("a", "a"))
+            append.add(events("a"))
+            with pytest.raises(AppendOpen):
+                follow()
+            del append
+            before = writer.tail
+            follow()
+            log.refresh()
+            found = log._ranges.holding(before)
+            assert found == Cancelled(before, 3, "dropped without commit or abort")
+        writer.begin()  # holds nothing, so there is nothing to record
+        assert writer.append(events("c")) == range(writer.tail - 1, writer.tail)
 
 
 def test_two_who_open_or_create_at_the_same_moment_have_one_log(tmp_path: Path) -> None:

@@ -90,6 +90,27 @@ def _covers(written: Any, value: Any) -> bool:
     return bool(written == value)
 
 
+def test_gaps_round_trip_and_their_unknown_fields_survive() -> None:
+    gap = {"stream": "a", "timeline": 1, "epoch": 5, "kind": "quarantined", "why": "é", "at_ms": 9, "facts": {"x": [1]}}
+    data = original(gaps={"total": 30, "newest": [{**gap, "later": 1.50}], "more": None})
+    one = Manifest.from_bytes(data)
+    assert one.gaps is not None and one.gaps.total == 30
+    assert (one.gaps.newest[0].epoch, one.gaps.newest[0].facts) == (5, {"x": [1]})
+    two = Manifest.from_bytes(one.to_bytes())
+    assert two.gaps == one.gaps
+    assert json.loads(one.to_bytes())["gaps"] == json.loads(data)["gaps"]
+    assert Manifest.from_bytes(original()).gaps is None  # a file of before
+    assert Manifest.from_bytes(original(gaps=None)).gaps is None
+
+
+@pytest.mark.parametrize(
+    "gaps", [[], {}, {"total": -1}, {"total": 1, "newest": [{}]}, {"total": 1, "newest": None}, {"newest": []}]
+)
+def test_damaged_gaps_are_refused(gaps: object) -> None:
+    with pytest.raises(ManifestCorrupt, match="gaps"):
+        Manifest.from_bytes(original(gaps=gaps))
+
+
 def test_numbers_in_unknown_fields_keep_their_digits() -> None:
     data = original()[:-1] + b', "huge": 1e999, "exact": 0.1000000000000000055511151231257827, "n": {"x":1.50}}'
     written = Manifest.from_bytes(data).to_bytes()

@@ -56,7 +56,13 @@ def test_what_is_not_there_is_said_with_what_is() -> None:
     write("app.py", ONE + "two = hf.Pipeline('two', root='root')\nnumber = 5\ndef needs(day): ...\ndef none(): ...\n")
     write("none.py", "x = 1\n")
     assert "there is no such file" in refused("ap.py:pipeline") and "app.py" in refused("ap.py")
-    assert "it is a folder" in refused("./:pipeline")
+    for folder in ("./:pipeline", ".", "..", ".:pipeline", str(Path.cwd()), "~"):
+        assert "it is a folder" in refused(folder) or folder == "~"
+    assert "there is no such file" in refused("~")
+    Path("in").mkdir()
+    assert "it is a folder" in refused("in") and "it is a folder" in refused("in:pipeline")
+    write("in/only.py", "x = 1\n")
+    assert "has 1 Python file: only.py" in refused("in")
     assert "2 pipelines: pipeline, again, two. Next: holdfast run app.py:pipeline" in refused("app.py")
     assert "no such name; its pipelines: pipeline, again, two" in refused("app.py:pipelin")
     assert "of type int, and no Pipeline" in refused("app.py:number")

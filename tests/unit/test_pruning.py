@@ -64,7 +64,7 @@ def test_what_goes_and_what_stays_is_told_before_it_is_done(made: Fabricated) ->
     assert plan.garbage_bytes == sum(size or 0 for size in made.repository.sizes(plan.garbage).values())
     assert made.objects() == before
     assert "checkpoints that go: 1, 2, 3" in plan.words()
-    assert "objects that nobody will name: 6" in plan.words()
+    assert "objects that no checkpoint will need: 6" in plan.words()
     assert plan.data()["drops"] == [1, 2, 3]
     assert plan.data()["garbage"] == 6
     done = prune(made)

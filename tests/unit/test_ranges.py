@@ -63,6 +63,17 @@ def test_ranges_know_what_holds_each_sequence_and_what_was_cancelled(
     assert flat == [sequence for sequence, hole in enumerate(holes) if hole and start <= sequence < end]
 
 
+def test_cancelled_ranges_side_by_side_are_reported_as_one() -> None:
+    """As the original system did: script `vxxv`, visible, cancelled twice, visible."""
+    with small(1):
+        ranges = taken_in(*built([(False, 1), (True, 1), (True, 1), (False, 1)]))
+        assert ranges.cancelled(0, 4) == [(1, 3)]
+        assert ranges.cancelled(2, 4) == [(2, 3)]
+        assert ranges.cancelled(0, 2) == [(1, 2)]
+        ranges = taken_in(*built([(True, 1), (True, 2), (False, 1), (True, 1)]))
+        assert ranges.cancelled(0, 5) == [(0, 3), (4, 5)]
+
+
 def test_a_record_out_of_its_place_is_refused_however_sound_its_chain_is() -> None:
     for wrong in (Cancelled(5, 1, "x"), Cancelled(0, 0, "x"), Cancelled(0, -1, "x")):
         record, head = encode(wrong, FIRST)

@@ -67,6 +67,17 @@ def test_a_sink_that_is_behind_by_more_than_the_last_epoch() -> None:
         planned(decided(5, a=(3, 3)), 5, 5, a=2)
 
 
+def test_a_sink_that_is_behind_is_told_the_last_epoch_that_it_held() -> None:
+    """Once Spark has committed an epoch, every sink had it. Before that, the sink surely had the one before."""
+    with pytest.raises(SinkBehind, match="epoch 3 was committed to it") as caught:
+        planned(decided(3, a=(3, 2)), 3, 3, a=0)
+    assert caught.value.decided == 3
+    with pytest.raises(SinkBehind, match="epoch 2 was committed to it"):
+        planned(decided(3, a=(3, 2)), 3, 2, a=0)
+    with pytest.raises(SinkBehind, match="epoch 2 was committed to it"):
+        planned(decided(3, a=(2, 2)), 3, 3, a=0)
+
+
 @pytest.mark.parametrize("holds", [6, 100])
 def test_a_sink_that_is_ahead(holds: int) -> None:
     with pytest.raises(SinkAhead):

@@ -10,7 +10,15 @@ import pytest
 from fabricated import UID, Fabricated, flip
 from holdfast import LocalRepository, MemoryRepository
 from holdfast.barrier import BarrierFlags
-from holdfast.errors import AlreadyExists, BadValue, CheckpointDamaged, CheckpointMissing, StorageFailed
+from holdfast.errors import (
+    AlreadyExists,
+    BadValue,
+    CheckpointDamaged,
+    CheckpointMissing,
+    NotSupported,
+    StorageFailed,
+    UnsupportedVersion,
+)
 from holdfast.manifest import Manifest
 from holdfast.repository import FileList, HeldFile, place_of
 from holdfast.restore import StreamRestore, plan_restore, restore_stream, stage_states
@@ -34,7 +42,7 @@ def test_the_newest_of_the_current_timeline_or_the_one_that_is_asked_for(made: F
     assert (plan.checkpoint, plan.streams["orders"].epoch) == (2, 2)
     assert plan.words().splitlines() == [
         "checkpoint 2 of timeline 1",
-        f"  stream 'orders' after epoch 2: 3 files, {plan.streams['orders'].bytes} bytes",
+        f"  stream 'orders' after epoch 2: 3 files, {plan.streams['orders'].bytes} B",
     ]
     assert plan.data()["streams"]["orders"]["files"] == 3
     assert plan_restore(made.repository, 1).checkpoint == 1
@@ -73,6 +81,73 @@ def test_the_checksum_of_the_old_id_is_left_behind(made: Fabricated, tmp_path: P
     restore_stream(made.repository, plan_restore(made.repository), "orders", tmp_path / "out")
     assert not (tmp_path / "out" / ".metadata.crc").exists()
     assert UID not in (tmp_path / "out" / "metadata").read_text()
+
+
+SCHEMA = "state/3/_stateSchema/default/0_11464100"
+OPERATOR = {
+    "operatorInfo": {"operatorId": 3, "operatorName": "transformWithStateInPySparkExec"},
+    "stateStoreInfo": [
+        {"storeName": "default", "numPartitions": 2, "stateSchemaFilePaths": [f"file:/old/state/3/x/{SCHEMA}"]},
+        {"storeName": "other", "numPartitions": 2, "stateSchemaFilePaths": []},
+    ],
+    "operatorPropertiesJson": '{"where":"file:/old/state/3/_stateSchema/näu"}',
+}
+
+
+def with_operator(made: Fabricated, tmp_path: Path, data: bytes, path: str = "state/3/_metadata/v2/0") -> str:
+    """Take a checkpoint with metadata of an operator; return the key of its object."""
+    (tmp_path / "operator").write_bytes(data)
+    (held,) = made.repository.hold_all([tmp_path / "operator"], "objects")
+    files = [*made.hold(["a"], "objects"), HeldFile(path, held.size, held.sha256)]
+    digest, _ = made.checkpoints.put_files(place_of(1, 1), files)
+    made.finish(made.checkpoints.claim(1, 1), {"orders": []}, cuts={"orders": {"files": digest}})
+    return held.key
+
+
+def operator(**fields: object) -> bytes:
+    return b"v2\n" + json.dumps({**OPERATOR, **fields}, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def test_paths_of_schema_files_move_with_the_folder(made: Fabricated, tmp_path: Path) -> None:
+    """And nothing else does: not even the same text elsewhere, nor the object that others restore from."""
+    key = with_operator(made, tmp_path, operator())
+    target = tmp_path / "new 100%"
+    restore_stream(made.repository, plan_restore(made.repository), "orders", target)
+    before = operator()
+    after = before.replace(b"file:/old/state/3/x/state/3", f"file:{target}/state/3".encode())
+    assert (target / "state/3/_metadata/v2/0").read_bytes() == after
+    assert made.repository.read(key) == before
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        (operator().replace(b"v2", b"v3", 1), "state/3/_metadata/v2/0"),
+        (operator().replace(b"v2", b"", 1), "state/3/_metadata/v2/0"),
+        (operator(), "state/3/_metadata/v3/0"),
+        (operator(), "state/4/_metadata/v2/0"),
+        (operator(stateStoreInfo=[{"stateSchemaFilePaths": ["file:/old/elsewhere"]}]), "state/3/_metadata/v2/0"),
+        (operator(stateStoreInfo=[{"stateSchemaFilePaths": [7]}]), "state/3/_metadata/v2/0"),
+        (operator(stateStoreInfo=[{"storeName": "default"}]), "state/3/_metadata/v2/0"),
+        (operator(stateStoreInfo=None), "state/3/_metadata/v2/0"),
+        (b"v2\n[]", "state/3/_metadata/v2/0"),
+        (b"v2\n{", "state/3/_metadata/v2/more/0"),
+        (b"v2\n\xff", "state/3/_metadata/v2/0"),
+        (b"", "state/3/_metadata/v2/0"),
+    ],
+)
+def test_metadata_of_another_form_is_refused(made: Fabricated, tmp_path: Path, data: bytes, path: str) -> None:
+    with_operator(made, tmp_path, data, path)
+    with pytest.raises((NotSupported, UnsupportedVersion), match=f"operator metadata '{path}'"):
+        restore_stream(made.repository, plan_restore(made.repository), "orders", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_metadata_is_checked_before_it_is_rewritten(made: Fabricated, tmp_path: Path) -> None:
+    flip(made.repository, with_operator(made, tmp_path, operator()))
+    with pytest.raises(CheckpointDamaged, match="does not match its digest"):
+        restore_stream(made.repository, plan_restore(made.repository), "orders", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_nothing_is_written_over(made: Fabricated, tmp_path: Path) -> None:
@@ -119,7 +194,7 @@ def test_damage_is_named_and_the_one_before_is_offered(made: Fabricated, part: s
         "sidecar cut": lambda: made.repository.put(place.sidecar, b"x" * 99),
     }
     hurt[part]()
-    named = {"object gone": "is missing", "object cut": "has 0 bytes, and 1 are due", "sidecar cut": "'model'"}
+    named = {"object gone": "is missing", "object cut": "has 0 bytes, expected 1", "sidecar cut": "'model'"}
     for asked in (None, 2):
         with pytest.raises(CheckpointDamaged, match=r"the one before it: holdfast verify 1") as caught:
             plan_restore(made.repository, asked)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import SparkLogMismatch, UnsupportedVersion
+from holdfast.errors import SparkFileDamaged, SparkLogMismatch, UnsupportedVersion
 from holdfast.spark.sparklog import SparkLog, last_entries, log_offset
 from holdfast.spark.torn import is_commit, is_offsets, is_source_entry, is_torn
 
@@ -98,6 +98,23 @@ def test_only_what_no_decision_needs_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "commits/1").write_text("")
     assert log.drop_torn(2, {"0": 1}) == ["commits/1", "sources/0/2", "offsets/2"]
     assert log.drop_torn(2, {"0": 1}) == []
+
+
+@pytest.mark.parametrize("ends", [["7", '{"logOffset":4}'], ['1:{"logOffset":4}', "0:7"]], ids=["v1", "v2"])
+def test_entries_of_a_file_source_are_required_back_to_the_last_compacted_one(ends: list[str], tmp_path: Path) -> None:
+    log = folder(tmp_path)
+    (tmp_path / "sources/1").mkdir()
+    for name in ("0/0", "1/1", "1/2.compact", "1/3", "1/4"):
+        (tmp_path / "sources" / name).write_text(f"v1 {name}")
+    assert log.require(0, ends, {"0": 0, "1": 4}) == ["1/4", "1/3", "1/2.compact"]
+    digests = log.source_entries({})
+    log.require_digests(digests | {"1/0": "of an entry that Spark has deleted"})
+    (tmp_path / "sources/1/3").write_text("v1 another")
+    with pytest.raises(SparkFileDamaged, match="sources/1/3"):
+        log.require_digests(digests)
+    (tmp_path / "sources/1/3").unlink()
+    with pytest.raises(SparkLogMismatch, match="sources/1/3 is missing"):
+        log.require(0, ends, {"0": 0, "1": 4})
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_sound_checkpoint_has_no_findings(three: Fabricated) -> None:
         found = verify(three.repository, grade=grade)
         assert (found.checkpoint, found.findings, found.ok, found.files) == (3, (), True, 5)
     assert found.bytes == sum(cut.file_bytes for cut in three.checkpoints.read(3).streams.values())
-    assert found.words().startswith(f"checkpoint 3 is sound (digests: 5 files, {found.bytes} bytes")
+    assert found.words().startswith(f"checkpoint 3 is sound (digests: 5 files, {found.bytes} B")
     data = found.data()
     assert (data["ok"], data["grade"], data["findings"], data["files"]) == (True, "digests", [], 5)
     assert [each.checkpoint for each in verify_all(three.repository)] == [1, 2, 3]

@@ -442,7 +442,7 @@ def test_drain_and_stop_do_not_wait_out_an_idle_sleep(log: EventLog) -> None:
     for end in ("drain", "stop_and_join"):
         handle = worker(log, Handler(until=None), idle_sleep=60).start()
         time.sleep(0.05)
-        assert getattr(handle, end)(10)
+        assert getattr(handle, end)(50)
 
 
 def test_poison_alone_never_uses_up_the_budget(log: EventLog) -> None:

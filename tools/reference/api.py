@@ -21,7 +21,7 @@ from tools.reference.source import class_node, fields, module_of, prose, summary
 
 _PAGES = {  # page -> the modules that are told there, in this order; what is on none goes to `_ELSE`
     "pipelines": "spark.pipeline spark.stream spark.checkpoints policy spark",
-    "sinks": "sinks.base sinks.files sinks.sqlite sinks.postgres sinks.log",
+    "sinks": "sinks.base sinks.files sinks.sqlite sinks.postgres sinks.log sinks.foreach",
     "checkpoints": "repository.checkpoints repository.summary manifest verification difference spark.statereader",
     "logs": "log logwriter segment region cursor worker spark.logsource",
     "state": "stage blocks repository.blockfile state stores barrier sidecar",

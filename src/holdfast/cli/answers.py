@@ -20,9 +20,11 @@ import typer
 from holdfast.cli import words
 from holdfast.cli.results import LINES, Envelope, Failure
 from holdfast.errors import Corrupt, HoldfastError, NotSupported, in_words, readable
+from holdfast.extras import missing_extra
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from typer.core import TyperCommand
 
 DEBUG = "HOLDFAST_DEBUG"
 _NO_CLASSES = ("Cut", "Interrupted")  # what happened to the process, not an error of the library
@@ -57,7 +59,7 @@ class Cut(Exception):
         self.code, self.message, self.next_step = code, message, next_step
 
 
-def verb(app: typer.Typer, function: Callable[..., Answer], *, within: str = "") -> None:
+def verb(app: typer.Typer, function: Callable[..., Answer], kind: type[TyperCommand], *, within: str = "") -> None:
     """Add a function to the command, or to a group within it: `ls`, or `cursor_ls` as `ls` within `cursor`.
 
     It has a parameter `as_json`, and its docstring is the help. A verb of `LINES` prints a document a line.
@@ -68,7 +70,8 @@ def verb(app: typer.Typer, function: Callable[..., Answer], *, within: str = "")
     def called(**arguments: Any) -> None:
         finish(command, arguments["as_json"], functools.partial(function, **arguments))
 
-    app.command(command.removeprefix(f"{within} "), help=reflowed(inspect.getdoc(function) or ""))(called)
+    name = command.removeprefix(f"{within} ")
+    app.command(name, cls=kind, help=reflowed(inspect.getdoc(function) or ""))(called)
 
 
 def reflowed(text: str) -> str:
@@ -105,6 +108,7 @@ def _failure(error: BaseException, command: str) -> Failed:
         return Failed(Exit.INTERRUPTED, Failure(kind="Interrupted", message="interrupted", next=""))
     if isinstance(error, Cut):
         return Failed(error.code, Failure(kind="Cut", message=error.message, next=error.next_step))
+    error = missing_extra(error) or error
     if isinstance(error, HoldfastError):
         next_step, trace = error.next_step.format(e=error), getattr(error, "trace", None)
         told = Failure(type(error).__name__, readable(error.summary), readable(next_step), trace and readable(trace))
@@ -114,6 +118,8 @@ def _failure(error: BaseException, command: str) -> Failed:
     advice = f"run it again with {DEBUG}=1 for the traceback, and report it: this is a defect"
     if isinstance(error, BrokenPipeError):
         advice = "let somebody read what it prints, or send it to a file"
+    elif isinstance(error, ImportError) and not str(error.name).startswith("holdfast"):
+        advice = "reinstall the package that cannot be imported: pip install --force-reinstall <package>"
     elif isinstance(error, OSError):
         advice = "mend the storage (space, rights), then try again"
     return Failed(Exit.FAILED, Failure(type(error).__name__, in_words(error), advice))

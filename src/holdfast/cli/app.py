@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import holdfast
 from holdfast.cli.answers import Answer, Exit, print_document, verb
@@ -48,7 +48,36 @@ VERBS = {
 GROUPS = {"cursor": ("Look at durable cursors: where the readers of event logs stand.", ("ls", "show"))}
 
 
-class Verbs(TyperGroup):
+class PlainHelp:
+    """Help that names what to type: no `<bool>` after a flag, no `<str>` after an argument, and no `{target}`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return all parameters, the option `--help` too."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in found:
+            if each.param_type_name == "argument" or each.is_flag:
+                each.display_type_rich = _no_type
+        return found
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the line `Usage`."""
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
+        return [each.replace("{", "").replace("}", "") for each in pieces]
+
+
+def _no_type(ctx: Any) -> None:
+    del ctx
+
+
+class Verb(PlainHelp, TyperCommand):
+    """A verb."""
+
+
+class Group(PlainHelp, TyperGroup):
+    """A group of verbs."""
+
+
+class Verbs(PlainHelp, TyperGroup):
     """The verbs by name."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -75,12 +104,14 @@ def command_of(name: str) -> Any:
     holding = typer.Typer(rich_markup_mode="rich", context_settings=_SETTINGS)
     if name in GROUPS:
         words, inner = GROUPS[name]
-        group = typer.Typer(rich_markup_mode="rich", no_args_is_help=True, help=words, context_settings=_SETTINGS)
+        group = typer.Typer(
+            cls=Group, rich_markup_mode="rich", no_args_is_help=True, help=words, context_settings=_SETTINGS
+        )
         for each in inner:
-            verb(group, _function(home, f"{name}_{each}"), within=name)
+            verb(group, _function(home, f"{name}_{each}"), Verb, within=name)
         holding.add_typer(group, name=name)
     else:
-        verb(holding, _function(home, name))
+        verb(holding, _function(home, name), Verb)
     holding.callback()(_none)  # a command of one verb would lose its name
     return typer.main.get_group(holding).commands[name]
 

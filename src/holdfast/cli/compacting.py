@@ -14,13 +14,13 @@ from rich.text import Text
 from holdfast.cli import words
 from holdfast.cli.answers import Answer, approved, console
 from holdfast.cli.options import Json, Repo, Yes
-from holdfast.cli.tables import Rows
+from holdfast.cli.tables import Rows, print_damaged
 from holdfast.cli.target import located, shown
-from holdfast.errors import NotSupported, SinkMissing
+from holdfast.errors import Corrupt, NotSupported, SinkFailed, SinkMissing, UnsupportedVersion
 from holdfast.policy import seconds_of
 from holdfast.repository import LocalRepository
 from holdfast.sinks.compactplan import KEEP_LAST, TARGET_BYTES, CompactPlan, plan_compact
-from holdfast.sinks.places import file_sinks
+from holdfast.sinks.places import seen_file_sinks
 
 if TYPE_CHECKING:
     from holdfast.sinks.compaction import Compacted as Done
@@ -70,6 +70,7 @@ class Compact(msgspec.Struct, frozen=True):
     """The plan of a compaction, and what was done of it."""
 
     sinks: list[CompactSink]  # one for each folder
+    damaged: list[str] = []  # what is wrong with records or folders that could not be read
 
 
 _TARGET = f"{TARGET_BYTES >> 20}MiB"
@@ -83,7 +84,9 @@ def compact(
     ] = None,
     repo: Repo = None,
     target: Annotated[str, typer.Option(metavar="SIZE", help="How large a file may become: 64MB, 1GB.")] = _TARGET,
-    keep_last: Annotated[int, typer.Option(min=KEEP_LAST, help="Leave so many epochs as they are.")] = KEEP_LAST,
+    keep_last: Annotated[
+        int, typer.Option(metavar="N", min=KEEP_LAST, help="Leave the last N epochs as they are.")
+    ] = KEEP_LAST,
     grace: Annotated[
         str, typer.Option(metavar="SPAN", help="How long the old files stay for those who are listing them.")
     ] = "10s",
@@ -107,35 +110,41 @@ def compact(
     """
     repository = located(repo)
     size, grace_s = words.bytes_of("--target", target), 0.0 if grace in ("0", "0s") else seconds_of("--grace", grace)
-    paths = [path] if path is not None else [str(each.path) for each in file_sinks(repository)]
-    if not paths:
+    places, bad = seen_file_sinks(repository) if path is None else ([], [])
+    paths = [path] if path is not None else [str(each.path) for each in places]
+    if not paths and not bad:
         why = "its pipeline was not started with a FileSink since this is written down"
         raise SinkMissing(path=repository.where, why=why)
-    plans, refused = _plans(repository, paths, size, keep_last, alone=path is not None)
+    plans, refused, damaged = _plans(repository, paths, size, keep_last, alone=path is not None)
+    damaged = [*damaged, *(error.summary for error in bad)]
     due = [plan for plan in plans if not plan.empty]
     done: dict[str, Done] = {}
     if due and not dry_run:
-        approved("compact", yes=yes, as_json=as_json, show=lambda console: _show(console, plans, refused))
+        if any(plan.by_spark for plan in due):
+            _require_spark()  # before the user is asked
+        approved("compact", yes=yes, as_json=as_json, show=lambda console: _show(console, plans, refused, damaged))
         done = _applied(repository, due, grace_s=grace_s, take_over=take_over, quiet=as_json)
-    result = Compact([*(_sink(plan, done.get(plan.path)) for plan in plans), *refused])
+    result = Compact([*(_sink(plan, done.get(plan.path)) for plan in plans), *refused], damaged)
 
     def print_it(console: Console) -> None:
         if done:
             for each in done.values():
                 console.print(each.words(), soft_wrap=True)
+            print_damaged(console, damaged)
             return
-        _show(console, plans, refused)
+        _show(console, plans, refused, damaged)
         console.print("next: the same without --dry-run does it" if due and dry_run else "nothing to merge")
 
-    return Answer(result, print_it, repository=repository.where)
+    return Answer(result, print_it, found=bool(damaged), repository=repository.where)
 
 
 def _plans(
     repository: LocalRepository, paths: list[str], size: int, keep_last: int, *, alone: bool
-) -> tuple[list[CompactPlan], list[CompactSink]]:
-    """Plan for each folder. One that cannot be compacted is an error where it was named, else a remark."""
+) -> tuple[list[CompactPlan], list[CompactSink], list[str]]:
+    """Plan for each folder. One that cannot be compacted or is damaged is an error if the user named it."""
     plans: list[CompactPlan] = []
     refused: list[CompactSink] = []
+    damaged: list[str] = []
     for path in paths:
         try:
             plans.append(plan_compact(repository, path, target_bytes=size, keep_last=keep_last))
@@ -143,7 +152,11 @@ def _plans(
             if alone:
                 raise
             refused.append(CompactSink(path=path, refused=error.summary))
-    return plans, refused
+        except (Corrupt, UnsupportedVersion, SinkFailed) as error:
+            if alone:
+                raise
+            damaged.append(error.summary)
+    return plans, refused, damaged
 
 
 def _applied(
@@ -172,12 +185,18 @@ def _applied(
         return apply(spark)
 
 
+def _require_spark() -> None:
+    from holdfast.spark.session import require_java
+
+    require_java()
+
+
 def _sink(plan: CompactPlan, done: Done | None) -> CompactSink:
     data = plan.data() | {"done": done and done.data()}
     return msgspec.convert({name: data[name] for name in CompactSink.__struct_fields__ if name in data}, CompactSink)
 
 
-def _show(console: Console, plans: list[CompactPlan], refused: list[CompactSink]) -> None:
+def _show(console: Console, plans: list[CompactPlan], refused: list[CompactSink], damaged: list[str]) -> None:
     rows = Rows("folder", "stream", "epochs", "rows", "files", "into", "size", right=("rows", "files", "into", "size"))
     for plan in plans:
         for run in plan.runs:
@@ -194,3 +213,4 @@ def _show(console: Console, plans: list[CompactPlan], refused: list[CompactSink]
             console.print(f"{shown(Path(plan.path))}: {remark}", markup=False, soft_wrap=True)
     for each in refused:
         console.print(f"{shown(Path(each.path))}: {each.refused}", markup=False, soft_wrap=True)
+    print_damaged(console, damaged)

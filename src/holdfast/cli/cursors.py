@@ -15,7 +15,7 @@ from holdfast.cli.options import Json, Repo
 from holdfast.cli.tables import Rows, fields
 from holdfast.cli.target import located_cursors
 from holdfast.cursorfile import cursor_names, lock_key, read_cursor
-from holdfast.errors import Corrupt, CursorMissing, UnsupportedVersion
+from holdfast.errors import Corrupt, CursorMissing, StorageFailed, UnsupportedVersion
 from holdfast.repository import LocalRepository
 
 
@@ -111,7 +111,7 @@ def _line(repository: LocalRepository, name: str, log: str | None = None) -> Cur
     owner = repository.locked_by(lock_key(name))
     try:
         record = read_cursor(repository, name)
-    except (Corrupt, UnsupportedVersion) as error:
+    except (Corrupt, UnsupportedVersion, StorageFailed) as error:
         return CursorLine(cursor=name, owner_pid=owner, damaged=error.summary)
     if record is None:  # removed at this moment
         return CursorLine(cursor=name, owner_pid=owner)
@@ -138,7 +138,7 @@ def _behind(path: str, identity: str | None, position: int | None, name: str) ->
 
 
 def _position(each: CursorLine) -> str:
-    return "nothing read yet" if each.position is None else words.number(each.position)
+    return "nothing read yet" if each.position is None else str(each.position)
 
 
 def _owner(each: CursorLine) -> str:

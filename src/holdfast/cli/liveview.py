@@ -17,13 +17,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from holdfast.cli import words
-from holdfast.cli.runresults import RunCheckpoints, RunStatus, RunStream
+from holdfast.cli.runresults import RunCheckpoints, RunEvent, RunStatus, RunStream
 from holdfast.cli.tables import NARROW
 from holdfast.errors import readable
 
 WINDOW_S = 10.0  # over which rows a second are counted
 _AROUND = 6  # lines that are not streams
-_COLOURS = {"running": "green", "restarting": "yellow", "failed": "bold red", "starting": "dim"}
+_COLOURS = {"running": "green", "restarting": "yellow", "waiting": "yellow", "failed": "bold red", "starting": "dim"}
 _UNTOLD = "-"
 _KNOWN = re.compile(r"^QueryFailed: the Spark query of stream '[^']*' failed: ")
 _GAP = "  "
@@ -55,6 +55,40 @@ class Rates:
         return {name: (rows - first.get(name, 0)) / (now - began) for name, rows in last.items()}
 
 
+@dataclass(slots=True)
+class Errors:
+    """The last error of each stream, until it commits an epoch; and of the last checkpoint, until the next one."""
+
+    _noted: dict[str, tuple[tuple[int, str], int]] = field(default_factory=dict)  # the error, and the epoch then
+    _checkpoints: tuple[int, int] = (0, 0)  # how many had failed, and how many were taken then
+    _status: RunStatus | None = None
+
+    def add(self, status: RunStatus) -> None:
+        """Update with the current status."""
+        self._status = status
+        for name, each in status.streams.items():
+            what = (each.restarts, each.last_error or "")
+            if each.last_error and self._noted.get(name, (None, 0))[0] != what:
+                self._noted[name] = (what, each.epoch)
+        if status.checkpoints.failed > self._checkpoints[0]:
+            self._checkpoints = (status.checkpoints.failed, status.checkpoints.taken)
+
+    def by_stream(self) -> dict[str, str]:
+        """Return the errors of streams that have not committed an epoch since."""
+        streams = self._status.streams if self._status else {}
+        return {name: what[1] for name, (what, epoch) in self._noted.items() if not _went_on(streams[name], epoch)}
+
+    def of_checkpoints(self) -> str | None:
+        """Return why the last checkpoint failed, or `None` if one was taken since."""
+        status = self._status.checkpoints if self._status else RunCheckpoints()
+        failed, taken = self._checkpoints
+        return status.last_error if failed and status.taken <= taken else None
+
+
+def _went_on(stream: RunStream, epoch: int) -> bool:
+    return stream.state not in ("restarting", "waiting", "failed") and stream.in_doubt is None and stream.epoch > epoch
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """All that is drawn at one moment."""
@@ -63,6 +97,8 @@ class Moment:
     phase: str  # what it is doing, where that is not just to run
     status: RunStatus | None = None  # none before its streams are started
     rates: Mapping[str, float] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)  # by stream, while they matter
+    checkpoint_error: str | None = None  # likewise
     up_s: float = 0.0
     now_ms: int = 0
     checkpoints: bool = True  # whether any are taken
@@ -99,18 +135,15 @@ def _footer(moment: Moment, width: int) -> Text:
 def _streams(moment: Moment, status: RunStatus, width: int, height: int) -> list[Text]:
     wide, streams = width >= NARROW, list(status.streams.values())
     fit = max(height - _AROUND, 1)
-    lines = len(streams) if wide else len(streams) + sum(each.last_error is not None for each in streams)
+    lines = len(streams) if wide else len(streams) + len(moment.errors)
     shown = streams if lines <= fit else sorted(streams, key=lambda each: not _troubled(each))[: max(fit // 2, 1)]
     columns = _columns(moment, shown, wide)
-    if wide and any(each.last_error for each in shown):
-        columns[_ERROR] = [Text(_line(each.last_error or ""), "red") for each in shown]
+    errors = {each.stream: _line(error) for each in shown if (error := moment.errors.get(each.stream))}
+    if wide and errors:
+        columns[_ERROR] = [Text(errors.get(each.stream, ""), "red") for each in shown]
     drawn = _laid_out([each.stream for each in shown], columns, width)
     if not wide:
-        drawn += [
-            Text.assemble((f"  {each.stream}: ", "dim"), (_line(each.last_error), "red"))
-            for each in shown
-            if each.last_error
-        ]
+        drawn += [Text.assemble((f"  {name}: ", "dim"), (error, "red")) for name, error in errors.items()]
     if len(shown) < len(streams):
         drawn.append(Text(f"  and {len(streams) - len(shown)} streams more, which the terminal has no room for", "dim"))
     return drawn
@@ -140,24 +173,27 @@ def _columns(moment: Moment, streams: list[RunStream], wide: bool) -> dict[str, 
     number = words.number if wide else short
     columns = {
         "STATE": [Text(each.state, _COLOURS.get(each.state, "")) for each in streams],
-        "EPOCH": [Text(words.number(each.epoch)) for each in streams],
+        "EPOCH": [Text(str(each.epoch)) for each in streams],
         "ROWS": [Text(number(each.rows)) for each in streams],
         "ROWS/S": [Text(rate(moment.rates.get(each.stream), number)) for each in streams],
         "LAG": [Text(lag(each, moment.now_ms, number)) for each in streams],
     }
+    troubled = any(each.in_doubt or each.restarts for each in streams)  # their columns need the room
+    if any(each.last_epoch for each in streams) and (wide or not troubled):
+        columns["TOOK"] = [Text(took(each)) for each in streams]
     if wide and any(each.behind is not None and each.watermark_ms for each in streams):
         columns["EVENT TIME"] = [Text(_event_time(each, moment.now_ms)) for each in streams]
     if any(each.in_doubt for each in streams):
         columns["IN DOUBT"] = [Text(str(each.in_doubt) if each.in_doubt else "", "bold red") for each in streams]
     if any(each.restarts for each in streams):
         columns["RESTARTS" if wide else "AGAIN"] = [
-            Text(str(each.restarts) if each.restarts else "", "yellow") for each in streams
+            Text(words.number(each.restarts) if each.restarts else "", "yellow") for each in streams
         ]
     return columns
 
 
 def _troubled(stream: RunStream) -> bool:
-    return stream.state in ("restarting", "failed") or stream.in_doubt is not None
+    return stream.state in ("restarting", "waiting", "failed") or stream.in_doubt is not None
 
 
 def short(count: int) -> str:
@@ -176,8 +212,20 @@ def rate(rows_per_s: float | None, number: Callable[[int], str] = words.number) 
 
 
 def lag(stream: RunStream, now_ms: int, number: Callable[[int], str] = words.number) -> str:
-    """Return how many events or records a stream is behind, or else how long its watermark; "-" if neither is told."""
-    return number(stream.behind) if stream.behind is not None else _event_time(stream, now_ms)
+    """Return the lag of a stream in events or records, in files, or of its watermark; "-" if none of them is known."""
+    if stream.behind is not None:
+        return number(stream.behind)
+    if stream.unread is not None:
+        return f"{number(stream.unread.files)} file{'' if stream.unread.files == 1 else 's'}"
+    return _event_time(stream, now_ms)
+
+
+def took(stream: RunStream) -> str:
+    """Return the duration of a stream's last epoch."""
+    if stream.last_epoch is None:
+        return _UNTOLD
+    seconds = stream.last_epoch.seconds
+    return f"{seconds:.1f}s" if seconds < 10 else words.span(seconds)
 
 
 def _event_time(stream: RunStream, now_ms: int) -> str:
@@ -190,6 +238,22 @@ def _line(text: str) -> str:
     return line.rpartition(" ... ")[2] if line.startswith("PythonException") else line  # its end tells, not its head
 
 
+def headline(event: RunEvent) -> Text:
+    """Return an event as one line for people. The log has the whole text where a terminal cuts the line."""
+    what = {
+        "restart": f"restarts, {words.number(event.restarts or 0)} so far",
+        "outage": f"waits for an outage to end ({event.kind}), next try in {words.span(event.next_try_s or 0)}",
+        "outage_over": f"goes on: the outage ({event.kind}) is over after {words.span(event.waited_s or 0)}",
+        "failed": "failed",
+        "quarantine": f"skipped epoch {event.epoch}",
+        "checkpoint_failed": "checkpoint failed",
+    }.get(event.event, event.event)
+    whose = f"stream {event.stream} " if event.stream else ""
+    why = f": {_line(event.error)}" if event.error else ""
+    line = f"{event.at[11:19]}Z  {whose}{what}{why}"
+    return Text(words.harmless(line), "green" if event.event == "outage_over" else "red")
+
+
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
@@ -200,12 +264,12 @@ def _checkpoints(moment: Moment, status: RunCheckpoints) -> Text:
         age = words.span((moment.now_ms - (status.last_at_ms or 0)) / 1000)
         text = Text.assemble("checkpoint ", (str(status.last), "bold"), f" taken {age} ago")
     if moment.checkpoints:
-        text.append(f"; {status.taken} in this run, ")
-        text.append(f"{status.failed} failed", "red" if status.failed else "")
+        text.append(f"; {words.number(status.taken)} in this run, ")
+        text.append(f"{words.number(status.failed)} failed", "red" if status.failed else "")
     else:
-        text.append("; none are taken without --checkpoint-every 30s")
+        text.append("; they are turned off (--no-checkpoints)")
     if status.under_way is not None:
         text.append(f"; {status.under_way} is under way", "yellow")
-    if status.failed and status.last_error:
-        text.append(f"; {_line(status.last_error)}", "red")
+    if moment.checkpoint_error:
+        text.append(f"; {_line(moment.checkpoint_error)}", "red")
     return text

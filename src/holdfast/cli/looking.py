@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +15,12 @@ from rich.text import Text
 from holdfast.cli import words
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
-from holdfast.cli.tables import Rows, fields
-from holdfast.cli.target import located, pipelines, roots, shown
+from holdfast.cli.tables import Rows, fields, print_damaged
+from holdfast.cli.target import located, missing, pipelines, roots, shown
+from holdfast.decoding import Undecodable, from_json
 from holdfast.doubt import Doubt, in_doubt
-from holdfast.errors import Corrupt, RepositoryMissing, UnsupportedVersion
-from holdfast.manifest import Manifest, StreamCut
+from holdfast.errors import Corrupt, StorageFailed, UnsupportedVersion
+from holdfast.manifest import INHERITED, Manifest, StreamCut
 from holdfast.policy import seconds_of
 from holdfast.repository import (
     Checkpoints,
@@ -34,11 +36,13 @@ from holdfast.repository import (
     newest_lease,
     streams_of,
 )
+from holdfast.repository.base import read_each
 from holdfast.repository.identity import KEY
-from holdfast.repository.lease import leases
+from holdfast.repository.lease import seen_leases
 
 SETTLES_S = 10.0  # an epoch that a running pipeline has decided so recently is being committed, not in trouble
-Last = Annotated[int | None, typer.Option("--last", "-n", min=1, help="Only so many, the newest.")]
+Last = Annotated[int | None, typer.Option("--last", "-n", metavar="N", min=1, help="Show only the newest N.")]
+_SHOWN_GAPS = 5  # of a checkpoint's newest
 _COLOURS = {Status.RESTORABLE: "green", Status.OPEN: "yellow", Status.ABORTED: "dim", Status.DAMAGED: "bold red"}
 
 
@@ -49,7 +53,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     host: str  # the name of its machine
     pid: int  # its process id there
     taken_at_ms: int  # when it took the lease
-    certain: bool  # whether it lives: a lock says so; of a shared pipeline, which has none, it cannot be told from here
+    certain: bool  # whether it is known to be alive; false for a shared pipeline that was last started elsewhere
+    shared: bool = False  # runs without an OS lock: only a process on this machine can be checked
 
 
 class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +63,7 @@ class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: int  # its id; 0 where a damaged savepoint does not tell
     timeline: int  # the timeline that it was taken in
     status: Status  # open: being taken, or left by a driver that died
-    timestamp_ms: int  # when it was taken; 0 where that is not known
+    timestamp_ms: int  # when it was begun; 0 if that is not known
     epochs: dict[str, int] | None  # by stream: the last epoch in it
     rows: int  # given to each sink up to it, of all streams
     file_count: int  # files that it needs to be restored
@@ -67,6 +72,7 @@ class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None  # the digest of the checkpoint before it
     savepoint: str | None  # its name, of a savepoint alone
     why: str | None  # why it is aborted or damaged
+    aborted_at_ms: int | None = None  # when it was given up or dropped
 
 
 class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +85,7 @@ class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
     holder: Holder | None  # null where it does not run on this machine
     checkpoints: list[CheckpointLine]  # oldest first; attempts that were given up only with `--all`
     damaged: str | None = None  # why it cannot be told whose repository it is
+    holder_unknown: str | None = None  # why it is not known whether it runs
 
 
 class Ls(msgspec.Struct, frozen=True):
@@ -100,6 +107,7 @@ class Show(msgspec.Struct, frozen=True):
 
     manifest: dict[str, Any]  # as it stands in its file, see docs/formats.md
     files: dict[str, list[FileLine]] | None = None  # with `--files`: every stream's
+    notes: dict[str, str] = {}  # meanings of manifest fields that are kept for tools of the original system
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,12 +124,14 @@ class Log(msgspec.Struct, frozen=True):
     """The history of a pipeline."""
 
     entries: list[LogLine]  # oldest first
+    damaged: list[str] = []  # what is wrong with records that could not be read
 
 
 class GapsFound(msgspec.Struct, frozen=True):
     """The gap ledger of a pipeline."""
 
     gaps: list[GapRecord]  # by timeline, stream and epoch
+    damaged: list[str] = []  # what is wrong with records that could not be read
 
 
 class DoubtsFound(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +140,7 @@ class DoubtsFound(msgspec.Struct, frozen=True, kw_only=True):
     settling: bool  # the pipeline runs and has decided all of them in the last seconds: no trouble
     holder: Holder | None  # null where it does not run on this machine
     doubts: list[Doubt]  # one a stream at most
+    damaged: list[str] = []  # what is wrong with records that could not be read
 
 
 SHAPES = {"ls": Ls, "show": Show, "log": Log, "gaps": GapsFound, "doubt": DoubtsFound}
@@ -156,7 +167,10 @@ def ls(
     """
     folders = _folders(repo)
     found = [_listing(LocalRepository(each), last, every, alone=len(folders) == 1) for each in folders]
-    damaged = any(each.damaged or any(line.status is Status.DAMAGED for line in each.checkpoints) for each in found)
+    damaged = any(
+        each.damaged or each.holder_unknown or any(line.status is Status.DAMAGED for line in each.checkpoints)
+        for each in found
+    )
 
     def show(console: Console) -> None:
         for number, each in enumerate(found):
@@ -169,16 +183,16 @@ def ls(
 
 def _folders(repo: str | None) -> list[Path]:
     for root in roots(repo):
-        found = [root] if (root / KEY).exists() else pipelines(root)
+        found = [root] if os.path.lexists(root / KEY) else pipelines(root)
         if found:
             return found
-    raise RepositoryMissing(key=KEY, where=str(roots(repo)[0]))
+    raise missing(repo)
 
 
 def _listing(repository: LocalRepository, last: int | None, every: bool, *, alone: bool) -> PipelineListing:
     try:
         identity = Identity.load(repository)
-    except (Corrupt, UnsupportedVersion) as error:
+    except (Corrupt, UnsupportedVersion, StorageFailed) as error:
         if alone:
             raise
         name = Path(repository.where).name  # the others are there to be seen all the same
@@ -192,13 +206,15 @@ def _listing(repository: LocalRepository, last: int | None, every: bool, *, alon
             damaged=error.summary,
         )
     found = [each for each in Checkpoints(repository).all() if every or each.status is not Status.ABORTED]
+    holder, unknown = _seen_holder(repository)
     return PipelineListing(
         pipeline=identity.pipeline,
         uid=identity.uid,
         timeline=identity.timeline,
         where=repository.where,
-        holder=holder_of(repository),
+        holder=holder,
         checkpoints=[_line(each) for each in found[-(last or 0) :]],
+        holder_unknown=unknown,
     )
 
 
@@ -207,26 +223,46 @@ def _line(each: Summary) -> CheckpointLine:
 
 
 def holder_of(repository: LocalRepository) -> Holder | None:
-    """Return the process that has the lease of a repository; `None` where it has ended, as far as a lock tells."""
+    """Return the process that has the lease of a repository; `None` if none has it on this machine.
+
+    Not promised for a shared pipeline: that the process still runs it. It may have ended the run and live on.
+    """
     held = held_lease(repository)
     lease = held or newest_lease(repository)
     if lease is None or not (held or lease.shared):
         return None
+    alive = True if held else lease.is_alive()
+    if alive is False:
+        return None
     return Holder(
-        lease=lease.number, host=lease.host, pid=lease.pid, taken_at_ms=lease.taken_at_ms, certain=held is not None
+        lease=lease.number,
+        host=lease.host,
+        pid=lease.pid,
+        taken_at_ms=lease.taken_at_ms,
+        certain=alive is True,
+        shared=lease.shared,
     )
 
 
+def _seen_holder(repository: LocalRepository) -> tuple[Holder | None, str | None]:
+    """Return the holder of the lease, or why it is not known: the rest is listed even then."""
+    try:
+        return holder_of(repository), None
+    except (Corrupt, UnsupportedVersion, StorageFailed) as error:
+        return None, error.summary
+
+
 def _show_listing(console: Console, listing: PipelineListing) -> None:
-    running = _running(listing.holder)
+    running = _running(listing.holder) if listing.holder_unknown is None else "it is unknown whether it runs"
     console.print(Text.assemble((listing.pipeline, "bold"), f"  timeline {listing.timeline}  {running}"))
     console.print(Text(words.harmless(shown(Path(listing.where))), "dim"), soft_wrap=True)
     if listing.damaged:
         console.print(Text(words.harmless(listing.damaged), "bold red"), soft_wrap=True)
         return
+    print_damaged(console, [listing.holder_unknown] if listing.holder_unknown else [])
     if not listing.checkpoints:
-        console.print("no checkpoint yet: start it with `holdfast run app.py:pipeline --checkpoint-every 30s`,")
-        console.print("or with checkpoint_every in its own program")
+        console.print("no checkpoint yet: a running pipeline takes one every minute and when it is stopped,")
+        console.print("unless checkpoints are turned off (checkpoint_every=None, --no-checkpoints)")
         return
     rows = Rows(
         *("id", "name", "status", "taken (UTC)", "age", "files", "size", "epochs"),
@@ -252,9 +288,9 @@ def _show_listing(console: Console, listing: PipelineListing) -> None:
 def _running(holder: Holder | None) -> str:
     if holder is None:
         return "not running"
-    if not holder.certain:
-        whose = f"process {holder.pid} on {holder.host}, lease {holder.lease}"
-        return f"shared: whether {whose}, still runs cannot be told from here"
+    if holder.shared:
+        where, how = ("this machine", "is alive") if holder.certain else (holder.host, "cannot be checked from here")
+        return f"shared: process {holder.pid} on {where}, lease {holder.lease}, {how}"
     return f"running for {words.age(holder.taken_at_ms)}: process {holder.pid} on {holder.host}, lease {holder.lease}"
 
 
@@ -288,9 +324,14 @@ def show(
         place, _ = checkpoints.find(asked)
     name = manifest.savepoint or manifest.checkpoint_id
     lists = {stream: checkpoints.files(place, cut, name) for stream, cut in manifest.streams.items()} if files else {}
+    try:
+        stands = from_json(repository.read(place.manifest), dict[str, Any])
+    except Undecodable as error:  # in a field that this version does not know
+        raise checkpoints.damaged(name, f"its manifest: {error}") from error
     result = Show(
-        msgspec.json.decode(repository.read(place.manifest)),
+        stands,
         {stream: _lines_of(each) for stream, each in lists.items()} if files else None,
+        {name: text for name, text in INHERITED.items() if name in stands},
     )
 
     def print_it(console: Console) -> None:
@@ -301,7 +342,7 @@ def show(
             console.print()
             rows = Rows("path", "size", "sha256", right=("size",))
             for file in each.files:
-                rows.add(f"{stream}: {file.path}", words.number(file.size), file.sha256)
+                rows.add(f"{stream}: {file.path}", words.size(file.size), file.sha256)
             rows.print(console)
 
     return Answer(result, print_it, repository=repository.where)
@@ -323,12 +364,26 @@ def _show_manifest(console: Console, manifest: Manifest, digest: str, where: str
             ("digest", digest or "none"),
             ("parent", manifest.parent or "none: the first of its chain"),
             ("file", shown(Path(where))),
+            *_gap_fields(manifest),
         ],
     )
     for stream, cut in manifest.streams.items():
         console.print()
         console.print(Text.assemble("stream ", (stream, "bold")))
         fields(console, _cut_fields(cut))
+
+
+def _gap_fields(manifest: Manifest) -> list[tuple[str, str | Text]]:
+    gaps = manifest.gaps
+    if gaps is None:
+        return []
+    shown_gaps = gaps.newest[-_SHOWN_GAPS:]
+    found: list[tuple[str, str | Text]] = [
+        ("gap", Text(words.harmless(f"{each.stream} epoch {each.epoch}, {each.kind}: {each.why}"), "red"))
+        for each in shown_gaps
+    ]
+    more = gaps.total - len(shown_gaps)
+    return [*found, *([("gaps", f"{words.number(more)} more: holdfast gaps")] if more else [])] or [("gaps", "none")]
 
 
 def _cut_fields(cut: StreamCut) -> list[tuple[str, str | Text]]:
@@ -365,7 +420,8 @@ def log(
 ) -> Answer:
     """Tell the history of a pipeline: who did what, when and why.
 
-    Starts are known by the leases that they took; the last sixteen are kept.
+    Starts are known by the leases that they took; the last sixteen are kept. Exits with 1 if a record is damaged; the
+    others are listed.
 
     [bold]Example[/]
 
@@ -373,10 +429,10 @@ def log(
     """
     repository = located(repo)
     Identity.load(repository)
-    entries = [
-        LogLine(at=each.at, who=each.who, what=each.what, why=each.why, facts=each.facts)
-        for each in History(repository).entries()
-    ]
+    history, bad_lines = History(repository).seen()
+    taken, bad_leases = seen_leases(repository)
+    damaged = [error.summary for error in [*bad_lines, *bad_leases]]
+    entries = [LogLine(at=each.at, who=each.who, what=each.what, why=each.why, facts=each.facts) for each in history]
     entries += [
         LogLine(
             at=words.iso(each.taken_at_ms),
@@ -385,20 +441,22 @@ def log(
             why=f"took lease {each.number}",
             facts={"number": each.number, "shared": each.shared},
         )
-        for each in leases(repository)
+        for each in taken
     ]
     entries = sorted(entries, key=lambda each: each.at)[-(last or 0) :]
 
     def print_it(console: Console) -> None:
-        if not entries:
+        if not entries and not damaged:
             console.print("nothing was done yet")
             return
         rows = Rows("when (UTC)", "who", "what", "why")
         for each in entries:
             rows.add(each.at[:19].replace("T", " "), each.who, each.what, each.why or _told(each.facts))
-        rows.print(console)
+        if entries:
+            rows.print(console)
+        print_damaged(console, damaged)
 
-    return Answer(Log(entries), print_it, repository=repository.where)
+    return Answer(Log(entries, damaged), print_it, found=bool(damaged), repository=repository.where)
 
 
 def _told(facts: dict[str, Any]) -> str:
@@ -419,7 +477,7 @@ def gaps(
     """List input that should have reached the sinks and did not: the gap ledger.
 
     Quarantined epochs, offsets that were skipped with your consent, states that were rebuilt otherwise. A gap stays
-    in the ledger for good. Exits with 1 where there are any.
+    in the ledger for good. Exits with 1 where there are any, or if a record is damaged; the others are listed.
 
     [bold]Examples[/]
 
@@ -430,31 +488,34 @@ def gaps(
     repository = located(repo)
     Identity.load(repository)
     ledger = Gaps(repository)
-    found = [
-        gap
-        for timeline in Checkpoints(repository).timelines()
-        for stream in streams_of(repository, timeline)
-        for gap in ledger.all(stream, timeline)
-        if gap.at_ms >= oldest_ms
-    ]
+    found: list[GapRecord] = []
+    damaged: list[str] = []
+    for timeline in Checkpoints(repository).timelines():
+        for stream in streams_of(repository, timeline):
+            gaps, bad = ledger.seen(stream, timeline)
+            found += [gap for gap in gaps if gap.at_ms >= oldest_ms]
+            damaged += [error.summary for error in bad]
 
     def print_it(console: Console) -> None:
-        if not found:
+        if not found and not damaged:
             console.print("no gaps" if since is None else f"no gaps in the last {since}", markup=False)
             return
         rows = Rows("stream", "timeline", "epoch", "kind", "when (UTC)", "why", right=("timeline", "epoch"))
         for gap in found:
             rows.add(gap.stream, str(gap.timeline), str(gap.epoch), gap.kind, words.moment(gap.at_ms), gap.why)
-        rows.print(console)
+        if found:
+            rows.print(console)
+        print_damaged(console, damaged)
 
-    return Answer(GapsFound(found), print_it, found=bool(found), repository=repository.where)
+    result = GapsFound(found, damaged)
+    return Answer(result, print_it, found=bool(found or damaged), repository=repository.where)
 
 
 def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
     """List epochs in doubt, by sink and age: decided, and not yet known to be in every sink.
 
     Nothing is lost: the next start finishes them first. Exits with 1 where there are any, but for those that a running
-    pipeline has decided in the last ten seconds.
+    pipeline has decided in the last ten seconds. Also exits with 1 if a record is damaged; the others are listed.
 
     [bold]Example[/]
 
@@ -462,14 +523,17 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
     """
     repository = located(repo)
     timeline = Identity.load(repository).timeline
-    found = [each for stream in streams_of(repository, timeline) if (each := in_doubt(repository, stream, timeline))]
-    holder = holder_of(repository)
+    seen, bad = read_each(lambda stream: in_doubt(repository, stream, timeline), streams_of(repository, timeline))
+    found = [each for each in seen if each is not None]
+    holder, unknown = _seen_holder(repository)
+    damaged = [*(error.summary for error in bad), *([unknown] if unknown else [])]
     young = all(time.time() - each.decided_at_ms / 1000 < SETTLES_S for each in found)
     settling = bool(found) and holder is not None and holder.certain and young
 
     def print_it(console: Console) -> None:
+        print_damaged(console, damaged)
         if not found:
-            console.print("nothing is in doubt")
+            console.print("nothing else is in doubt" if damaged else "nothing is in doubt")
             return
         rows = Rows("stream", "epoch", "sink", "rows", "age", right=("epoch", "rows"))
         for each in found:
@@ -478,8 +542,9 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
         rows.print(console)
         console.print(_advice(holder, settling=settling))
 
-    result = DoubtsFound(settling=settling, holder=holder, doubts=found)
-    return Answer(result, print_it, found=bool(found) and not settling, repository=repository.where)
+    result = DoubtsFound(settling=settling, holder=holder, doubts=found, damaged=damaged)
+    trouble = bool(damaged) or (bool(found) and not settling)
+    return Answer(result, print_it, found=trouble, repository=repository.where)
 
 
 def _advice(holder: Holder | None, *, settling: bool) -> str:

@@ -66,7 +66,11 @@ def found(text: str) -> Target:
     if not program or (colon and not name.isidentifier()):
         why = "it names no pipeline"
         raise BadValue(what="target", value=text, why=why, do="write it as app.py:pipeline or package.module:pipeline")
-    if not (program.endswith(".py") or "/" in program or Path(program).is_file()):
+    is_module = all(part.isidentifier() for part in program.split("."))
+    is_package = (Path(program) / "__init__.py").is_file()
+    if is_module and not (
+        program.endswith(".py") or Path(program).is_file() or (Path(program).is_dir() and not is_package)
+    ):
         return Target(text, None, program, name or None)
     file = Path(program).absolute()
     if not file.is_file():
@@ -79,7 +83,8 @@ def _look(file: Path) -> str:
     folder = file if file.is_dir() else file.parent
     near = sorted(each.name for each in folder.glob("*.py")) if folder.is_dir() else []
     listed = f": {', '.join(near[:8])}" if near else ""
-    return f"name the file with the pipeline; the folder has {len(near)} Python files{listed}"
+    files = "1 Python file" if len(near) == 1 else f"{len(near)} Python files"
+    return f"name the file with the pipeline; the folder has {files}{listed}"
 
 
 def pipeline_of(target: Target, arguments: Sequence[str] = ()) -> Pipeline:

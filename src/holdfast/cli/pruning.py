@@ -40,9 +40,9 @@ SHAPES = {"prune": Prune}
 
 def prune(
     repo: Repo = None,
-    last: Annotated[int, typer.Option(min=1, help="Keep the last so many.")] = _KEPT.last,
-    hourly: Annotated[int, typer.Option(min=0, help="Keep the newest of each of the last so many hours.")] = 0,
-    daily: Annotated[int, typer.Option(min=0, help="Keep the newest of each of the last so many days.")] = 0,
+    last: Annotated[int, typer.Option(metavar="N", min=1, help="Keep the last N.")] = _KEPT.last,
+    hourly: Annotated[int, typer.Option(metavar="N", min=0, help="Keep the newest of each of the last N hours.")] = 0,
+    daily: Annotated[int, typer.Option(metavar="N", min=0, help="Keep the newest of each of the last N days.")] = 0,
     within: Annotated[
         str | None, typer.Option(metavar="SPAN", help="Keep all younger than this: 30m, 12h, 7d.")
     ] = None,

@@ -18,16 +18,23 @@ from types import TracebackType
 from typing import IO, Any
 
 import msgspec
-from rich.console import Console, ConsoleDimensions, RenderableType
+from rich.console import Console, ConsoleDimensions, ConsoleRenderable, RenderableType
 from rich.live import Live
-from rich.text import Text
+from rich.segment import Segment
 
-from holdfast.cli.liveview import Moment, Rates, rate, view
+from holdfast.cli.liveview import Errors, Moment, Rates, headline, rate, view
 from holdfast.cli.runresults import RunEvent, RunStatus
 from holdfast.errors import readable
 
 _REFRESH = 4  # a second
-_TROUBLE = ("checkpoint_failed", "restart", "quarantine", "failed")  # what a live view keeps above itself
+_TROUBLE = (
+    "checkpoint_failed",
+    "restart",
+    "outage",
+    "outage_over",
+    "quarantine",
+    "failed",
+)  # printed above a live view
 
 
 def utc_now() -> str:
@@ -80,6 +87,42 @@ class PlainLines(Report):
         self._out.flush()
 
 
+class ResizableLive(Live):
+    """A live display that erases all of its last frame, even after the terminal was made narrower.
+
+    Most terminals then wrap each line over several rows, but rich counts lines.
+    """
+
+    def __init__(self, terminal: IO[str], **options: Any) -> None:
+        super().__init__(**options)
+        self._terminal = terminal
+        self._lengths: list[int] = []  # of the lines that are shown
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Count the rows that the last frame takes now, before it is erased."""
+        fit(self.console, self._terminal)
+        width, height = self.console.size
+        if self._lengths and _reflows():
+            rows = sum(max(1, -(-length // width)) for length in self._lengths)
+            self._live_render._shape = (width, rows)
+        frame = self.console.render_lines(self._live_render.renderable, self.console.options, pad=False)
+        self._lengths = [Segment.get_line_length(line) for line in frame[:height]]
+        return super().process_renderables(renderables)
+
+
+def fit(console: Console, terminal: IO[str]) -> None:
+    """Set a console to the current size of its terminal."""
+    size = os.get_terminal_size(terminal.fileno())
+    console.size = ConsoleDimensions(size.columns or 80, size.lines or 25)
+
+
+def _reflows() -> bool:
+    """Whether the terminal wraps its lines again when it is resized: xterm, screen and the Linux console do not."""
+    kind = os.environ.get("TERM", "")
+    screen = kind.startswith("screen") and "TMUX" not in os.environ
+    return not (screen or kind == "linux" or "XTERM_VERSION" in os.environ)
+
+
 class LiveView(Report):
     """A view that is drawn anew a few times a second, and trouble above it as it comes."""
 
@@ -91,8 +134,10 @@ class LiveView(Report):
         self._title, self._checkpoints, self._log = title, checkpoints, log
         self._phase, self._status = "loading", None
         self._began = time.monotonic()
+        self._errors = Errors()
         # stderr is the log's; what the program prints to stdout comes above the view.
-        self._live = Live(
+        self._live = ResizableLive(
+            terminal,
             console=self._console,
             get_renderable=self._drawn,
             refresh_per_second=_REFRESH,
@@ -119,23 +164,24 @@ class LiveView(Report):
         """Show it from now on."""
         with self._guard:
             super().sampled(status)
+            self._errors.add(status)
             self._status, self._title = status, status.pipeline
 
     def happened(self, event: RunEvent) -> None:
         """Print trouble above the view, to stay; all else the view shows."""
         if event.event in _TROUBLE:
-            for line in lines(event, {}):
-                self._console.print(Text(line, "red"), soft_wrap=True)
+            self._console.print(headline(event), no_wrap=True, overflow="ellipsis")
 
     def _drawn(self) -> RenderableType:
-        size = os.get_terminal_size(self._terminal.fileno())
-        self._console.size = ConsoleDimensions(size.columns or 80, size.lines or 25)
+        fit(self._console, self._terminal)
         with self._guard:
             moment = Moment(
                 title=self._title,
                 phase=self._phase,
                 status=self._status,
                 rates=self.rates.by_stream(),
+                errors=self._errors.by_stream(),
+                checkpoint_error=self._errors.of_checkpoints(),
                 up_s=time.monotonic() - self._began,
                 now_ms=int(time.time() * 1000),
                 checkpoints=self._checkpoints,
@@ -161,6 +207,8 @@ def lines(event: RunEvent, rates: Mapping[str, float]) -> list[str]:
                 "rows": each.rows,
                 "rows_per_s": rate(rates.get(each.stream)).replace(",", ""),
                 "behind": each.behind,
+                "unread_files": each.unread.files if each.unread else None,
+                "epoch_s": round(each.last_epoch.seconds, 3) if each.last_epoch else None,
                 "watermark_age_s": _age_s(each.watermark_ms),
                 "in_doubt": each.in_doubt,
                 "restarts": each.restarts,

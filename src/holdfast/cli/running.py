@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import msgspec
 import typer
@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 import holdfast
+from holdfast.brief import brief
 from holdfast.cli import runresults, words
 from holdfast.cli.answers import Answer, Cut, Exit, console
 from holdfast.cli.looking import holder_of
@@ -31,19 +32,25 @@ from holdfast.cli.reports import JsonLines, LiveView, PlainLines, Report, utc_no
 from holdfast.cli.runresults import RunEnded, RunEvent, RunStatus
 from holdfast.cli.tables import Rows
 from holdfast.cli.target import shown
-from holdfast.errors import Locked, ProgramFailed, StreamFailed
-from holdfast.policy import seconds_of
+from holdfast.errors import BadValue, Locked, ProgramFailed, StreamFailed
+from holdfast.policy import CHECKPOINT_EVERY, seconds_of
 from holdfast.repository import GapRecord, Gaps
-from holdfast.spark.brief import brief
 
 if TYPE_CHECKING:
     from holdfast.manifest import Manifest
+    from holdfast.spark.outages import Outage
     from holdfast.spark.pipeline import Pipeline, PipelineHandle
+    from holdfast.spark.spec import Accept
     from holdfast.spark.stream import StreamCallbacks
 
 _SAMPLE_S = 0.5
 _STOPPING = "stopping at the end of each stream's epoch; Ctrl-C once more ends it at once"
 _ENDING = "a stream gave up: the others end at the end of their epochs"
+ACCEPT = {  # changes that a user may accept
+    "sinks": "the sinks of a stream changed",
+    "gaps": "an epoch does not begin where the last one ended",
+    "replay": "a state was rebuilt differently",
+}
 SHAPES, STEPS = runresults.SHAPES, runresults.STEPS
 
 
@@ -51,21 +58,46 @@ def run(
     target: Annotated[
         str,
         typer.Argument(
+            metavar="TARGET",
             help="app.py:pipeline or package.module:pipeline; a Pipeline, or a function without arguments that returns "
             "one. Without a name: the only one there is.",
             show_default=False,
         ),
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="For the program, as sys.argv.")
+        list[str] | None, typer.Argument(metavar="-- ARGS", help="Arguments for the program, as sys.argv.")
     ] = None,
     checkpoint_every: Annotated[
-        str | None, typer.Option("--checkpoint-every", metavar="SPAN", help="Take a checkpoint so often: 30s, 5m.")
+        str | None,
+        typer.Option(
+            "--checkpoint-every",
+            metavar="SPAN",
+            help=f"Interval between checkpoints: 30s, 5m. Default: {CHECKPOINT_EVERY}.",
+            show_default=False,
+        ),
     ] = None,
+    no_checkpoints: Annotated[
+        bool, typer.Option("--no-checkpoints", help="Take no checkpoints, not even when the run ends.")
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="Let what is available go through, then end.")] = False,
     accept: Annotated[
         list[str] | None,
-        typer.Option("--accept", metavar="sinks|gaps|replay", help="Go on although this has changed. Repeatable."),
+        typer.Option(
+            "--accept",
+            metavar="|".join(ACCEPT),
+            help="Continue although this has changed. Repeatable.",
+            autocompletion=lambda incomplete: [each for each in ACCEPT.items() if each[0].startswith(incomplete)],
+        ),
+    ] = None,
+    outage: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--outage",
+            metavar="[KIND=]SPAN",
+            help="Wait at most this long for an outage to end: 1h, or sink=2h for one kind of failure (source, sink, "
+            "state, user code, repository, executors). 0 handles outages as failures. Default: the program's limit, "
+            "or 1h. Repeatable.",
+        ),
     ] = None,
     interval: Annotated[str, typer.Option("--interval", metavar="SPAN", help="Between two plain lines.")] = "10s",
     plain: Annotated[bool, typer.Option("--plain", help="Lines, in a terminal too.")] = False,
@@ -80,7 +112,8 @@ def run(
     """Run a program's pipeline until it ends, or Ctrl-C or SIGTERM ends it.
 
     Shows it live in a terminal, and writes a line a stream every 10 s elsewhere. The first signal ends every stream at
-    its epoch's end, a second one at once; either way the next run goes on where this one was.
+    its epoch's end and takes a last checkpoint; a second one ends the run at once. In both cases the next run continues
+    where this one ended.
 
     The session is the one that the program has made, or one on this machine. For a cluster let the program make it, or
     say it in the environment: PYSPARK_SUBMIT_ARGS="--master spark://host:7077 pyspark-shell".
@@ -92,12 +125,14 @@ def run(
 
         holdfast run app.py:pipeline --checkpoint-every 30s
         holdfast run app.py --once
+        holdfast run app.py --outage 4h --outage repository=10m
         holdfast run jobs.orders:make --json -- --day 2025-01-31
     """
-    every = None if checkpoint_every is None else seconds_of("--checkpoint-every", checkpoint_every)
+    every = _every(checkpoint_every, off=no_checkpoints)
     interval_s = seconds_of("--interval", interval)
     where = found(target)
     _ = holdfast.Pipeline  # or MissingExtra
+    limits = _limits(outage or [])
     from holdfast.spark.session import hush, require_java
 
     require_java()
@@ -107,12 +142,32 @@ def run(
     try:
         with _terminable(), _told_by(course, live, as_json, log_file, checkpoints=every is not None):
             course.load(arguments or [])
-            course.go(every, once, accept or [])
+            course.go(every, once, cast("list[Accept]", accept or []), limits)
     except Exception as error:
         if not as_json:
             course.explain(error, lines=not live)
         raise
     return course.answer(lines=not live)
+
+
+def _every(span: str | None, *, off: bool) -> float | None:
+    """Return the interval between checkpoints in seconds; `None` if they are turned off."""
+    if off and span is not None:
+        why, do = "--no-checkpoints turns checkpoints off", "leave one of the two options out"
+        raise BadValue(what="--checkpoint-every", value=span, why=why, do=do)
+    return None if off else seconds_of("--checkpoint-every", span or CHECKPOINT_EVERY)
+
+
+def _limits(given: list[str]) -> dict[str, str]:
+    """Return the limits of outages by kind; one without a kind is for all other kinds."""
+    from holdfast.spark.failures import BUDGETED
+    from holdfast.spark.spec import checked_outage
+
+    plain = [each for each in given if "=" not in each]
+    found = {str(kind): plain[-1] for kind in BUDGETED} if plain else {}
+    found |= dict(each.split("=", 1) for each in given if "=" in each)
+    checked_outage(found)
+    return found
 
 
 @contextlib.contextmanager
@@ -194,7 +249,7 @@ class Course:
         if holder is not None:
             raise Locked(what=f"the lease of pipeline {pipeline.name!r}", pid=holder.pid)
 
-    def go(self, every: float | None, once: bool, accept: list[str]) -> None:
+    def go(self, every: float | None, once: bool, accept: list[Accept], outage: dict[str, str]) -> None:
         """Run the pipeline to its end. Raises what made it fail, when all is told."""
         pipeline = self._loaded
         self.report.phase("starting Spark, then every stream where it was; this takes a few seconds")
@@ -203,6 +258,7 @@ class Course:
                 available_now=once,
                 checkpoint_every=every,
                 accept=accept,
+                outage=outage or None,
                 callbacks=self._callbacks(),
                 watch=self._look,
             )
@@ -231,6 +287,8 @@ class Course:
             on_restart=lambda stream, error, so_far: self._note(
                 "restart", stream=stream, restarts=so_far, error=brief(error)
             ),
+            on_outage=lambda stream, outage: self._note_outage("outage", stream, outage),
+            on_outage_over=lambda stream, outage: self._note_outage("outage_over", stream, outage),
             on_exhausted=lambda stream, error: self._note("failed", stream=stream, error=brief(error)),
             on_quarantine=lambda stream, gap: self._note("quarantine", stream=stream, epoch=gap.epoch, error=gap.why),
             on_checkpoint=taken,
@@ -239,6 +297,18 @@ class Course:
 
     def _note(self, event: str, **facts: object) -> None:
         self._events.put(RunEvent(event=event, at=utc_now(), **facts))  # type: ignore[arg-type]
+
+    def _note_outage(self, event: str, stream: str, outage: Outage) -> None:
+        over = event == "outage_over"
+        self._note(
+            event,
+            stream=stream,
+            kind=outage.kind,
+            tries=outage.tries,
+            waited_s=round(outage.waited_s, 1),
+            next_try_s=None if over else round(outage.next_try_s, 1),
+            error=None if over else outage.error,
+        )
 
     def _look(self, handle: PipelineHandle) -> None:
         """Tell what is due. Called a few times a second by the thread that runs the pipeline."""
@@ -303,7 +373,8 @@ class Course:
             where = shlex.quote(shown(Path(repository.where)))
             look = f"holdfast gaps -r {where}" if gaps else f"holdfast ls -r {where}"
             if gaps:
-                out.print(Text(f"{len(gaps)} gaps were recorded: epochs that no sink was given, or begun elsewhere"))
+                count = "1 gap was" if len(gaps) == 1 else f"{words.number(len(gaps))} gaps were"
+                out.print(Text(f"{count} recorded: epochs that no sink received, or that began elsewhere"))
             out.print(f"next: {look}", soft_wrap=True, markup=False)
 
         return Answer(ended, show, found=bool(gaps), repository=repository.where)
@@ -335,14 +406,14 @@ class Course:
                 each.state,
                 words.number(self._epochs[name]),
                 words.number(each.rows),
-                str(each.restarts) if each.restarts else "",
-                words.number(each.epoch),
+                words.number(each.restarts) if each.restarts else "",
+                str(each.epoch),
             )
         rows.print(out)
         taken = status.checkpoints
         if taken.taken or taken.failed:
-            failed = f", {taken.failed} failed" if taken.failed else ""
-            out.print(f"{taken.taken} checkpoints taken{failed}; the newest is {taken.last}")
+            failed = f", {words.number(taken.failed)} failed" if taken.failed else ""
+            out.print(f"{words.number(taken.taken)} checkpoints taken{failed}; the newest is {taken.last}")
 
     def explain(self, error: Exception, *, lines: bool) -> None:
         """Say, before the error itself is said, how far it came and where to look."""

@@ -9,6 +9,8 @@ from rich.text import Text
 from holdfast.cli.words import harmless
 
 NARROW = 100  # columns of a terminal that is called narrow
+_LEAST = 8  # minimum width of a text column
+_GAP = "  "
 
 
 class Rows:
@@ -32,20 +34,35 @@ class Rows:
             for at, name in enumerate(self._columns)
             if any(row[at].plain for row in self._rows) and not (narrow and name in self._wide_only)
         ]
-        drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for at in kept:
+        drawn = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="dim")
+        for at, width in self._widths(kept, console.width).items():
             name = self._columns[at]
-            last = at == kept[-1]
             drawn.add_column(
-                name.upper(),
-                justify="right" if name in self._right else "left",
-                overflow="fold",
-                no_wrap=not last,
-                min_width=None if last else max(len(name), *(row[at].cell_len for row in self._rows)),
+                name.upper(), justify="right" if name in self._right else "left", overflow="fold", width=width
             )
         for row in self._rows:
             drawn.add_row(*(row[at] for at in kept))
         console.print(drawn)
+
+    def _widths(self, kept: list[int], room: int) -> dict[int, int]:
+        """Return how wide each column is. If they do not fit, the widest texts are wrapped."""
+        widths = {at: max(len(self._columns[at]), *(row[at].cell_len for row in self._rows)) for at in kept}
+        texts = [at for at in kept if self._columns[at] not in self._right]
+        room -= len(_GAP) * (len(kept) - 1)
+        while texts and sum(widths.values()) > room:
+            widest = max(texts, key=lambda at: widths[at])
+            if widths[widest] <= _LEAST:
+                break
+            widths[widest] -= 1
+        return widths
+
+
+def print_damaged(console: Console, damaged: list[str]) -> None:
+    """Print a line for each record that could not be read, and what to do."""
+    for each in damaged:
+        console.print(Text(harmless(each), "bold red"), soft_wrap=True)
+    if damaged:
+        console.print("next: restore these files from a copy; see what else is damaged: holdfast verify --all")
 
 
 def fields(console: Console, pairs: list[tuple[str, str | Text]], indent: int = 2) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.cursorfile import FOLDER as CURSORS
 from holdfast.errors import BadValue, RepositoryMissing
-from holdfast.repository.files import local_path
+from holdfast.repository.files import failing_as, local_path
 from holdfast.repository.identity import KEY
 from holdfast.repository.local import LocalRepository
 
@@ -16,10 +16,11 @@ NEAR = "checkpoints"  # the root that the docs and examples use
 
 def pipelines(root: Path) -> list[Path]:
     """Return the folders of a root that are repositories of pipelines."""
-    try:
-        return sorted(each for each in root.iterdir() if (each / KEY).is_file())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    with failing_as("list", str(root)):
+        try:
+            return sorted(each for each in root.iterdir() if os.path.lexists(each / KEY))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
 
 def roots(repo: str | None) -> list[Path]:
@@ -32,7 +33,7 @@ def roots(repo: str | None) -> list[Path]:
 def located(repo: str | None, *, holds: tuple[str, ...] = (KEY,)) -> LocalRepository:
     """Return the repository of one pipeline: the folder itself, or the only one in it."""
     for root in roots(repo):
-        if any((root / each).exists() for each in holds):
+        if any(os.path.lexists(root / each) for each in holds):
             return LocalRepository(root)
         found = pipelines(root)
         if len(found) > 1:
@@ -41,7 +42,20 @@ def located(repo: str | None, *, holds: tuple[str, ...] = (KEY,)) -> LocalReposi
             raise BadValue(what="repository", value=str(root), why=why, do=f"name one: --repo {shown(found[0])}")
         if found:
             return LocalRepository(found[0])
-    raise RepositoryMissing(key=KEY, where=str(roots(repo)[0]))
+    raise missing(repo)
+
+
+def missing(repo: str | None) -> RepositoryMissing:
+    """Return the error for a place without a repository: what was looked at, and what is there instead."""
+    looked = roots(repo)
+    why = f"neither it nor a folder in it has a {KEY}"
+    if len(looked) > 1:
+        why = f"neither has a {KEY}, nor has a folder in them"
+    elif not looked[0].exists():
+        why = "the folder does not exist"
+    elif not looked[0].is_dir():
+        why = "it is not a folder"
+    return RepositoryMissing(key=KEY, where=" or ".join(map(str, looked)), why=why)
 
 
 def located_cursors(repo: str | None) -> LocalRepository:

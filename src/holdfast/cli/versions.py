@@ -11,6 +11,7 @@ from rich.console import Console
 import holdfast
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json
+from holdfast.extras import SPARK, is_supported, pyspark_version
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +39,7 @@ def version(as_json: Json = False) -> Answer:
     found = Version(
         holdfast=holdfast.__version__,
         python=platform.python_version(),
-        pyspark=_installed("pyspark"),
+        pyspark=pyspark_version(),
         pyarrow=_installed("pyarrow"),
         psycopg=_installed("psycopg"),
     )
@@ -46,7 +47,9 @@ def version(as_json: Json = False) -> Answer:
     def show(console: Console) -> None:
         console.print(f"holdfast {found.holdfast}")
         for name in ("python", "pyspark", "pyarrow", "psycopg"):
-            console.print(f"{name} {getattr(found, name) or 'is not installed'}")
+            refused = name == "pyspark" and found.pyspark is not None and not is_supported(found.pyspark)
+            remark = f", not supported: pip install 'pyspark=={SPARK}.*'" if refused else ""
+            console.print(f"{name} {getattr(found, name) or 'is not installed'}{remark}", markup=False)
 
     return Answer(found, show)
 

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them."""
+"""Numbers and times as people read and type them. Counts, sizes and spans are in `holdfast.figures`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,11 @@ import time
 from datetime import UTC, datetime
 
 from holdfast.errors import BadValue
+from holdfast.figures import number, size, span
 
-_UNITS = ("B", "kB", "MB", "GB", "TB")
+__all__ = ["age", "bytes_of", "harmless", "iso", "moment", "number", "size", "span"]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _UNSEEN = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_SPANS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-
-
-def size(count: int) -> str:
-    """Return a number of bytes in three digits or so."""
-    value = float(count)
-    for unit in _UNITS:
-        if value < 1000 or unit == _UNITS[-1]:
-            return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    raise AssertionError
 
 
 def harmless(text: str) -> str:
@@ -39,22 +29,6 @@ def bytes_of(what: str, text: str) -> int:
     if count < 1:
         raise BadValue(what=what, value=text, why="a size such as 64MB or 1GB is due")
     return count
-
-
-def number(count: int) -> str:
-    """Return a number with its thousands apart."""
-    return f"{count:,}"
-
-
-def span(seconds: float) -> str:
-    """Return a span of time in its two largest units."""
-    left = max(int(seconds), 0)
-    parts: list[str] = []
-    for length, unit in _SPANS:
-        if left >= length or (unit == "s" and not parts):
-            parts.append(f"{left // length}{unit}")
-            left %= length
-    return " ".join(parts[:2])
 
 
 def age(timestamp_ms: int) -> str:

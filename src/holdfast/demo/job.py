@@ -61,7 +61,7 @@ def pipeline(place: Place) -> hf.Pipeline:
 
 def run(spark: SparkSession, place: Place) -> None:
     """Run until all orders have gone through, with a checkpoint every few epochs and one at the end."""
-    policy = hf.CheckpointPolicy(epochs=4)
+    policy = hf.CheckpointPolicy(every=None, epochs=4)
     with pipeline(place).start(spark, checkpoint_every=policy) as running:
         for plan in running.recovery.values():
             print(plan.words(), flush=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -104,8 +104,8 @@ def _shown(place: Place, strikes: tuple[Strike, ...], seed: int, most: int, cons
     shown = _relative(place.folder)
     _introduce(console, orders, strikes, seed, shown)
     try:
-        with _terminable(), _Screen(console, orders.rows().total(), trials) as screen:
-            _run(trials, screen)
+        with _deferred() as asked, _Screen(console, orders.rows().total(), trials) as screen:
+            _run(trials, screen, asked)
     except KeyboardInterrupt:
         console.print(f"\nInterrupted: the workers are ended. What there is lies in [bold]{escape(shown)}[/].")
         sys.exit(_INTERRUPTED)
@@ -124,12 +124,17 @@ def _shown(place: Place, strikes: tuple[Strike, ...], seed: int, most: int, cons
     return outcome
 
 
-def _run(trials: list[Trial], screen: _Screen) -> None:
-    """Let both jobs live and die side by side until both are done; leave no worker behind, whatever happens."""
+def _run(trials: list[Trial], screen: _Screen, asked: threading.Event) -> None:
+    """Run and kill both jobs side by side until both are done, or until a signal arrives.
+
+    No worker is left running, whatever happens.
+    """
     try:
         for trial in trials:
             trial.start()
         while not all(trial.done for trial in trials):
+            if asked.is_set():
+                raise KeyboardInterrupt
             for trial in trials:
                 if not trial.done and (kill := trial.step()):
                     screen.tell(kill)
@@ -207,8 +212,9 @@ def _introduce(console: Console, orders: Orders, strikes: tuple[Strike, ...], se
     events = sum(1 for _ in orders.events)
     hours = WATERMARK.total_seconds() / 3600
     console.print(
-        f"[bold]{events:,} order events[/] in {len(orders.files)} files: {orders.late} come late, {orders.twice} come "
-        f"twice. The watermark is {hours:.0f} hours, longer than any is late, so each order counts, and counts once.\n"
+        f"[bold]{events:,} order events[/] in {len(orders.files)} files: {orders.late:,} come late, "
+        f"{orders.twice:,} come twice. The watermark is {hours:.0f} hours, longer than any delay, so each order "
+        f"counts, and counts once.\n"
         f"Two jobs get them, the same queries in both: [bold]Holdfast[/] and [bold]plain Spark[/] with foreachBatch. "
         f"Each writes the orders to Parquet and to SQLite, and totals from a second stream that reads the first.\n"
         f"Each is killed {len(strikes)} times with SIGKILL, Java and all, just after an output was seen to grow: the "
@@ -313,18 +319,24 @@ def _checked_kills(kills: int | None, *, fast: bool) -> int:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end it as Ctrl-C does; only the main thread can."""
+def _deferred() -> Iterator[threading.Event]:
+    """Yield an event that Ctrl-C and SIGTERM set instead of raising. Only in the main thread.
+
+    An exception could come between the start of a worker and the moment when it is known, and leave it running.
+    """
+    asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield asked
         return
 
-    def end(_: int, frame: FrameType | None) -> NoReturn:
+    def note(_: int, frame: FrameType | None) -> None:
         del frame
-        raise KeyboardInterrupt
+        asked.set()
 
-    before = signal.signal(signal.SIGTERM, end)
+    handled = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, note) for each in handled}
     try:
-        yield
+        yield asked
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)

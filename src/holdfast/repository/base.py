@@ -16,12 +16,15 @@ key settles that. Nor any order between two writers of `put`: the last one stand
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, TypeVar, cast
 
-from holdfast.errors import BadValue
+from holdfast.errors import BadValue, Corrupt, HoldfastError, NotFound, StorageFailed, UnsupportedVersion
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 Data: TypeAlias = bytes | bytearray | memoryview | Sequence[memoryview]
 """What can be written: one buffer, or several behind one another, which are not joined in memory first."""
@@ -152,3 +155,20 @@ class Repository(Protocol):
 
     def locked_by(self, key: str) -> int | None:
         """Return the pid of whoever holds this lock, 0 where it cannot be told, `None` where nobody does."""
+
+
+def read_each(read: Callable[[K], T], keys: Iterable[K]) -> tuple[list[T], list[HoldfastError]]:
+    """Read values for a list: return those that can be read, and an error for each that is damaged or unreadable.
+
+    A value that is removed between the list and the read is left out.
+    """
+    found: list[T] = []
+    bad: list[HoldfastError] = []
+    for key in keys:
+        try:
+            found.append(read(key))
+        except NotFound:
+            pass
+        except (Corrupt, UnsupportedVersion, StorageFailed) as error:
+            bad.append(error)
+    return found, bad

@@ -27,6 +27,7 @@ import msgspec
 
 from holdfast.barrier import BarrierFlags
 from holdfast.checked import checked_name, checked_positive, is_name
+from holdfast.decoding import Undecodable, from_json
 from holdfast.errors import (
     AlreadyExists,
     CheckpointDamaged,
@@ -36,6 +37,7 @@ from holdfast.errors import (
     ManifestCorrupt,
     NotFound,
     RecordCorrupt,
+    StorageFailed,
     UnsupportedVersion,
 )
 from holdfast.manifest import VERSION, Manifest, StreamCut
@@ -64,11 +66,12 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
 
 
 class AbortRecord(Record, frozen=True, kw_only=True):
-    """Why a checkpoint was given up, and who was late."""
+    """Why a checkpoint was given up, and which streams were late."""
 
     checkpoint_id: int
     lease: int
     at_ms: int
+    begun_at_ms: int = 0  # 0 if it is not known
     why: str
     late: list[str] = msgspec.field(default_factory=list)
 
@@ -109,6 +112,15 @@ class Checkpoints:
     def __init__(self, repository: Repository, clock: Callable[[], float] = time.time) -> None:
         self.repository = checked_repository(repository)
         self._clock = clock
+
+    def __repr__(self) -> str:
+        try:
+            taken = {number for t in self.timelines() for number in self._ids(t) - self._aborts(t).keys()}
+            savepoints = self._finished()
+        except HoldfastError as error:
+            return f"<Checkpoints of {self.repository.where!r}: {error.summary}>"
+        newest = f", the newest is {max(taken)}" if taken else ""
+        return f"<Checkpoints of {self.repository.where!r}: {len(taken)}{newest}; savepoints: {savepoints}>"
 
     # --- looking ---
 
@@ -163,10 +175,10 @@ class Checkpoints:
             checked_positive("checkpoint", checkpoint)
             for timeline in reversed(self.timelines()):
                 place, aborted = place_of(timeline, checkpoint), _abort_key(timeline, checkpoint)
-                there = self.repository.sizes([place.manifest, aborted])
-                if there[place.manifest] is not None and there[aborted] is None:
+                there = self._there([place.manifest, aborted])
+                if there[place.manifest] and not there[aborted]:
                     return place, timeline
-                if there[aborted] is not None:
+                if there[aborted]:
                     why = self._summary(timeline, checkpoint, {checkpoint: ""}).why or ""
             for each in self.savepoints():
                 if each.checkpoint == checkpoint:
@@ -213,11 +225,13 @@ class Checkpoints:
             data = self.repository.read(key)
         except NotFound:
             return f"its file list {key} is missing"
+        except StorageFailed as error:
+            return f"its file list: {error.summary}"
         if hashlib.sha256(data).hexdigest() != digest:
             return f"its file list {key} does not match its digest"
         try:
             found = FileList.from_bytes(data)
-        except msgspec.MsgspecError as error:
+        except Undecodable as error:
             return f"its file list {key} cannot be read: {error}"
         wrong = found.unsound()
         return found if wrong is None else f"its file list {key} is refused: {wrong}"
@@ -237,8 +251,10 @@ class Checkpoints:
         taken = {each.checkpoint for each in savepoints}
         unknown = any(each.status is Status.DAMAGED for each in savepoints)
         open_ids = sorted(self._ids(timeline) - self._aborts(timeline).keys() - taken)
-        there = self.repository.sizes(place_of(timeline, number).manifest for number in open_ids)
-        found = [self._attempt(timeline, n) for n, size in zip(open_ids, there.values(), strict=True) if size is None]
+        there = self._there([place_of(timeline, number).manifest for number in open_ids])
+        found = [
+            self._attempt(timeline, n) for n, is_there in zip(open_ids, there.values(), strict=True) if not is_there
+        ]
         # One of them may be the id of a savepoint whose manifest is damaged: that is not given up.
         return [each for each in found if not (unknown and each.flags & BarrierFlags.FULL_SNAPSHOT)]
 
@@ -272,7 +288,10 @@ class Checkpoints:
 
     def abort(self, timeline: int, checkpoint: int, lease: int, why: str, late: Sequence[str] = ()) -> AbortRecord:
         """Give an attempt up, durably, and remove what it wrote beside its objects."""
-        record = AbortRecord(checkpoint_id=checkpoint, lease=lease, at_ms=self._now(), why=why, late=list(late))
+        begun = self._attempt(timeline, checkpoint).begun_at_ms  # that record is removed below
+        record = AbortRecord(
+            checkpoint_id=checkpoint, lease=lease, at_ms=self._now(), begun_at_ms=begun, why=why, late=list(late)
+        )
         key = _abort_key(timeline, checkpoint)
         stands = AbortRecord.unsealed(self.repository.put_if_absent(key, record.sealed()).data, key)
         self.repository.clear(_folder(timeline, checkpoint))
@@ -359,7 +378,7 @@ class Checkpoints:
         key = f"{_folder(timeline, number)}/{_ATTEMPT}"
         try:
             return AttemptRecord.unsealed(self.repository.read(key), key)
-        except (NotFound, RecordCorrupt, UnsupportedVersion):
+        except (NotFound, RecordCorrupt, UnsupportedVersion, StorageFailed):
             return AttemptRecord(checkpoint_id=number, lease=0, begun_at_ms=0)
 
     def _drop_unfinished_savepoints(self) -> None:
@@ -382,7 +401,8 @@ class Checkpoints:
                 record = AbortRecord.unsealed(self.repository.read(key), key)
             except HoldfastError as error:
                 return Summary(number, timeline, Status.ABORTED, why=error.summary)
-            return Summary(number, timeline, Status.ABORTED, record.at_ms, why=record.why)
+            begun, ended = record.begun_at_ms, record.at_ms
+            return Summary(number, timeline, Status.ABORTED, begun, why=record.why, aborted_at_ms=ended)
         return self._headed(place_of(timeline, number), number, timeline)
 
     def _savepoint(self, name: str) -> Summary:
@@ -395,11 +415,14 @@ class Checkpoints:
         try:
             data = self.repository.read(place.manifest)
         except NotFound:
-            return Summary(number, timeline, Status.OPEN, savepoint=savepoint)
+            begun = self._attempt(timeline, number).begun_at_ms if number else 0
+            return Summary(number, timeline, Status.OPEN, begun, savepoint=savepoint)
+        except StorageFailed as error:
+            return Summary(number, timeline, Status.DAMAGED, savepoint=savepoint, why=f"its manifest: {error.summary}")
         try:
             digest_of(data)
-            head = msgspec.json.decode(data, type=Head)
-        except (SealBroken, msgspec.MsgspecError) as error:
+            head = from_json(data, Head)
+        except (SealBroken, Undecodable) as error:
             return Summary(number, timeline, Status.DAMAGED, savepoint=savepoint, why=f"its manifest: {error}")
         wrong = _misplaced(head, savepoint or number, timeline)
         if head.version > VERSION:
@@ -428,6 +451,9 @@ class Checkpoints:
             raise CheckpointMissing(checkpoint=checkpoint, where=self.repository.where) from None
         except ManifestCorrupt as error:
             raise self.damaged(checkpoint, error.summary) from error
+        except UnsupportedVersion as newer:
+            newer.what = f"manifest {place.manifest!r}"
+            raise
         wrong = _misplaced(manifest, checkpoint, timeline)
         if wrong:
             raise self.damaged(checkpoint, wrong)
@@ -445,14 +471,27 @@ class Checkpoints:
 
     def _aborts(self, timeline: int) -> dict[int, str]:
         names = self.repository.list(f"timelines/{timeline}/checkpoints/{_ABORTED}")
-        stems = {name.removesuffix(".json"): name for name in names}
+        stems = {name.removesuffix("/").removesuffix(".json"): name for name in names}
         return {int(stem): name for stem, name in stems.items() if _ID.fullmatch(stem)}
 
     def _finished(self) -> list[str]:
         """Return the names of the savepoints that have a manifest."""
         names = self._savepoint_names()
-        there = self.repository.sizes(f"{SAVEPOINTS}/{name}/{MANIFEST}" for name in names)
-        return [name for name, size in zip(names, there.values(), strict=True) if size is not None]
+        there = self._there([f"{SAVEPOINTS}/{name}/{MANIFEST}" for name in names])
+        return [name for name, is_there in zip(names, there.values(), strict=True) if is_there]
+
+    def _there(self, keys: Sequence[str]) -> dict[str, bool]:
+        """Return whether each key exists. One that cannot be checked counts as existing: reading it reports why."""
+        try:
+            return {key: size is not None for key, size in self.repository.sizes(keys).items()}
+        except StorageFailed:
+            return {key: self._is_there(key) for key in keys}
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            return self.repository.sizes([key])[key] is not None
+        except StorageFailed:
+            return True
 
     def _savepoint_names(self) -> list[str]:
         return [name for name in self._folders(SAVEPOINTS) if is_name(name)]

@@ -82,6 +82,21 @@ class Decisions:
                     return decision
         return None
 
+    def committed(self, stream: str, timeline: int, epoch: int) -> Decision | None:
+        """Return the decision to commit one epoch, or `None` if it has none or was pruned. Nothing is written.
+
+        Not promised: that it is durable already. Costs one read if the first attempt was committed.
+        """
+        attempt = Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=1)
+        with contextlib.suppress(NotFound):
+            while True:
+                key = slot_key(attempt)
+                decision = _decoded(self._repository.read(key), key, attempt)
+                if decision.verdict is Verdict.COMMIT:
+                    return decision
+                attempt = attempt.next()
+        return None
+
     def seen(self, stream: str, timeline: int) -> Decision | None:
         """Return the last decision to commit, or `None`, for whoever only looks: nothing is written.
 
@@ -109,7 +124,8 @@ class Decisions:
         return len(old)
 
     def _names(self, stream: str, timeline: int) -> list[str]:
-        return self._repository.list(_folder(stream, timeline))
+        names = self._repository.list(_folder(stream, timeline))
+        return [name.removesuffix("/") for name in names]  # a folder in the place of a slot is damage, not an open slot
 
 
 class Floor(Record, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ import re
 
 import msgspec
 
+from holdfast.decoding import from_json
+
 DIGEST = re.compile(r"[0-9a-f]{64}")
 # An empty part, `.`, `..`, or a character that is no part of a path.
 _UNSOUND_PATH = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\0\\]")
@@ -31,8 +33,8 @@ class FileList(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> FileList:
-        """Read it back; `msgspec.MsgspecError` where it is none."""
-        return msgspec.json.decode(data, type=cls)
+        """Decode a list, or raise `Undecodable`."""
+        return from_json(data, cls)
 
     @property
     def bytes(self) -> int:

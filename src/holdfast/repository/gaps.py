@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.repository.base import Repository, checked_repository
+from holdfast.errors import HoldfastError
+from holdfast.repository.base import Repository, checked_repository, read_each
 from holdfast.repository.decisions import stream_folder
 from holdfast.seal import Record
 
@@ -54,10 +55,33 @@ class Gaps:
         return GapRecord.unsealed(self._repository.put_if_absent(key, record.sealed()).data, key)
 
     def all(self, stream: str, timeline: int) -> list[GapRecord]:
-        """Return the gaps of a stream, in the order of their epochs."""
+        """Return the gaps of a stream, in the order of their epochs, or raise on the first that cannot be read."""
+        found, bad = self.seen(stream, timeline)
+        for error in bad:
+            raise error
+        return found
+
+    def seen(self, stream: str, timeline: int) -> tuple[list[GapRecord], list[HoldfastError]]:
+        """Return the gaps of a stream that can be read, and an error for each of the others."""
         folder = _folder(stream, timeline)
-        keys = [f"{folder}/{name}" for name in self._repository.list(folder)]
-        return [GapRecord.unsealed(self._repository.read(key), key) for key in keys]
+        return read_each(self._read, (f"{folder}/{name.removesuffix('/')}" for name in self._repository.list(folder)))
+
+    def _read(self, key: str) -> GapRecord:
+        return GapRecord.unsealed(self._repository.read(key), key)
+
+    def newest(self, stream: str, timeline: int, until: int, most: int) -> tuple[int, list[GapRecord]]:
+        """Return how many gaps a stream has up to an epoch, and the newest of them that can be read.
+
+        A damaged record counts and is left out: it must not keep a checkpoint from being taken.
+        """
+        folder = _folder(stream, timeline)
+        names = [name.removesuffix("/") for name in self._repository.list(folder) if _epoch_of(name) <= until]
+        return len(names), read_each(self._read, (f"{folder}/{name}" for name in names[-most:]))[0]
+
+
+def _epoch_of(name: str) -> int:
+    number = name.partition(".")[0]
+    return int(number) if number.isascii() and number.isdecimal() else 0
 
 
 def _folder(stream: str, timeline: int) -> str:

@@ -16,8 +16,16 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import Locked, NotFound, RecordCorrupt
-from holdfast.repository.base import Lock, Repository, checked_repository
+from holdfast.errors import (
+    Corrupt,
+    HoldfastError,
+    Locked,
+    NotFound,
+    RecordCorrupt,
+    StorageFailed,
+    UnsupportedVersion,
+)
+from holdfast.repository.base import Lock, Repository, checked_repository, read_each
 from holdfast.seal import Record, SealBroken, digest_of
 
 KEY = "history.jsonl"
@@ -75,6 +83,18 @@ class History:
         lines = self._lines()
         _checked(lines)
         return [Entry.unsealed(line, f"{KEY}:{number}") for number, line in enumerate(lines, 1)]
+
+    def seen(self) -> tuple[list[Entry], list[HoldfastError]]:
+        """Return the entries that can be read, oldest first, and what is wrong with the history, if anything is."""
+        try:
+            return self.entries(), []
+        except (Corrupt, UnsupportedVersion, StorageFailed) as error:
+            first = error
+        try:
+            lines = self._repository.read(KEY).split(b"\n")
+        except (NotFound, StorageFailed):
+            return [], [first]
+        return read_each(lambda line: Entry.unsealed(line, KEY), lines)[0], [first]
 
     def _lines(self) -> list[bytes]:
         try:

@@ -18,14 +18,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.errors import Closed, Fenced, LeaseTaken, NotFound, RecordCorrupt, UnsupportedVersion
-from holdfast.repository.base import Lock, Repository, checked_repository
+from holdfast.errors import Closed, Fenced, HoldfastError, LeaseTaken, NotFound, RecordCorrupt, UnsupportedVersion
+from holdfast.repository.base import Lock, Repository, checked_repository, read_each
 from holdfast.repository.oslock import OsLock
 from holdfast.seal import Record
 
 FOLDER = "lease"
 LOCK = f"{FOLDER}/os.lock"
 RUN = "run"  # why a pipeline takes it
+_CLOCK_S = 5.0  # by which a clock may be adjusted between the start of a process and its lease
 KEPT = 16  # older lease records tell nobody anything
 _NAME = re.compile(r"(\d{8,})\.json")
 
@@ -45,6 +46,16 @@ class LeaseRecord(Record, frozen=True, kw_only=True):
     def holder(self) -> str:
         """The holder, for people."""
         return f"process {self.pid} on {self.host}"
+
+    def is_alive(self) -> bool | None:
+        """Whether the process that took the lease is alive; `None` on another machine, where it cannot be checked.
+
+        A process that started after the lease was taken is another one with the same pid.
+        """
+        if self.host != socket.gethostname():
+            return None
+        started_s = OsLock.started_s(self.pid)
+        return started_s is not None and started_s <= self.taken_at_ms / 1000 + _CLOCK_S
 
 
 class Lease:
@@ -141,17 +152,13 @@ def newest_lease(repository: Repository) -> LeaseRecord | None:
     return LeaseRecord.unsealed(repository.read(_key(newest)), _key(newest))
 
 
-def leases(repository: Repository) -> list[LeaseRecord]:
-    """Return the last leases that were taken, oldest first; records that are long past are not kept."""
+def seen_leases(repository: Repository) -> tuple[list[LeaseRecord], list[HoldfastError]]:
+    """Return the last leases whose records can be read, oldest first, and an error for each of the others.
+
+    Older records are not kept.
+    """
     keys = [_key(number) for number in sorted(_numbers(repository))]
-    return [LeaseRecord.unsealed(data, key) for key in keys if (data := _still_there(repository, key)) is not None]
-
-
-def _still_there(repository: Repository, key: str) -> bytes | None:
-    try:
-        return repository.read(key)
-    except NotFound:
-        return None  # removed at this moment, by whoever took the next one
+    return read_each(lambda key: LeaseRecord.unsealed(repository.read(key), key), keys)
 
 
 def held_lease(repository: Repository) -> LeaseRecord | None:
@@ -171,7 +178,8 @@ def _key(number: int) -> str:
 
 
 def _numbers(repository: Repository) -> list[int]:
-    return [int(match[1]) for name in repository.list(FOLDER) if (match := _NAME.fullmatch(name))]
+    names = (name.removesuffix("/") for name in repository.list(FOLDER))  # a folder is a damaged record
+    return [int(match[1]) for name in names if (match := _NAME.fullmatch(name))]
 
 
 def _holder(data: bytes, number: int) -> str:

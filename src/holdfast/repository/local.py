@@ -83,7 +83,7 @@ class LocalRepository:
         with files.failing_as("list", folder):
             try:
                 with os.scandir(path) as found:
-                    names = [each.name + "/" * each.is_dir() for each in found if not each.name.startswith(".")]
+                    names = [each.name + "/" * _is_folder(each) for each in found if not each.name.startswith(".")]
             except FileNotFoundError:
                 return []
         return sorted(names)
@@ -270,3 +270,10 @@ class LocalRepository:
                 files.make_folder(path.parent)
             self._folders.add(path.parent)
         return path
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a dangling link: reading it reports the error
+        return False

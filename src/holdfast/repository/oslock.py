@@ -103,6 +103,17 @@ class OsLock:
         """Whether there is such a process on this machine."""
         return _lives(pid)
 
+    @staticmethod
+    def started_s(pid: int) -> float | None:
+        """Return when a process of this machine started, in seconds since the epoch; `None` if there is none."""
+        try:
+            state, *fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            return None
+        if state in "ZX":
+            return None
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + int(fields[18]) / os.sysconf("SC_CLK_TCK")
+
     @property
     def held(self) -> bool:
         """Whether this process still has it."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast import figures
 from holdfast.seal import plain
 
 
@@ -29,7 +30,7 @@ class Summary:
     checkpoint: int  # its id; 0 where a damaged savepoint does not tell
     timeline: int  # the timeline that it was taken in
     status: Status
-    timestamp_ms: int = 0  # when it was taken; 0 where that is not known
+    timestamp_ms: int = 0  # when it was begun; 0 if that is not known
     epochs: Mapping[str, int] | None = None  # by stream: the last epoch in it
     rows: int = 0  # given to each sink up to it, of all streams
     file_count: int = 0  # files that it needs to be restored
@@ -38,6 +39,7 @@ class Summary:
     parent: str | None = None  # the digest of the checkpoint before it
     savepoint: str | None = None  # its name, of a savepoint alone
     why: str | None = None  # why it is aborted or damaged
+    aborted_at_ms: int | None = None  # when it was given up or dropped
     lists: tuple[str, ...] = ()  # the digests of its file lists
 
     @property
@@ -50,7 +52,8 @@ class Summary:
         text = f"{self.savepoint or ''} ".lstrip() + f"{self.checkpoint}  timeline {self.timeline}  {self.status}"
         if self.status is Status.RESTORABLE:
             epochs = ", ".join(f"{stream} {epoch}" for stream, epoch in (self.epochs or {}).items())
-            text += f"  {utc(self.timestamp_ms)}  {self.file_count} files, {self.file_bytes} bytes  epochs: {epochs}"
+            files = f"{figures.number(self.file_count)} files, {figures.size(self.file_bytes)}"
+            text += f"  {utc(self.timestamp_ms)}  {files}  epochs: {epochs}"
         return f"{text}  {self.why}" if self.why else text
 
     def data(self) -> dict[str, Any]:

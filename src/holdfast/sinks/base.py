@@ -11,9 +11,10 @@ What a sink must keep:
   others the rows are frozen first, because rows that are computed twice may differ.
 - `commit` is idempotent, and bears that two drivers call it at the same moment with the same handle. It remembers the
   key together with the data: in one transaction, or by what it leaves. A key at or before the last one that it
-  remembers is done already. It checks that it moved exactly the rows that the handle counts. If what was prepared is
-  gone and was never committed, it raises `StagedGone`. It may then clear what earlier epochs and other attempts of this
-  one staged, and only that: what this epoch staged stays until the next one is committed, where it can.
+  remembers is done already, unless `key.before` shows that another copy of the repository wrote it. It checks that it
+  moved exactly the rows that the handle counts. If what was prepared is gone and was never committed, it raises
+  `StagedGone`. It may then clear what earlier epochs and other attempts of this one staged, and only that: what this
+  epoch staged stays until the next one is committed, where it can.
 - `abort` clears what one attempt staged, and is harmless when there is nothing.
 - `inspect` tells what the sink holds. It is asked at every start, whatever Spark says.
 - Errors of the sink's own world are raised as `SinkFailed`, without passwords. A failure may come after the change
@@ -31,20 +32,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 import msgspec
 
 from holdfast.checked import checked_name
 from holdfast.epoch import Attempt, Reach, unwatched
-from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkForeign
+from holdfast.errors import BadValue, NotSupported, SinkBehind, SinkFailed, SinkForeign
 from holdfast.seal import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-OUTPUT_MODES = ("append", "update", "complete")
+OutputMode: TypeAlias = Literal["append", "update", "complete"]
+"""Spark's output modes."""
+OUTPUT_MODES: tuple[OutputMode, ...] = get_args(OutputMode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,26 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """An epoch that a sink holds, and the handle by which it was committed."""
+
+    epoch: int  # 0: none
+    handle: str | None  # `handle_digest` of its handle; None: not known
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
     """What is written: one attempt at one epoch, under one lease.
 
-    `lease` is `None` only in `abort`, where it means the attempt under whichever lease.
+    `lease` is `None` only in `abort`, where it means the attempt under any lease. `before` is set in `commit`:
+    the last epoch before this one that was decided for the sink and left a trace in it. A sink that keeps the digest of
+    its last handle detects by it that another copy of the repository has written there.
     """
 
     owner: Owner  # whose it is
     attempt: Attempt  # stream, timeline, epoch and number of the try
     lease: int | None
+    before: Link | None = field(default=None, compare=False)
 
     @property
     def timeline(self) -> int:
@@ -120,6 +134,7 @@ class Setting:
     spark: SparkSession  # the session that the stream runs in
     local: bool = True  # the executors are on this machine
     shared: bool = False  # the user says that paths are seen alike by every machine
+    folder: Path | None = None  # in the repository, for the sink's own files; the sink creates it
     reach: Reach = field(default=unwatched, compare=False)  # call it with `staging` and `committing`, for crash tests
     tell: Callable[[str], None] = field(default=print, compare=False)  # something a person should know, once
 
@@ -218,10 +233,35 @@ def handle_digest(handle: Mapping[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(handle, order="sorted")).hexdigest()[:16]
 
 
+_ONE_COPY = (
+    "run only the copy that wrote the sink's last epoch, and stop this one; for a second pipeline beside it, start "
+    "with an empty repository and other targets"
+)
+
+
 def decided_elsewhere(sink: Sink, key: Key, place: str) -> SinkForeign:
     """Return the error for an epoch that the sink holds by another decision: two copies of one repository are run."""
     owner = "another copy of this repository, which has decided it too"
-    return SinkForeign(sink=sink.name, place=f"epoch {key.epoch} in {place}", owner=owner)
+    return SinkForeign(sink=sink.name, place=f"epoch {key.epoch} in {place}", owner=owner, do=_ONE_COPY)
+
+
+def is_past(sink: Sink, key: Key, held: Link, place: str) -> bool:
+    """Whether the sink holds a later epoch; raise if this repository did not decide what the sink holds.
+
+    `held` is the last epoch that the ledger has in the key's timeline; it is not the key's own. The decision says which
+    epoch the sink must hold before this one, and by which handle. Every epoch is compared with the one before it, so
+    the last one stands for the whole history. A later epoch is legitimate only for a driver that was replaced, which is
+    fenced whatever is raised here. A handle that the ledger or the decision does not know is not compared.
+    """
+    before = key.before
+    if before is None:
+        return held.epoch > key.epoch
+    if held.epoch < before.epoch:
+        raise SinkBehind(stream=key.attempt.stream, sink=sink.name, holds=held.epoch, decided=before.epoch)
+    if held.epoch > before.epoch or (held.handle != before.handle and None not in (held.handle, before.handle)):
+        owner = f"another copy of this repository: in this one, epoch {key.epoch} follows epoch {before.epoch}"
+        raise SinkForeign(sink=sink.name, place=f"epoch {held.epoch} in {place}", owner=owner, do=_ONE_COPY)
+    return False
 
 
 def checked_standing(sink: Sink, standing: object) -> Standing:

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.brief import brief
 from holdfast.errors import HoldfastError, SinkFailed
 from holdfast.sinks.base import system_words
-from holdfast.spark.brief import brief
 
 
 def failed(root: Path, why: str) -> SinkFailed:

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast import figures
 from holdfast.checked import checked_seconds, checked_type
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import CompactionOutdated, HoldfastError, Locked, NotSupported, SinkMissing, StorageFailed
@@ -84,9 +85,11 @@ class Compacted:
         """Say it."""
         if not self.folders:
             return f"{self.path}: nothing to merge"
+        epochs, rows, folders = figures.number(self.epochs), figures.number(self.rows), figures.number(self.folders)
         return (
-            f"{self.path}: merged {self.epochs} epochs, {self.rows} rows, into {self.folders} folders: "
-            f"{self.files_after} files of {self.files_before}, {self.bytes_after} bytes of {self.bytes_before}"
+            f"{self.path}: merged {epochs} epochs, {rows} rows, into {folders} folders: "
+            f"{figures.number(self.files_before)} files became {figures.number(self.files_after)}, "
+            f"{figures.size(self.bytes_before)} became {figures.size(self.bytes_after)}"
         )
 
     def data(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from holdfast import figures
 from holdfast.checked import checked_positive
 from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkForeign, SinkMissing
 from holdfast.repository import Checkpoints, Identity, Repository, Status, Summary
@@ -68,7 +69,8 @@ class Run:
     def words(self) -> str:
         """Say it."""
         what = f"epochs {self.first} to {self.last}" if self.first < self.last else f"epoch {self.last}"
-        return f"{what} of timeline {self.timeline}: {self.files} files, {self.bytes} bytes, into {self.into}"
+        files = f"{figures.number(self.files)} files, {figures.size(self.bytes)}, into {figures.number(self.into)}"
+        return f"{what} of timeline {self.timeline}: {files}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,8 @@ class CompactPlan:
 
     def words(self) -> str:
         """Say it."""
-        lines = [f"{self.path}: {self.files} files of stream {self.stream!r} in {self.folders} folders of epochs"]
+        files, folders = figures.number(self.files), figures.number(self.folders)
+        lines = [f"{self.path}: {files} files of stream {self.stream!r} in {folders} folders of epochs"]
         lines += [f"  {run.words()}" for run in self.runs]
         lines += [f"  {note}" for note in self.notes]
         if self.leftovers:
@@ -113,7 +116,7 @@ class CompactPlan:
         elif not self.runs:
             lines.append("nothing to merge")
         else:
-            lines.append(f"files afterwards: about {self.files_after}")
+            lines.append(f"files afterwards: about {figures.number(self.files_after)}")
         return "\n".join(lines)
 
     def data(self) -> dict[str, Any]:
@@ -398,4 +401,4 @@ def require_whole(folder: Path, name: str, record: KeyRecord) -> None:
             why = f"{path}: {error.strerror}"
             raise failed(folder, why) from error
         if found != size:
-            raise failed(folder, f"{path} has {found} bytes where {size} were written")
+            raise failed(folder, f"{path} has {figures.number(found)} bytes where {figures.number(size)} were written")

@@ -15,13 +15,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Literal, TypeAlias, get_args
 
 from holdfast.errors import RecordCorrupt
 from holdfast.seal import Record, digest_of
+from holdfast.sinks.base import Link, handle_digest
 from holdfast.sinks.staging import names_in
 
-FORMATS = ("parquet", "json", "csv", "orc")
-LAYOUTS = ("epochs", "flat")
+Format: TypeAlias = Literal["parquet", "json", "csv", "orc"]
+"""The file formats that a `FileSink` writes."""
+Layout: TypeAlias = Literal["epochs", "flat"]
+"""Where a `FileSink` puts the files of an epoch; see `FileSink`."""
+FORMATS: tuple[Format, ...] = get_args(Format)
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 EPOCH_COLUMN = "hf_epoch"
 LEDGER = "_holdfast"
 KEY_FILE = "_holdfast.key"
@@ -48,6 +54,7 @@ class KeyRecord(Record, frozen=True, kw_only=True):
     epochs: int = 1  # how many that left a trace are in it
     shape: str = ""  # equal for what was written alike: columns and options; older records do not tell
     options: dict[str, str] | None = None  # of Spark's writer: the values that a merge must know, else only the names
+    digests: dict[str, str] | None = None  # of one attempt: SHA-256 by file; older records have none
 
     def holds(self, timeline: int, epoch: int) -> bool:
         """Whether this is a merged folder with that epoch in it."""
@@ -106,6 +113,53 @@ def last_epoch_in(path: Path, timeline: int) -> int:
         if match and name == folder_name(timeline, int(match[2])) and (path / name / KEY_FILE).exists():
             return int(match[2])
     return 0
+
+
+def link_at(key_file: Path, epoch: int) -> Link:
+    """Return an epoch with the digest of its handle, computed again from its key file. A merged one has no handle."""
+    try:
+        data = key_file.read_bytes()
+    except FileNotFoundError:
+        return Link(epoch, None)
+    record = KeyRecord.unsealed(data, str(key_file))
+    if record.first:
+        return Link(epoch, None)
+    return Link(epoch, handle_digest({"rows": record.rows, "files": len(record.files), "digest": digest_of(data)}))
+
+
+class LastEpoch:
+    """The last epoch in a folder of the layout `epochs`.
+
+    The folder may hold thousands of epochs, so it is listed again only if its inode, its modification time or its
+    number of folders has changed other than by `renamed`. Where the file system does not count folders, it is listed
+    each time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] = (0, 0, 0)
+        self._timeline = 0
+        self._link = Link(0, None)
+
+    def last(self, timeline: int) -> Link:
+        """Return the last epoch of a timeline."""
+        now = self._now()
+        if (now, timeline) != (self._seen, self._timeline):
+            epoch = last_epoch_in(self._path, timeline)
+            self._link = link_at(self._path / folder_name(timeline, epoch) / KEY_FILE, epoch)
+            self._seen, self._timeline = now, timeline
+        return self._link
+
+    def renamed(self, timeline: int, link: Link) -> None:
+        """Record an epoch that this process has just added, if nothing else was added since `last`."""
+        inode, _, folders = self._seen
+        now = self._now()
+        self._seen = now if (now[0], now[2]) == (inode, folders + 1) else (0, 0, 0)
+        self._timeline, self._link = timeline, link
+
+    def _now(self) -> tuple[int, int, int]:
+        found = self._path.stat()
+        return found.st_ino, found.st_mtime_ns, found.st_nlink
 
 
 def folder_of(path: Path, timeline: int, epoch: int) -> EpochFolder:

@@ -14,7 +14,9 @@ Rules:
   linked to `_holdfast/` last: that is the ledger.
 - An epoch without rows leaves no trace.
 - A compaction may merge old epochs into the folder of a later one, and swap the whole folder for another: commits hold
-  the gate open meanwhile. A key that a merged folder holds is done already.
+  the gate open meanwhile. A key that a merged folder holds is done already, unless the epochs behind it show that
+  another copy of the repository has written them.
+- A folder with `_spark_metadata` is refused: Spark reads only the files that are listed there.
 - Append only: other output modes would leave several versions of a row side by side.
 """
 
@@ -30,7 +32,20 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import BadValue, NotSupported, SinkForeign, StagedGone, StreamChanged
 from holdfast.repository.files import local_path, make_folder, sync_folder
 from holdfast.seal import digest_of
-from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, Standing, failing, refuse_mode
+from holdfast.sinks.base import (
+    Key,
+    Link,
+    Owner,
+    Setting,
+    Sink,
+    Staged,
+    Standing,
+    decided_elsewhere,
+    failing,
+    handle_digest,
+    is_past,
+    refuse_mode,
+)
 from holdfast.sinks.epochfolders import (
     EPOCH_COLUMN,
     EPOCH_FOLDER,
@@ -39,9 +54,13 @@ from holdfast.sinks.epochfolders import (
     LAYOUTS,
     LEDGER,
     LEDGER_FILE,
+    Format,
     KeyRecord,
+    LastEpoch,
+    Layout,
     folder_name,
     last_epoch_in,
+    link_at,
     merged_over,
     place,
     places_in,
@@ -57,14 +76,31 @@ from holdfast.sinks.staging import SUFFIX, Staging, names_in
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+SPARK_METADATA = "_spark_metadata"
 _FLAT_TYPES_ONLY = ("struct", "array", "map", "binary", "interval", "variant")
 
 
 class FileSink(Sink):
-    """Files in a folder, one owner a folder.
+    """Writes a stream into a folder of Parquet, JSON, CSV or ORC files, every epoch exactly once.
 
-    `format` is parquet, json, csv or orc; `layout` is epochs or flat; `partition_by` names columns that become folders;
-    `options` go to Spark's writer; `changelog` keeps every version of a row. The rules are above.
+        hf.FileSink("out/orders", partition_by=["day"])
+
+    `path` is a folder on a local disk, or on a file system that every machine mounts. Object stores are refused: they
+    have no atomic rename. One stream owns the folder, from its first start on. Spark, DuckDB and pandas read it like
+    any other folder of files; an epoch that is not decided yet waits beside it, in `<path>.staging`.
+
+    - `format`: "parquet" (default), "json", "csv" or "orc".
+    - `layout`: with "epochs" (default), each epoch is a subfolder `hf_epoch=t<timeline>-<epoch>/` that appears by one
+      rename. A reader sees all of an epoch or nothing, and `hf_epoch` is a column. With "flat", the files are linked
+      into the folder one by one: no extra column, but a reader may see part of the epoch that is being committed.
+    - `partition_by`: columns that become subfolders, such as `day=2025-01-31/`.
+    - `options`: options for Spark's writer, such as `{"compression": "zstd"}`.
+    - `changelog`: files are only ever appended, so the output modes "update" and "complete" are refused unless
+      `changelog=True` asks for every version of a row to be kept.
+    - `name`: the sink's name in decisions, errors and checkpoints; by default made from the path.
+
+    Format, layout and partitioning cannot change once the stream has run. `holdfast compact` merges the small files of
+    old epochs. Not guaranteed: that a file system without atomic rename is detected if it looks like a local one.
     """
 
     one_action = True
@@ -73,8 +109,8 @@ class FileSink(Sink):
         self,
         path: str | os.PathLike[str],
         *,
-        format: str = "parquet",
-        layout: str = "epochs",
+        format: Format = "parquet",
+        layout: Layout = "epochs",
         partition_by: str | Sequence[str] = (),
         options: dict[str, str] | None = None,
         changelog: bool = False,
@@ -94,6 +130,7 @@ class FileSink(Sink):
         self.target = f"{FILES}{os.path.realpath(self.path)}"
         self._staging = Staging(self.path.with_name(self.path.name + SUFFIX))
         self._gate = Gate(self.path)
+        self._held = LastEpoch(self.path)
 
     def __repr__(self) -> str:
         return f"FileSink({str(self.path)!r}, format={self.format!r}, layout={self.layout!r})"
@@ -106,6 +143,7 @@ class FileSink(Sink):
         refuse_mode(self, setting.output_mode, self.changelog, "use a table: SqliteSink or PostgresSink")
         if self.path.exists() and not self.path.is_dir():
             raise BadValue(what="sink path", value=str(self.path), why="there is a file", do="choose a folder")
+        self._refuse_sparks_folder()
         require_seen_by_all(self.name, setting)
         self._check_columns(setting)
         with self._failing("make its folder"):
@@ -136,6 +174,15 @@ class FileSink(Sink):
             nested = [name for name, kind in columns.items() if any(kind.startswith(t) for t in _FLAT_TYPES_ONLY)]
             if nested:
                 raise BadValue(what="columns", value=nested, why="csv cannot hold them", do="use to_json(), or parquet")
+
+    def _refuse_sparks_folder(self) -> None:
+        """Refuse a folder that Spark's own file sink has written: readers would not see what is added to it."""
+        if (self.path / SPARK_METADATA).exists():
+            raise NotSupported(
+                what=f"a FileSink in {self.path}",
+                why=f"it holds {SPARK_METADATA}, the log of Spark's own sink, and Spark reads only files listed there",
+                do="choose another folder; to have all rows in one place, copy the old ones into it with layout='flat'",
+            )
 
     def _refuse_loose_files(self) -> None:
         """Refuse a folder in which files lie already: beside `hf_epoch=` folders, Spark could not read either."""
@@ -185,12 +232,17 @@ class FileSink(Sink):
         source, target = self._staging.folder(key), self.path / folder_name(*key.place)
         if not self._stands(target / KEY_FILE, key, handle):
             try:
-                proven(self.name, source, key, handle)
+                if key.before is not None:
+                    self._is_past(target / KEY_FILE, key, handle)  # raises where another copy has written
+                proven(self.name, self._staging, key, handle)
                 self.setting.reach("committing")
                 source.rename(target)
+                self._held.renamed(key.timeline, Link(key.epoch, handle_digest(handle)))
             except (StagedGone, OSError) as error:
                 # else another driver was faster with the same one, and it may be merged by now
-                if not self._stands(target / KEY_FILE, key, handle) and not self._is_merged(key):
+                if not self._stands(target / KEY_FILE, key, handle) and not self._is_merged(
+                    key, merged_over(self.path, *key.place)
+                ):
                     if isinstance(error, OSError) and not source.exists():
                         raise StagedGone(sink=self.name, epoch=key.epoch) from error
                     raise
@@ -200,11 +252,11 @@ class FileSink(Sink):
     def _link(self, key: Key, handle: dict[str, Any]) -> None:
         entry = self.path / LEDGER / f"{place(*key.place)}.key"
         source = self._staging.folder(key)
-        if not self._stands(entry, key, handle) and self._last(key.timeline) < key.epoch:
+        if not self._is_linked(entry, key, handle):
             try:
-                record = proven(self.name, source, key, handle)
+                record = proven(self.name, self._staging, key, handle)
             except StagedGone:
-                if self._stands(entry, key, handle) or self._last(key.timeline) >= key.epoch:
+                if self._is_linked(entry, key, handle):
                     return  # another driver was faster
                 raise
             folders = {self.path}
@@ -223,10 +275,26 @@ class FileSink(Sink):
                     return  # others have gone on, and cleared it
             for folder in folders:
                 sync_folder(folder)
-            with contextlib.suppress(FileExistsError):
+            try:
                 os.link(source / KEY_FILE, entry)
+            except FileExistsError:
+                self._stands(entry, key, handle)  # raises if it is not the same
         sync_folder(entry.parent)
         self._forget_older(key)
+
+    def _is_linked(self, entry: Path, key: Key, handle: dict[str, Any]) -> bool:
+        return self._stands(entry, key, handle) or self._is_past(entry, key, handle)
+
+    def _is_past(self, entry: Path, key: Key, handle: dict[str, Any]) -> bool:
+        """Whether the folder holds a later epoch; raise where another copy of the repository wrote what it holds."""
+        if self.layout == "epochs":
+            held = self._held.last(key.timeline)
+        else:
+            last = self._last(key.timeline)
+            held = link_at(self.path / LEDGER / f"{place(key.timeline, last)}.key", last)
+        if held.epoch == key.epoch:  # another driver has put it there just now
+            return self._stands(entry, key, handle)
+        return is_past(self, key, held, str(self.path))
 
     def _make_partition(self, folder: Path, made: set[Path]) -> None:
         if folder not in made:
@@ -239,14 +307,23 @@ class FileSink(Sink):
             if (timeline, epoch) < (key.timeline, key.epoch - 1):
                 (self.path / LEDGER / f"{place(timeline, epoch)}.key").unlink(missing_ok=True)
 
-    def _is_merged(self, key: Key) -> bool:
-        found = merged_over(self.path, *key.place) if self.layout == "epochs" else None
-        return found is not None and (found.uid, found.stream) == (key.owner.uid, key.owner.stream)
+    def _is_merged(self, key: Key, found: KeyRecord | None) -> bool:
+        """Whether this is the record of a merged folder that holds the epoch; raise if another copy has written it.
+
+        A merged folder does not tell by which handle an epoch was decided. But a compaction leaves the last two epochs
+        as they are, so there are later ones, and `is_past` refuses those that do not follow from the key's decision.
+        """
+        if found is None or not found.holds(*key.place):
+            return False
+        if (found.uid, found.stream) != (key.owner.uid, key.owner.stream):
+            return False
+        held = self._held.last(key.timeline)
+        return held.epoch == key.epoch or is_past(self, key, held, str(self.path))
 
     def _stands(self, path: Path, key: Key, handle: dict[str, Any]) -> bool:
         """Whether the key file at `path` is the handle's. One of somebody else's is never taken for ours.
 
-        A merged one is, if it has this epoch of this owner in it: one handle was ever decided for that.
+        A merged folder counts if it holds the epoch.
         """
         data = _bytes(path)
         if data is None and path.parent.name.startswith(EPOCH_COLUMN) and names_in(path.parent):
@@ -255,10 +332,12 @@ class FileSink(Sink):
                 raise SinkForeign(sink=self.name, place=str(path.parent), owner="nobody that it names")
         if data is None:
             return False
+        found = KeyRecord.unsealed(data, str(path))
         if digest_of(data) != handle["digest"]:
-            found = KeyRecord.unsealed(data, str(path))
-            if found.holds(*key.place) and (found.uid, found.stream) == (key.owner.uid, key.owner.stream):
+            if self._is_merged(key, found):
                 return True
+            if (found.uid, found.stream, found.timeline, found.epoch) == (key.owner.uid, key.owner.stream, *key.place):
+                raise decided_elsewhere(self, key, str(self.path))
             owner = f"pipeline {found.pipeline!r} (uid {found.uid}), lease {found.lease}"
             raise SinkForeign(sink=self.name, place=str(path), owner=owner)
         return True
@@ -299,8 +378,8 @@ def _refuse_stores(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     if isinstance(path, str) and re.match(r"(s3[an]?|gs|abfss?|wasbs?|hdfs|oss|cosn?)://", path):
         raise NotSupported(
             what=f"a FileSink in a store ({path.split(':')[0]}:)",
-            why="it has no atomic rename that we could rely on",
-            do="write to a table format with a log of its own (Delta Lake, Iceberg), or to a folder",
+            why="object stores have no atomic rename",
+            do="use a folder on a local or mounted disk, a table (PostgresSink), or your own writer (ForeachSink)",
         )
     return path
 

@@ -17,13 +17,11 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +52,7 @@ from holdfast.seal import Record, digest_of
 from holdfast.segment import schema_of
 from holdfast.sinks.base import (
     Key,
+    Link,
     Owner,
     Setting,
     Sink,
@@ -62,12 +61,14 @@ from holdfast.sinks.base import (
     decided_elsewhere,
     failing,
     handle_digest,
+    is_past,
     refuse_mode,
 )
+from holdfast.sinks.epochfolders import KeyRecord
 from holdfast.sinks.logtypes import arrow_of
 from holdfast.sinks.owners import claim, owner_of
 from holdfast.sinks.rows import default_name, quoted
-from holdfast.sinks.stagedfiles import proven, require_seen_by_all, stage
+from holdfast.sinks.stagedfiles import StagedCheck, digests, key_record, proven, require_seen_by_all, stage
 from holdfast.sinks.staging import SUFFIX, Staging
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ _NO_TEXT = ("array", "map", "struct", "binary", "variant", "void")
 _WHOLE = ("byte", "short", "integer", "long")
 _LOCK_WAIT_S = 10.0
 _LOCK_PAUSE_S = 0.01
-_HASHERS = 4
+_PART = re.compile(r"part-.*\.parquet")
 
 
 class StagedFile(msgspec.Struct, frozen=True):
@@ -101,11 +102,24 @@ class SegmentsRecord(Record, frozen=True, kw_only=True):
 
 
 class LogSink(Sink):
-    """Appends a stream's rows to an event log, which is made where there is none.
+    """Appends a stream's rows to an event log, every epoch exactly once; the log is created if it does not exist.
 
-    `entity`, `scope` and `clock` name columns. Without them every event's entity is the stream's name, its scope is
-    "default", and the log keeps no clock. `category` and `type` are small whole numbers, or name columns of them.
-    `changelog` keeps every version of a row. The rules are above.
+        hf.LogSink("out/log", entity="order_id", category=1)
+
+    Each row becomes an event whose payload is a struct of all columns. Other streams read the log with
+    `pipeline.read(...)` or `hf.read_log(...)`; `hf.EventLog`, cursors and workers read it without Spark. All events of
+    an epoch become visible at once and get consecutive sequence numbers then.
+
+    - `path`: the log's folder, on a local disk or on a file system that every machine mounts. One stream owns it.
+    - `entity`, `scope`, `clock`: columns with each event's entity, scope and entity clock. Without them the entity is
+      the stream's name, the scope is "default", and the log keeps no clock. Entity and scope must not be null or empty.
+    - `category`, `type`: the kind of the events: a small integer, or the name of a column of them. The default is 0.
+    - `changelog`: events are only ever appended, so the output modes "update" and "complete" are refused unless
+      `changelog=True` asks for every version of a row to be kept.
+    - `name`: the sink's name in decisions, errors and checkpoints; by default made from the path.
+
+    Rows of one Spark partition keep their order, and partitions follow one another by number. Not guaranteed: any other
+    order between rows of an epoch.
     """
 
     one_action = True
@@ -139,7 +153,6 @@ class LogSink(Sink):
         self._taken = 0  # the records of that log whose keys were looked at
         self._held: dict[int, tuple[int, str]] = {}  # by timeline: this owner's last epoch, and its handle's digest
         self._mutex = threading.Lock()  # of the three above: who looks at a pipeline asks from a thread of his own
-        self._hashed: str | None = None  # the record whose digests this object has computed itself
 
     def __repr__(self) -> str:
         return f"LogSink({str(self.path)!r})"
@@ -222,12 +235,11 @@ class LogSink(Sink):
             if not staged.rows:
                 return staged
             folder = self._staging.folder(key)
-            listed = _listed(folder)
+            listed = _listed(folder, key_record(folder, key, staged.handle, self.name))
             self._check_rows("prepare", listed, staged.rows)
             record = SegmentsRecord(segments=listed).sealed()
             replace_durably(folder / SEGMENTS_FILE, record, SEGMENTS_FILE)
-        self._hashed = digest_of(record)
-        return Staged(staged.handle | {"segments": self._hashed}, staged.rows, staged.paths)
+        return Staged(staged.handle | {"segments": digest_of(record)}, staged.rows, staged.paths)
 
     def _events(self, df: DataFrame) -> tuple[DataFrame, Callable[[], str | None]]:
         """Return rows as events, and a function that tells, after one action on them, what is wrong with them."""
@@ -274,16 +286,17 @@ class LogSink(Sink):
         self._staging.sweep(key)
 
     def _proven(self, key: Key, handle: dict[str, Any]) -> list[StagedSegment]:
-        """Return the staged files. What another object has staged is read once more, and must have its digest."""
+        """Return the staged files, after a check that they are what was staged."""
         action, folder = f"commit epoch {key.epoch}", self._staging.folder(key)
-        proven(self.name, folder, key, handle)
+        listed = proven(self.name, self._staging, key, handle)
         path = folder / SEGMENTS_FILE
         data = path.read_bytes()
         record = SegmentsRecord.unsealed(data, str(path))
         if digest_of(data) != handle["segments"]:
             raise RecordCorrupt(key=str(path), why="it is not the one that the decision names")
-        if self._hashed != handle["segments"] and _listed(folder) != record.segments:
-            raise SinkFailed(sink=self.name, action=action, why=f"the files in {folder} are not those that were staged")
+        if listed.digests is None:  # of an earlier version: only this record has digests
+            segments = {each.name: each.sha256 for each in record.segments}
+            StagedCheck(self.name, folder, key).digests({each.name: each.size for each in record.segments}, segments)
         self._check_rows(action, record.segments, handle["rows"])
         return [
             StagedSegment(folder / each.name, each.rows, each.size, bytes.fromhex(each.sha256))
@@ -342,14 +355,19 @@ class LogSink(Sink):
             self._held = {}
 
     def _holds(self, key: Key, handle: dict[str, Any]) -> bool:
-        """Whether the log holds this epoch or a later one; then this one is done, or of a timeline that was left.
+        """Whether the log holds the epoch; raise where another copy of the repository appended it, or the one before.
 
-        One that it holds by another decision is refused. Older versions did not write down by which.
+        If the log holds a later timeline, this one is done. Earlier versions did not record handles.
         """
-        timeline, (epoch, found) = max(self._places(key.owner).items(), default=(0, (0, "")))
-        if (timeline, epoch) == key.place and found not in ("", handle_digest(handle)):
+        places = self._places(key.owner)
+        if max(places, default=0) > key.timeline:
+            return True
+        epoch, found = places.get(key.timeline, (0, ""))
+        if epoch != key.epoch:
+            return is_past(self, key, Link(epoch, found or None), str(self.path))
+        if found not in ("", handle_digest(handle)):
             raise decided_elsewhere(self, key, str(self.path))
-        return (timeline, epoch) >= key.place
+        return True
 
     def _places(self, owner: Owner) -> dict[int, tuple[int, str]]:
         """Return the last epoch of each timeline and its handle's digest, after a look at what is new in the index."""
@@ -406,21 +424,11 @@ def _is_unfit(what: str) -> Column:
     return value.isNull() | (value < 0) | (f.lit(what != "clock") & (value > KIND_MAX))
 
 
-def _listed(folder: Path) -> list[StagedFile]:
+def _listed(folder: Path, record: KeyRecord) -> list[StagedFile]:
     """Return the files of an attempt that hold rows, in the order of their names, each with its digest."""
-    found = [(path, pq.read_metadata(path).num_rows) for path in sorted(folder.glob("part-*.parquet"))]
-    holding = [(path, rows) for path, rows in found if rows]
-    with ThreadPoolExecutor(_HASHERS) as pool:  # hashing lets go of Python's lock
-        digests = list(pool.map(_sha256, [path for path, _ in holding]))
-    return [
-        StagedFile(path.name, rows, path.stat().st_size, digest)
-        for (path, rows), digest in zip(holding, digests, strict=True)
-    ]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as reader:
-        return hashlib.file_digest(reader, "sha256").hexdigest()
+    found = [(name, pq.read_metadata(folder / name).num_rows) for name in sorted(record.files) if _PART.fullmatch(name)]
+    known = record.digests or digests(folder, record.files)
+    return [StagedFile(name, rows, record.files[name], known[name]) for name, rows in found if rows]
 
 
 def _key(key: Key, handle: dict[str, Any]) -> str:

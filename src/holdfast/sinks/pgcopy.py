@@ -21,19 +21,20 @@ more tables there are. So a Python worker keeps what was read (`_server`), and m
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
-from holdfast.errors import MissingExtra, SinkFailed
+from holdfast.errors import MissingExtra, SinkFailed, SinkUnavailable
 from holdfast.redaction import REDACTED, redacted_text
 from holdfast.sinks.pgnames import Mark, nonce
 
 try:
     import pyarrow as pa
-except ImportError as _error:
+except ModuleNotFoundError as _error:
     raise MissingExtra(extra="postgres", module="pyarrow") from _error
 
 PART_COLUMN = "holdfast_part"
@@ -42,6 +43,10 @@ COPYING = "copy rows"
 # A commit that the server tells of before it is on disk is worth nothing to two-phase commit. A stronger setting, such
 # as waiting for a replica, is left alone.
 KEEP_COMMITS = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+_PASSING = re.compile(
+    r"starting up|shutting down|recovery mode|not yet accepting|too many (?:connections|clients)|connection slots"
+    r"|terminating connection"
+)
 Copier: TypeAlias = Callable[[Iterator[Any]], Iterator[Any]]
 
 
@@ -144,7 +149,8 @@ def _copied(
     except driver.Error as error:
         _server.cache_clear()  # whatever it was, the next task asks the server anew
         # The server's text, not the exception: what ADBC chains may hold the connection string.
-        raise copy_failed(task.sink, task.address.told(error)) from None
+        outage = is_outage(error, operational=isinstance(error, driver.OperationalError))
+        raise copy_failed(task.sink, task.address.told(error), outage=outage) from None
     return rows
 
 
@@ -192,10 +198,28 @@ def _execute(connection: Any, statement: str, *values: Any) -> None:
         prepared.execute_update()
 
 
-def copy_failed(sink: str, why: str) -> SinkFailed:
+def copy_failed(sink: str, why: str, *, outage: bool = False) -> SinkFailed:
     """Return the error of a task, as the driver raises it too."""
+    if outage:
+        return SinkUnavailable(sink=sink, action=COPYING, why=why)
     do = "mend what it says of the rows, the table or the server, then run again: nothing of the epoch is visible yet"
     return SinkFailed(sink=sink, action=COPYING, why=why, do=do)
+
+
+def is_outage(error: BaseException, *, operational: bool) -> bool:
+    """Whether a driver's error says that the server cannot be reached, is shutting down, or lacks resources.
+
+    By SQLSTATE where the server gave one: classes 08 (connection) and 53 (resources), 57P (shutdown), 58030 (I/O) and
+    25P03 (idle in a transaction for too long: the server closes the connection of a driver that was suspended).
+    A connection that could not be made has none: its error is an `operational` one. Then a message of the server
+    (FATAL) is a refusal, such as of a password or a database, unless it says that the server is starting, stopping or
+    full. Any other message is a network error.
+    """
+    state = getattr(error, "sqlstate", None)
+    if state and state != "00000":
+        return str(state).startswith(("08", "53", "57P")) or state in ("25P03", "58030")
+    text = str(error)
+    return operational and ("FATAL" not in text or _PASSING.search(text) is not None)
 
 
 def _ingested(connection: Any, task: Task, batches: Iterable[Any], constants: tuple[tuple[str, int], ...]) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.errors import UnsupportedVersion
-from holdfast.sinks.base import Key, Owner
+from holdfast.sinks.base import Key, Link, Owner
 from holdfast.sinks.pgnames import claiming_gid, closed_handle, closing_gid, owner_digest
 from holdfast.sinks.pgserver import Connection, sql
 
@@ -106,11 +106,11 @@ class Ledger:
         query = sql.SQL("SELECT gid, rows FROM {} WHERE gid = ANY ({})").format(self.table, sql.Literal(gids))
         return dict(conn.execute(query).fetchall())
 
-    def handle_of(self, conn: Connection, key: Key) -> str:
-        """Return the digest of the handle with which the epoch was closed; nothing where that is not known."""
+    def closed(self, conn: Connection, place: tuple[int, int]) -> Link | None:
+        """Return the row that closed an epoch, if there is one. Older versions wrote rows without a handle."""
         query = sql.SQL("SELECT gid FROM {} WHERE {} AND closed AND timeline = {} AND epoch = {}")
-        row = conn.execute(query.format(self.table, self._ours, *map(sql.Literal, key.place))).fetchone()
-        return closed_handle(row[0]) if row else ""
+        row = conn.execute(query.format(self.table, self._ours, *map(sql.Literal, place))).fetchone()
+        return Link(place[1], closed_handle(row[0]) or None) if row else None
 
     def close(self, conn: Connection, key: Key, rows: int, handle: str) -> None:
         """Say that the table holds the epoch, and forget those before the last one."""

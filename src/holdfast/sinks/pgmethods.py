@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from holdfast.epoch import Reach
-from holdfast.errors import BadValue, SchemaMismatch, SinkFailed, StagedGone
+from holdfast.errors import BadValue, SchemaMismatch, SinkFailed, SinkUnavailable, StagedGone
 from holdfast.sinks.base import Key
 from holdfast.sinks.pgcopy import (
     COPYING,
@@ -43,7 +43,7 @@ from holdfast.sinks.pgtypes import Fit, StreamColumn, fit, staged_column
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_TOLD = re.compile(rf"SinkFailed: sink .* could not {COPYING}: (?P<why>.*)\. Next: ")
+_TOLD = re.compile(rf"(?P<kind>SinkFailed|SinkUnavailable): sink .* could not {COPYING}: (?P<why>.*?)\.? Next: ")
 _COMMA = sql.SQL(", ")
 _TYPES = """
 SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute
@@ -139,7 +139,7 @@ class Work:
             told = _TOLD.search(str(error))
             if told is None:  # not ours: the user's code, or Spark
                 raise
-            raise copy_failed(self.sink, told["why"]) from None
+            raise copy_failed(self.sink, told["why"], outage=told["kind"] == SinkUnavailable.__name__) from None
         return [(row["part"], row["rows"]) for row in rows]
 
 

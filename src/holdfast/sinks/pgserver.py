@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from holdfast.errors import BadValue, MissingExtra, SinkFailed
+from holdfast.errors import BadValue, MissingExtra, SinkFailed, SinkUnavailable
 from holdfast.redaction import REDACTED, redacted
-from holdfast.sinks.pgcopy import KEEP_COMMITS, Address
+from holdfast.sinks.pgcopy import KEEP_COMMITS, Address, is_outage
 
 try:
     import psycopg
     from psycopg import conninfo, sql
-except ImportError as _error:
+except ModuleNotFoundError as _error:
     raise MissingExtra(extra="postgres", module="psycopg") from _error
 
 # The other files of this sink take psycopg from here, where it is missed with the right error.
@@ -70,11 +70,11 @@ class Server:
             # Named statements would not survive a pool between us and the server.
             conn = psycopg.connect(self.address.conninfo, autocommit=autocommit, prepare_threshold=None)
         except psycopg.Error as error:
-            why = self.address.told(error)
+            why, kind = self.address.told(error), _kind(error)
         else:
             conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             return conn
-        raise SinkFailed(
+        raise kind(
             sink=self.sink,
             action=f"connect to PostgreSQL ({self.shown or 'all defaults'})",
             why=why,
@@ -107,7 +107,7 @@ class Server:
 
     def failed(self, action: str, error: psycopg.Error) -> SinkFailed:
         """Return the error to raise in place of psycopg's."""
-        failure = SinkFailed(sink=self.sink, action=action, why=self.address.told(error))
+        failure = _kind(error)(sink=self.sink, action=action, why=self.address.told(error))
         if isinstance(error, psycopg.errors.LockNotAvailable):
             failure.do = (
                 "end what holds the lock (see pg_locks), or give the sink a longer lock_timeout; then run again"
@@ -115,6 +115,12 @@ class Server:
         elif isinstance(error, psycopg.IntegrityError | psycopg.DataError):
             failure.do = "change the table so that it takes these rows, then run again: the epoch goes on where it was"
         return failure
+
+
+def _kind(error: psycopg.Error) -> type[SinkFailed]:
+    """Return which error to raise in place of psycopg's."""
+    outage = is_outage(error, operational=isinstance(error, psycopg.OperationalError))
+    return SinkUnavailable if outage else SinkFailed
 
 
 def finish_prepared(conn: Connection, verb: str, gid: str, patience: float) -> bool:

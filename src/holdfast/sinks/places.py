@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.errors import NotFound
-from holdfast.repository import Repository
+from holdfast.errors import HoldfastError, NotFound
+from holdfast.repository import Repository, streams_of
+from holdfast.repository.base import read_each
 from holdfast.repository.decisions import stream_folder
 from holdfast.seal import Record
 from holdfast.sinks.base import Sink
@@ -51,22 +52,30 @@ def record_places(repository: Repository, stream: str, timeline: int, sinks: Ite
 
 def file_sinks(repository: Repository) -> list[FilePlace]:
     """Return the folders of a pipeline's FileSinks, as each stream last had them, sorted by stream and sink."""
-    newest: dict[str, SinksRecord] = {}
-    timelines = sorted(int(name[:-1]) for name in repository.list("timelines") if name[:-1].isdecimal())
-    for timeline in timelines:
-        for name in repository.list(f"timelines/{timeline}/streams"):
-            key = _key(name.removesuffix("/"), timeline)
-            try:
-                found = SinksRecord.unsealed(repository.read(key), key)
-            except NotFound:
-                continue
-            newest[found.stream] = found
-    return [
+    found, bad = seen_file_sinks(repository)
+    for error in bad:
+        raise error
+    return found
+
+
+def seen_file_sinks(repository: Repository) -> tuple[list[FilePlace], list[HoldfastError]]:
+    """Return what `file_sinks` does, of the records that can be read, and an error for each of the others."""
+    keys = [
+        _key(stream, timeline) for timeline in _timelines(repository) for stream in streams_of(repository, timeline)
+    ]
+    records, bad = read_each(lambda key: SinksRecord.unsealed(repository.read(key), key), keys)
+    newest = {each.stream: each for each in records}
+    found = [
         FilePlace(stream, sink, Path(target.removeprefix(FILES)))
         for stream, record in sorted(newest.items())
         for sink, target in sorted(record.targets.items())
         if target.startswith(FILES)
     ]
+    return found, bad
+
+
+def _timelines(repository: Repository) -> list[int]:
+    return sorted(int(name[:-1]) for name in repository.list("timelines") if name[:-1].isdecimal())
 
 
 def _key(stream: str, timeline: int) -> str:

@@ -27,7 +27,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -36,6 +36,7 @@ from holdfast.errors import BadValue, NotSupported, SchemaMismatch, SinkFailed, 
 from holdfast.sinks.base import (
     OUTPUT_MODES,
     Key,
+    Link,
     Owner,
     Setting,
     Sink,
@@ -43,6 +44,7 @@ from holdfast.sinks.base import (
     Standing,
     decided_elsewhere,
     handle_digest,
+    is_past,
     refuse_mode,
 )
 from holdfast.sinks.pgcopy import require_extras
@@ -75,20 +77,41 @@ from holdfast.sinks.pgtypes import StreamColumn, stream_columns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-METHODS = ("auto", "prepared", "staged")
+Method: TypeAlias = Literal["auto", "prepared", "staged"]
+"""How rows are kept until their epoch is decided; see `PostgresSink`."""
+METHODS: tuple[Method, ...] = get_args(Method)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 _SWEEP_PATIENCE = 0.1  # seconds: what is in use now is swept after the next epoch
 
 
 class PostgresSink(Sink):
-    """Writes every epoch of a stream into a PostgreSQL table, exactly once.
+    """Writes a stream into a PostgreSQL table, every epoch exactly once.
 
-    `dsn` is any libpq connection string; it reaches the executors, and no log, error or repository. `table` is `table`
-    or `schema.table`, `key` the columns to upsert by, for which the table has a unique index. `method` is `prepared`,
-    `staged`, or `auto`: prepared where that is possible. `create` makes a table that is not there. `epoch_column` names
-    a bigint column that is filled with the epoch. `changelog` keeps every version of a row. One stream owns a table,
-    unless all who write to it say `share`. An epoch is written in at most `parts` connections at a time; a statement
-    waits for a lock for `lock_timeout` seconds.
+        hf.PostgresSink("host=db dbname=shop user=etl", table="totals", key=["day"])
+
+    Output mode "append" inserts rows, or upserts them if there is a `key`; "update" needs a `key`; "complete" replaces
+    the whole table in one transaction. The executors copy rows in bulk. Requires `pip install 'holdfast[postgres]'`.
+
+    - `dsn`: any libpq connection string or URL. It reaches the executors, and never a log, an error or the repository.
+      Passwords can also come from `~/.pgpass` or the environment.
+    - `table`: `table` or `schema.table`. With `create=True` it is created if it does not exist; the default is False.
+    - `key`: the column or columns to upsert by. The table needs a unique index on them. A key must not be null and may
+      occur once per epoch.
+    - `method`: "prepared" uses prepared transactions: fast, for appends into a table without unique or exclusion
+      constraints; the server needs `max_prepared_transactions` of at least twice `parts`. "staged" uses a staging table
+      and one INSERT. "auto" (default) chooses "prepared" where it is possible.
+    - `epoch_column`: a bigint column to fill with the number of the epoch.
+    - `changelog`: keep every version of a row instead of upserting or replacing.
+    - `share`: allow several streams to write to the table, if all of them pass `share=True`. By default one stream owns
+      it from its first start on.
+    - `parts`: how many connections copy at the same time (4).
+    - `lock_timeout`: how many seconds a statement waits for a lock (30).
+    - `name`: the sink's name in decisions, errors and checkpoints; by default made from the table.
+
+    Which epochs are in the table is recorded in the same database, in `holdfast_epochs`. Not guaranteed: with
+    "prepared", the parts of an epoch become visible one after the other. With "staged", a row that violates a CHECK, a
+    foreign key or another unique index is found only after the epoch is decided: the stream then waits until the table
+    accepts the row.
     """
 
     one_action = True
@@ -99,7 +122,7 @@ class PostgresSink(Sink):
         table: str,
         *,
         key: str | Sequence[str] | None = None,
-        method: str = "auto",
+        method: Method = "auto",
         create: bool = False,
         epoch_column: str | None = None,
         changelog: bool = False,
@@ -271,8 +294,8 @@ class PostgresSink(Sink):
         """Make an epoch visible, once.
 
         1. One driver at a time: the other waits, and then finds the epoch in the ledger.
-        2. A place at or before the last one is done already. One that was closed with another handle is refused: two
-           copies of one repository are run.
+        2. An epoch that the ledger holds is done already. One that was closed with another handle, or that does not
+           follow the epoch that the decision names, is refused: two copies of one repository are run.
         3. Move the rows, or commit their transactions.
         4. Close the epoch in the ledger: with the rows, or after the last part.
         5. Sweep what earlier epochs and other attempts left. That is apart from the commit: a task that outlived its
@@ -282,10 +305,7 @@ class PostgresSink(Sink):
         with self._server.outside("commit") as other:
             with self._server.transaction("commit") as conn:
                 _lock(conn, work.ledger.digest)
-                if work.ledger.handle_of(conn, key) not in ("", digest):
-                    raise decided_elsewhere(self, key, f"table {work.table.target}")
-                last = work.ledger.last(conn)
-                if last is None or last < key.place:
+                if not self._is_done(conn, work, key, digest):
                     if isinstance(read, PreparedHandle):
                         commit_transactions(work, conn, other, key, read)
                     else:
@@ -293,6 +313,20 @@ class PostgresSink(Sink):
                     work.ledger.close(conn, key, read.rows, digest)
             kept = set(read.gids) if isinstance(read, PreparedHandle) else {read.table}
             self._clear(other, lambda mark, name: mark.place <= key.place and name not in kept, _SWEEP_PATIENCE)
+
+    def _is_done(self, conn: Connection, work: Work, key: Key, digest: str) -> bool:
+        """Whether the table holds the epoch; raise where another copy of the repository wrote it, or the one before."""
+        last = work.ledger.last(conn)
+        if last is not None and last[0] > key.timeline:
+            return True
+        place = f"table {work.table.target}"
+        own = work.ledger.closed(conn, key.place)
+        if own is not None:
+            if own.handle not in (None, digest):
+                raise decided_elsewhere(self, key, place)
+            return True
+        held = work.ledger.closed(conn, last) if last is not None and last[0] == key.timeline else None
+        return is_past(self, key, held or Link(0, None), place)
 
     def abort(self, key: Key) -> None:
         """Clear what one attempt left, under its lease or, without one, under any."""

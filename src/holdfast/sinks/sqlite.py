@@ -24,10 +24,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import BadValue, MissingExtra, NotSupported, SchemaMismatch, SinkFailed
+from holdfast.errors import BadValue, MissingExtra, NotSupported, SchemaMismatch, SinkFailed, SinkUnavailable
 from holdfast.repository.files import local_path, make_folder, sync_folder
 from holdfast.sinks.base import (
     Key,
+    Link,
     Owner,
     Setting,
     Sink,
@@ -36,6 +37,7 @@ from holdfast.sinks.base import (
     decided_elsewhere,
     failing,
     handle_digest,
+    is_past,
     refuse_mode,
 )
 from holdfast.sinks.rows import default_name
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LEDGER = "holdfast_epochs"
+# An outage: the disk is full, fails, is read-only or is not mounted, or another process holds a lock.
+_AWAY = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_BUSY")
 _BUSY_S = 30.0
 _BATCH = 10_000
 _TYPES = {
@@ -82,11 +86,26 @@ _OF_OURS = "uid = ? AND stream = ? AND target = ?"
 
 
 class SqliteSink(Sink):
-    """A table in a SQLite database, written by one transaction an epoch.
+    """Writes a stream into a table of a SQLite database, every epoch exactly once, in one durable transaction.
 
-    `key` names the columns to upsert by; `create` makes a table that is not there; `epoch_column` names a column that
-    is filled with the epoch; `changelog` keeps every version of a row; `share` lets several streams write to the table,
-    if all of them say so. The rules are above.
+        hf.SqliteSink("shop.db", table="totals", key=["day"])
+
+    Output mode "append" inserts rows, or upserts them if there is a `key`; "update" needs a `key`; "complete" replaces
+    the whole table. The driver writes the rows, so this sink suits results rather than bulk data.
+
+    - `path`: the database file, on a local disk; it is created if it does not exist.
+    - `table`: the table. With `create=True` (default) it is created from the stream's columns if it does not exist.
+    - `key`: the column or columns to upsert by. The table needs a unique index on them; a created table has one. A key
+      must not be null and may occur once per epoch.
+    - `epoch_column`: a column to fill with the number of the epoch.
+    - `changelog`: keep every version of a row instead of upserting or replacing.
+    - `share`: allow several streams to write to the table, if all of them pass `share=True`. By default one stream owns
+      it from its first start on. A table that is replaced cannot be shared.
+    - `name`: the sink's name in decisions, errors and checkpoints; by default made from the table.
+
+    Integers and booleans are stored as INTEGER, float and double as REAL, strings as TEXT, binary as BLOB. Decimals,
+    dates and timestamps are stored as text that reads back exactly. Not preserved: NaN, which becomes NULL. The table
+    `holdfast_epochs` of the same database records which epochs are in the table.
     """
 
     one_action = True
@@ -96,7 +115,7 @@ class SqliteSink(Sink):
         path: str | os.PathLike[str],
         table: str,
         *,
-        key: str | Sequence[str] = (),
+        key: str | Sequence[str] | None = None,
         create: bool = True,
         epoch_column: str | None = None,
         changelog: bool = False,
@@ -110,7 +129,9 @@ class SqliteSink(Sink):
             raise BadValue(what="table", value=table, why="the ledger is kept there")
         super().__init__(name or default_name("sqlite", table))
         self.table = table
-        self.key = [key] if isinstance(key, str) else list(key)
+        self.key = [key] if isinstance(key, str) else list(key or ())
+        if key is not None and not self.key:
+            raise BadValue(what="key", value=key, why="it names no column", do="leave it out to append rows")
         self.create = create
         self.epoch_column = epoch_column
         self.changelog = changelog
@@ -270,30 +291,41 @@ class SqliteSink(Sink):
         """Write rows and ledger in one transaction."""
         if handle["rows"] or handle["effect"] == "replace":
             with self._failing(f"commit epoch {key.epoch}"), self._connected() as connection:
-                self._refuse_other(connection, key, handle)
-                if self._last(connection, key.owner, key.timeline) < key.epoch and not self._later(connection, key):
+                if not self._is_done(connection, key, handle):
                     self._write(connection, key, handle)
                     self.setting.reach("committing")
                 connection.execute("COMMIT")
         self._staging.sweep(key)
 
-    def _refuse_other(self, connection: sqlite3.Connection, key: Key, handle: dict[str, Any]) -> None:
-        """Refuse an epoch that stands here by another decision. A ledger of an older version does not tell."""
+    def _is_done(self, connection: sqlite3.Connection, key: Key, handle: dict[str, Any]) -> bool:
+        """Whether the table holds the epoch; raise where another copy of the repository wrote it, or the one before."""
+        if self._later(connection, key):
+            return True
+        place = f"table {self.table} of {self.path}"
+        own = self._handle(connection, key.owner, *key.place)
+        if own is not None:
+            if own.handle not in (None, handle_digest(handle)):
+                raise decided_elsewhere(self, key, place)
+            return True
+        last = self._last(connection, key.owner, key.timeline)
+        held = self._handle(connection, key.owner, key.timeline, last) or Link(last, None)
+        return is_past(self, key, held, place)
+
+    def _handle(self, connection: sqlite3.Connection, owner: Owner, timeline: int, epoch: int) -> Link | None:
+        """Return the ledger's row of an epoch, if there is one. Older versions wrote rows without a handle."""
         found = connection.execute(
             f"SELECT handle FROM {LEDGER} WHERE {_OF_OURS} AND timeline = ? AND epoch = ?",  # noqa: S608 - constants
-            (key.owner.uid, key.owner.stream, self._ledger_name, *key.place),
+            (owner.uid, owner.stream, self._ledger_name, timeline, epoch),
         ).fetchone()
-        if found and found[0] not in (None, handle_digest(handle)):
-            raise decided_elsewhere(self, key, f"table {self.table} of {self.path}")
+        return Link(epoch, found[0]) if found else None
 
     def _write(self, connection: sqlite3.Connection, key: Key, handle: dict[str, Any]) -> None:
         if handle["effect"] == "replace":
             connection.execute(f"DELETE FROM {_quoted(self.table)}")  # noqa: S608 - quoted
         if handle["rows"]:
-            folder = self._staging.folder(key)
-            proven(self.name, folder, key, handle)
+            proven(self.name, self._staging, key, handle)
             moved = 0
-            for names, rows in _rows(folder):
+            for names, rows in _rows(self._staging.folder(key)):
                 connection.executemany(self._insert(names, handle), [self._row(row, key) for row in rows])
                 moved += len(rows)
             if moved != handle["rows"]:
@@ -383,7 +415,8 @@ class SqliteSink(Sink):
             with failing(self.name, action):
                 yield
         except sqlite3.Error as error:
-            raise SinkFailed(sink=self.name, action=action, why=f"{error} ({self.path})") from error
+            kind = SinkUnavailable if getattr(error, "sqlite_errorname", "").startswith(_AWAY) else SinkFailed
+            raise kind(sink=self.name, action=action, why=f"{error} ({self.path})") from error
 
 
 def _columns_of(connection: sqlite3.Connection, table: str) -> dict[str, bool]:
@@ -452,5 +485,5 @@ def _quoted(name: str) -> str:
 def _require_arrow() -> None:
     try:
         import pyarrow.parquet  # noqa: F401, PLC0415 - an extra
-    except ImportError:
+    except ModuleNotFoundError:
         raise MissingExtra(extra="spark", module="pyarrow") from None

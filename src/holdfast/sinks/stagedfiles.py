@@ -1,14 +1,26 @@
-"""What an attempt staged as files: written by Spark, listed in a sealed record beside them, proven before use."""
+"""What an attempt staged as files: written by Spark, listed in a sealed record beside them, checked before use.
+
+Rules:
+- The record has the size and the SHA-256 of every file, and the handle has the digest of the record.
+- The files are hashed once, by `stage`. A commit by the object that staged them compares sizes only. Every other
+  commit, after a restart or in a replay, reads the files again and compares their digests.
+- A file that is not listed, and that readers would find, is refused by every commit.
+- A record without digests was written by an earlier version: its files are compared by size only.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import NotSupported, RecordCorrupt, SinkFailed, StagedGone
+from holdfast import figures
+from holdfast.errors import NotSupported, RecordCorrupt, StagedDamaged, StagedGone
 from holdfast.repository.files import hadoop_address, replace_durably
 from holdfast.seal import digest_of
 from holdfast.sinks.base import Key, Setting, Staged
@@ -21,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SET_IDS = 0o6000  # of a folder that is shared by its group
+_HASHERS = 4  # threads: hashing releases Python's lock
+_ALONE = 1 << 20  # bytes that one thread hashes faster than several can be started
 _PENDING = "_temporary/0/_temporary"  # where Hadoop's committer keeps what is not committed; it removes all of it
 
 
@@ -63,11 +77,37 @@ def stage(
         staging.clear(key)
         return Staged({"rows": 0}, 0, trace=False)
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in found if path.is_file()}
-    told = told_options(options or {})
-    record = _record(key, count, sizes, _shape(df, format, options or {}, partition_by), told).sealed()
+    record = KeyRecord(
+        pipeline=key.owner.pipeline,
+        uid=key.owner.uid,
+        stream=key.owner.stream,
+        timeline=key.timeline,
+        epoch=key.epoch,
+        attempt=key.attempt.attempt,
+        lease=key.lease or 0,
+        rows=count,
+        files=sizes,
+        shape=_shape(df, format, options or {}, partition_by),
+        options=told_options(options or {}),
+        digests=digests(folder, sizes),
+    ).sealed()
     replace_durably(folder / KEY_FILE, record, KEY_FILE)
-    handle = {"rows": count, "files": len(sizes), "digest": digest_of(record)}
+    staging.hashed = digest_of(record)
+    handle = {"rows": count, "files": len(sizes), "digest": staging.hashed}
     return Staged(handle, count, (*found, staging.root))
+
+
+def digests(folder: Path, sizes: Mapping[str, int]) -> dict[str, str]:
+    """Return the SHA-256 of each of these files in a folder."""
+    if len(sizes) < 2 or sum(sizes.values()) < _ALONE:
+        return {name: _sha256(folder / name) for name in sizes}
+    with ThreadPoolExecutor(_HASHERS) as pool:
+        return dict(zip(sizes, pool.map(lambda name: _sha256(folder / name), sizes), strict=True))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as reader:
+        return hashlib.file_digest(reader, "sha256").hexdigest()
 
 
 def _make_unused(folder: Path, mode: int) -> None:
@@ -95,8 +135,8 @@ def _rows_in(folder: Path, found: Sequence[Path], df: DataFrame, options: Mappin
         return int(df.sparkSession.read.options(**options).parquet(hadoop_address(folder)).count())
 
 
-def proven(sink: str, folder: Path, key: Key, handle: Mapping[str, Any]) -> KeyRecord:
-    """Return the list of what was staged: the one that the handle names, and every file of it there in full."""
+def key_record(folder: Path, key: Key, handle: Mapping[str, Any], sink: str) -> KeyRecord:
+    """Return the record of what was staged, or raise where it is gone or is not the one that the handle names."""
     path = folder / KEY_FILE
     try:
         data = path.read_bytes()
@@ -105,17 +145,80 @@ def proven(sink: str, folder: Path, key: Key, handle: Mapping[str, Any]) -> KeyR
     record = KeyRecord.unsealed(data, str(path))
     if digest_of(data) != handle["digest"]:
         raise RecordCorrupt(key=str(path), why="it is not the one that the decision names")
-    for name, size in record.files.items():
-        try:
-            found = (folder / name).stat().st_size
-        except FileNotFoundError:
-            if not folder.exists():  # cleared while we looked: by a driver that has gone on
-                raise StagedGone(sink=sink, epoch=key.epoch) from None
-            found = -1
-        if found != size:
-            why = f"{folder / name} has {found} bytes where {size} were staged" if found >= 0 else f"{name} is gone"
-            raise SinkFailed(sink=sink, action=f"commit epoch {key.epoch}", why=why)
     return record
+
+
+def proven(sink: str, staging: Staging, key: Key, handle: Mapping[str, Any]) -> KeyRecord:
+    """Return the record of what was staged, after a check that the folder holds these files, sound, and no others."""
+    folder = staging.folder(key)
+    record = key_record(folder, key, handle, sink)
+    check = StagedCheck(sink, folder, key)
+    check.sizes(record.files)
+    check.no_others(record.files)
+    if staging.hashed != handle["digest"]:
+        check.digests(record.files, record.digests or {})
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCheck:
+    """Compares the files of an attempt with what was recorded; raises `StagedDamaged`, which names the file."""
+
+    sink: str
+    folder: Path
+    key: Key
+
+    def sizes(self, files: Mapping[str, int]) -> None:
+        """Require every file, with its size."""
+        for name, size in files.items():
+            try:
+                found = (self.folder / name).stat().st_size
+            except FileNotFoundError:
+                raise self._missing(name) from None
+            if found != size:
+                raise self._damaged(
+                    name, f"it has {figures.number(found)} bytes where {figures.number(size)} were staged"
+                )
+
+    def no_others(self, files: Mapping[str, int]) -> None:
+        """Require that readers would find only these files.
+
+        Hidden names are allowed: readers skip them, and a file system or a late task of Spark may have left them.
+        """
+        for top, folders, names in os.walk(self.folder):
+            folders[:] = (name for name in folders if not _is_hidden(name))
+            links = (name for name in folders if Path(top, name).is_symlink())  # readers follow them, os.walk does not
+            for name in filter(lambda name: not _is_hidden(name), (*names, *links)):
+                path = os.path.relpath(Path(top, name), self.folder)
+                if path not in files:
+                    raise self._damaged(
+                        ".",
+                        f"it holds {path}, which was not staged",
+                        do=f"move {self.folder / path} to another folder and run again: the epoch is then committed",
+                    )
+
+    def digests(self, sizes: Mapping[str, int], expected: Mapping[str, str]) -> None:
+        """Require that each file has the digest that is expected of it, where one is."""
+        try:
+            found = digests(self.folder, {name: size for name, size in sizes.items() if name in expected})
+        except FileNotFoundError as error:
+            raise self._missing(str(Path(error.filename).relative_to(self.folder))) from None
+        for name, digest in found.items():
+            if digest != expected[name]:
+                raise self._damaged(name, "its SHA-256 is not the one that was recorded when it was staged")
+
+    def _missing(self, name: str) -> StagedGone | StagedDamaged:
+        if not self.folder.exists():  # removed meanwhile by another driver, after its commit
+            return StagedGone(sink=self.sink, epoch=self.key.epoch)
+        return self._damaged(name, "it is gone")
+
+    def _damaged(self, name: str, why: str, **advice: str) -> StagedDamaged:
+        return StagedDamaged(sink=self.sink, epoch=self.key.epoch, path=str(self.folder / name), why=why, **advice)
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether Spark's readers skip a file or folder of this name."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _shape(df: DataFrame, format: str, options: Mapping[str, str], partition_by: Sequence[str]) -> str:
@@ -124,19 +227,3 @@ def _shape(df: DataFrame, format: str, options: Mapping[str, str], partition_by:
     columns = [(field.name, field.dataType.json()) for field in df.schema.fields if field.name.lower() not in apart]
     told = sorted((name.lower(), str(value)) for name, value in options.items())
     return hashlib.sha256(json.dumps([format, columns, list(partition_by), told]).encode()).hexdigest()[:16]
-
-
-def _record(key: Key, rows: int, files: dict[str, int], shape: str, options: dict[str, str]) -> KeyRecord:
-    return KeyRecord(
-        pipeline=key.owner.pipeline,
-        uid=key.owner.uid,
-        stream=key.owner.stream,
-        timeline=key.timeline,
-        epoch=key.epoch,
-        attempt=key.attempt.attempt,
-        lease=key.lease or 0,
-        rows=rows,
-        files=files,
-        shape=shape,
-        options=options,
-    )

@@ -38,10 +38,12 @@ class Staging:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.mode: int | None = None  # of an attempt's folder, once it is known
+        self.hashed: str | None = None  # digest of the last key file that was written here since `make`
 
     def make(self) -> None:
-        """Make the place durably."""
+        """Create the folder durably. Data that was staged before this call is checked again before it is committed."""
         make_folder(self.root)
+        self.hashed = None
 
     def folder(self, key: Key) -> Path:
         """Return the folder of one attempt."""

@@ -1,1 +1,8 @@
-"""Pipelines on Spark: the epoch protocol, recovery and supervision. `adapter` alone knows Spark's internals."""
+"""Pipelines on Spark: the epoch protocol, recovery and supervision. `adapter` alone knows Spark's internals.
+
+Importing any of its modules raises `MissingExtra` if PySpark is missing, and `NotSupported` for an unsupported version.
+"""
+
+from holdfast.extras import require_pyspark
+
+require_pyspark()

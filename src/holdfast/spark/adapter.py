@@ -1,4 +1,4 @@
-"""The only place that knows Spark's internals, and for which version.
+"""The only place that knows Spark's internals, for the version that `extras` names.
 
 What is used and not part of Spark's public API: the JVM behind a session (`_jvm`, `_jdf`, `_jsc`), class names of
 logical plans, settings by their full name, and the RDD of a local checkpoint.
@@ -7,27 +7,33 @@ logical plans, settings by their full name, and the RDD of a local checkpoint.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import logging
 import os
+import re
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import pyspark
-from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import BadValue, Locked, NotSupported, StorageFailed
+from holdfast.brief import brief
+from holdfast.errors import BadValue, Closed, Locked, MissingExtra, NotSupported, StorageFailed
 from holdfast.repository.files import hadoop_address
 from holdfast.repository.oslock import OsLock
+from holdfast.spark.unread import FileInput
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
-VERSION = "4.3"
 LEAST_RETAINED = 10
 RETAIN = "spark.sql.streaming.minBatchesToRetain"
 RETAINED = 100  # Spark's own default
@@ -54,6 +60,20 @@ _STATEFUL = {
     "TransformWithState",
     "TransformWithStateInPySpark",
 }
+_IDLE = ("Waiting for data to arrive", "Waiting for next trigger")  # as `StreamingQuery.status` has it
+_NOISY = (  # loggers, below Spark's own package
+    "broadcast.TorrentBroadcast",
+    "executor.Executor",
+    "scheduler.TaskSetManager",
+    "sql.execution.datasources.FileFormatWriter",
+    "sql.execution.datasources.v2",
+    "sql.execution.streaming.runtime.MicroBatchExecution",
+    "util.Utils",
+)
+_STATEFUL_PROCESSORS_NEED = ("google.protobuf", "pandas")
+_EXIT_S = 2.0  # how long to wait for the exit code of a JVM that does not answer
+_QUERY = re.compile(r"=== Streaming Query ===.*?(?=\n\s+at |\nCaused by: |\Z)", re.DOTALL)
+_MONITORED = "org$apache$spark$api$python$PythonWorkerFactory$MonitorThread$$$outer"
 _SOURCES_S = 3.0  # for a query to make its sources
 _settings = threading.RLock()  # a session's settings are changed around the start of one query at a time
 _locks = threading.Lock()
@@ -62,10 +82,7 @@ _log = logging.getLogger(__name__)
 
 
 def require_classic(spark: SparkSession) -> None:
-    """Refuse sessions that this version does not know: other versions of Spark, and Spark Connect."""
-    if not pyspark.__version__.startswith(f"{VERSION}."):
-        why = f"Spark's internals differ by minor version, and this Holdfast knows {VERSION}"
-        raise NotSupported(what=f"Spark {pyspark.__version__}", why=why, do=f"pip install 'pyspark=={VERSION}.*'")
+    """Refuse Spark Connect sessions. Other versions of PySpark were refused when this package was imported."""
     if not isinstance(spark, SparkSession):
         if not type(spark).__module__.startswith("pyspark.sql.connect"):
             raise BadValue(what="spark", value=spark, why="a SparkSession is due", do="pass one, or none at all")
@@ -145,6 +162,31 @@ def source_paths(df: DataFrame, name: str) -> list[Path]:
     return [Path(each) for each in dict.fromkeys(found) if each is not None]
 
 
+_FILE_SOURCE = re.compile(r"FileStreamSource\[(?:file:)?(/.*)\]")
+
+
+def file_inputs(df: DataFrame, query: StreamingQuery) -> list[FileInput]:
+    """Return what each file source of a running query reads from the local disk."""
+    options: dict[str, dict[str, str]] = {}
+    for node in _nodes(df):
+        if node.getClass().getSimpleName() == "StreamingRelation":
+            found, given = node.dataSource().options().iterator(), {}
+            while found.hasNext():
+                pair = found.next()
+                given[str(pair._1()).lower()] = str(pair._2())
+            options[_plain_path(given.get("path", ""))] = given
+    sources = query._jsq.streamingQuery().sources()
+    named = [_FILE_SOURCE.fullmatch(str(sources.apply(number).toString())) for number in range(sources.size())]
+    places = {number: _plain_path(match[1]) for number, match in enumerate(named) if match}
+    return [FileInput(number, path, options[path]) for number, path in places.items() if path in options]
+
+
+def _plain_path(path: str) -> str:
+    """Return the path of a local file or folder as Spark lists it: absolute, without a scheme."""
+    plain = re.sub(r"^file:(//(?=/))?", "", path)
+    return os.path.abspath(plain)  # noqa: PTH100 - Spark does not resolve symbolic links either
+
+
 def progress_of(query: StreamingQuery) -> dict[str, Any]:
     """Return what Spark says of a query's last trigger; empty before the first."""
     found = query.lastProgress
@@ -157,6 +199,19 @@ def let_replace_sources(spark: SparkSession) -> None:
         logging_: Any = spark._jvm.org.apache.logging.log4j
         name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
         logging_.core.config.Configurator.setLevel(name, logging_.Level.ERROR)
+
+
+def quiet(spark: SparkSession) -> None:
+    """Silence the Spark loggers that print pages when a query fails: Holdfast reports the failure in one line.
+
+    The exception has the same text. Does nothing if the logger `holdfast` is at DEBUG.
+    """
+    if _log.isEnabledFor(logging.DEBUG):
+        return
+    with contextlib.suppress(Exception):  # another logging library is in use: it still prints them
+        logging_: Any = spark._jvm.org.apache.logging.log4j
+        for name in _NOISY:
+            logging_.core.config.Configurator.setLevel(f"org.apache.spark.{name}", logging_.Level.OFF)
 
 
 def folder_mode(spark: SparkSession) -> int:
@@ -285,9 +340,74 @@ def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[
                     spark.conf.set(name, old)
 
 
+class BatchFailed(Exception):
+    """A batch failed. Only this is given to py4j and Spark, which log it with its causes: it is free of secrets."""
+
+
+class Batches:
+    """Passes each batch of a query to a function, until it is released.
+
+    py4j keeps this object for as long as the JVM keeps the query. After `release`, neither the function nor anything
+    that it refers to is reachable from here. Unlike Spark's own class, this one does not keep an error either: its
+    traceback would hold the batch.
+    """
+
+    def __init__(self, body: Callable[[DataFrame, int], None], spark: SparkSession) -> None:
+        self._body: Callable[[DataFrame, int], None] | None = body
+        self._spark = spark
+        self._connection: Any = None  # from the JVM to here, of the query's thread
+
+    def call(self, jdf: Any, batch: int) -> None:
+        """Process a batch; called by the JVM, in the thread of the query."""
+        body = self._body
+        if body is None:
+            raise Closed(what="the stream", do="start the pipeline again")
+        if self._connection is None:
+            with contextlib.suppress(Py4JError):  # with PYSPARK_PIN_THREAD=false, py4j closes idle connections itself
+                self._connection = _callback_client(self._spark).getPerThreadConnection()
+        try:
+            body(DataFrame(jdf, SparkSession(self._spark.sparkContext, jdf.sparkSession())), batch)
+        except Exception as error:  # the function has kept it
+            raise BatchFailed(brief(error)) from None
+
+    def release(self) -> None:
+        """Drop the function, and close the connection of the query's thread, which py4j would keep.
+
+        To be called when the query has ended.
+        """
+        connection, self._body, self._connection = self._connection, None, None
+        if connection is not None:
+            with contextlib.suppress(Exception):  # the JVM may be gone
+                connection.shutdown()
+                _callback_client(self._spark).connectionStopped(connection)
+
+    class Java:
+        """What py4j must know of this class."""
+
+        implements: ClassVar = ["org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction"]
+
+
+def ends_within(query: StreamingQuery, seconds: float) -> bool:
+    """Wait so long for a query to end, and return whether it has; raise what it failed with."""
+    return bool(query.awaitTermination(seconds))
+
+
+def is_idle(query: StreamingQuery) -> bool:
+    """Whether the query has completed a trigger and waits for the next one."""
+    try:
+        return query.status["message"] in _IDLE
+    except Exception:  # it is ending, or its session is
+        return False
+
+
+def _callback_client(spark: SparkSession) -> Any:
+    gateway: Any = spark.sparkContext._gateway
+    return JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()
+
+
 def start_query(
     df: DataFrame,
-    body: Callable[[DataFrame, int], None],
+    batches: Batches,
     *,
     name: str,
     output_mode: str,
@@ -296,8 +416,12 @@ def start_query(
     checkpoint: Path,
     settings: Mapping[str, str],
 ) -> StreamingQuery:
-    """Start a query that gives each batch to `body`."""
-    writer = df.writeStream.foreachBatch(body).outputMode(output_mode).queryName(name).options(**options)
+    """Start a query that passes its batches on."""
+    writer = df.writeStream.outputMode(output_mode).queryName(name).options(**options)
+    gateway: Any = df.sparkSession.sparkContext._gateway
+    helper = gateway.jvm.org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper
+    helper.callForeachBatch(writer._jwrite, batches)  # as writer.foreachBatch does
+    ensure_callback_server_started(gateway)
     writer = writer.option("checkpointLocation", hadoop_address(checkpoint))
     if trigger:
         writer = writer.trigger(**trigger)
@@ -320,6 +444,30 @@ def _wait_for_sources(query: StreamingQuery) -> None:
     end = time.monotonic() + _SOURCES_S
     while running.sources().isEmpty() and query.isActive and time.monotonic() < end:
         time.sleep(0.002)
+
+
+def end_idle_monitors(spark: SparkSession) -> None:
+    """End the threads that watch for idle Python workers where there can be none.
+
+    Spark makes a factory of workers for every start of a Python source, with such a thread, and never ends it; the
+    thread keeps the factory and its pipes. A factory without a daemon has no idle workers, so nothing is lost.
+    """
+    jvm: Any = spark._jvm
+    with contextlib.suppress(Py4JError):  # a failure only leaks some memory
+        for thread in jvm.java.lang.Thread.getAllStackTraces().keySet():
+            if not thread.getName().startswith("Idle Worker Monitor"):
+                continue
+            if not getattr(thread, _MONITORED)().useDaemonEnabled():
+                thread.setUncaughtExceptionHandler(_silence(jvm))
+                thread.interrupt()
+
+
+def _silence(jvm: Any) -> Any:
+    """Return a handler of uncaught exceptions that does nothing."""
+    invoke: Any = jvm.java.lang.invoke
+    kind = invoke.MethodType.fromMethodDescriptorString("(Ljava/lang/Thread;Ljava/lang/Throwable;)V", None)
+    handler = jvm.java.lang.Class.forName("java.lang.Thread$UncaughtExceptionHandler")
+    return invoke.MethodHandleProxies.asInterfaceInstance(handler, invoke.MethodHandles.empty(kind))
 
 
 def finish_available(query: StreamingQuery) -> bool:
@@ -346,11 +494,74 @@ def stop_from_within(query: StreamingQuery) -> None:
             _log.warning("query %s was told to stop and has not ended yet", query.name)
         elif "InterruptedException" not in why:
             raise
+    except (Py4JNetworkError, ConnectionError):
+        _log.debug("a query ended with its JVM", exc_info=True)
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop a session; harmless when its JVM is gone."""
+    try:
+        spark.stop()
+    except (Py4JNetworkError, ConnectionError):
+        _log.debug("a session ended with its JVM", exc_info=True)
+
+
+def require_trigger(spark: SparkSession, trigger: Mapping[str, Any]) -> None:
+    """Refuse a processing time that Spark cannot parse: Spark reports it only when the query starts."""
+    text = trigger.get("processingTime")
+    if text is None:
+        return
+    jvm: Any = spark._jvm
+    try:
+        jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(text)
+    except (PySparkException, Py4JError) as error:
+        why = str(error).split(" SQLSTATE: ", maxsplit=1)[0].splitlines()[0]
+        do = 'pass a processing time such as "10 seconds" or "1 minute"'
+        raise BadValue(what="trigger", value=text, why=why, do=do) from error
+
+
+def require_packages(df: DataFrame) -> None:
+    """Refuse a query whose Python worker would crash without a message because a package is missing."""
+    kinds = {node.getClass().getSimpleName() for node in _nodes(df)}
+    if not any(kind.startswith("TransformWithStateInPySpark") for kind in kinds):
+        return
+    for module in _STATEFUL_PROCESSORS_NEED:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise MissingExtra(extra="spark", module=module) from error
 
 
 def is_gone(error: BaseException) -> bool:
     """Whether the JVM is not there any more."""
     return isinstance(error, Py4JNetworkError | ConnectionError)
+
+
+def session_end(spark: SparkSession) -> str | None:
+    """Return why a session can do nothing more: its JVM is gone, or it was stopped; `None` while it is alive."""
+    context = spark.sparkContext
+    try:
+        return "it was stopped" if context._jsc is None or context._jsc.sc().isStopped() else None
+    except Exception as error:
+        if not is_gone(error):
+            raise
+    process = getattr(context._gateway, "proc", None)
+    if process is None:
+        return "its JVM does not answer"
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_EXIT_S)
+    code = process.poll()
+    how = "does not answer" if code is None else f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
+    return f"its JVM, process {process.pid}, {how}"
+
+
+def full_text(error: BaseException) -> str:
+    """Return an error's text with its Java trace, without the description of the query that it quotes."""
+    try:
+        text = f"{type(error).__name__}: {error}\n{getattr(error, '_stackTrace', None) or ''}"
+    except Exception:  # its text comes from the JVM, which may be gone
+        return type(error).__name__
+    return _QUERY.sub("", text)
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from holdfast.barrier import BarrierFlags
+from holdfast.brief import brief
 from holdfast.coordinator import Cut, Phase, Schedule, Topology, Wanted
 from holdfast.errors import (
     AlreadyExists,
@@ -35,15 +36,14 @@ from holdfast.errors import (
     HoldfastError,
     NotSupported,
 )
-from holdfast.manifest import ConnectorCheckpoint, Manifest, SinkStatus, StreamCut
+from holdfast.manifest import ConnectorCheckpoint, GapNote, GapNotes, Manifest, SinkStatus, StreamCut
 from holdfast.policy import CheckpointPolicy, Progress
 from holdfast.pruning import apply_prune, plan_prune
-from holdfast.repository import Checkpoints, Place, place_of
+from holdfast.repository import Checkpoints, GapRecord, Gaps, Place, place_of
 from holdfast.requests import FOLDER as REQUESTS
 from holdfast.requests import answer_requests, is_asked
 from holdfast.seal import digest_of
 from holdfast.sidecar import pack_states
-from holdfast.spark.brief import brief
 from holdfast.spark.epochs import STAGE
 from holdfast.spark.snapshot import Pinned, SparkCut
 from holdfast.spark.stream import Run, StreamRun
@@ -58,6 +58,8 @@ _RESTING_S = 0.05  # between two looks while none is
 _PRUNE_S = 10.0  # at least between two clean-ups after a checkpoint
 _ASKED_S = 1.0  # between two looks at what other processes ask for
 _FORGET_S = 3600.0  # between two looks at answers that may be old
+NOTED_GAPS = 20  # of all streams, that a manifest lists; the others are only counted
+_NOTED_FACTS = 2000  # characters of one gap's facts; longer ones are in the ledger alone
 _UNDER_WAY_S = 10.0  # for a checkpoint that is under way when the streams have ended, and that nobody waits for
 
 
@@ -126,7 +128,7 @@ class Checkpointing:
         self._cancelled = threading.Event()
         self._asked = threading.Lock()
         self._tickets: list[Future[Manifest]] = []
-        self._tried_last = False  # the one at the end of what was available
+        self._tried_last = False  # whether the checkpoint of a graceful stop was tried
         self._last_wish: Wanted | None = None  # to be taken when every stream has ended
         self._closed = False  # nobody will look at a ticket any more
         self._attempt: _Attempt | None = None
@@ -197,7 +199,7 @@ class Checkpointing:
         """Refuse to wait for a checkpoint where the waiting itself would keep it from being taken."""
         if self.is_inside or any(each.is_inside for each in self._streams.values()):
             why = "it waits for the very thread that asks for it"
-            do = "ask from a thread of your own: callbacks are called inside an epoch, or by what takes checkpoints"
+            do = "ask from a thread of your own: callbacks run in threads of the stream or of the checkpoints"
             raise NotSupported(what="waiting for a checkpoint inside a callback", why=why, do=do)
 
     def cancel(self) -> None:
@@ -207,10 +209,10 @@ class Checkpointing:
             self._wake.set()
 
     def finish(self) -> None:
-        """Bring what is under way to its end, now that every stream has ended; take a last one where that is due."""
+        """Complete the checkpoint that is under way and take a last one, now that every stream has ended."""
         if self._end_by is None:
-            due = bool(self._tickets) or self._run.available_now
-            self._end_by = time.monotonic() + _UNDER_WAY_S + (self._policy.timeout_s if due else 0.0)
+            waits = bool(self._tickets) or self._is_on
+            self._end_by = time.monotonic() + _UNDER_WAY_S + (self._policy.timeout_s if waits else 0.0)
         self._ending.set()
         self._wake.set()
         self._thread.join()
@@ -333,15 +335,20 @@ class Checkpointing:
             stream.oldest_kept = min((each.epochs.get(name, 0) for each in kept if each.epochs), default=None)
 
     def _the_last_one(self) -> Wanted | None:
-        """What has gone through since the last checkpoint deserves one, where all that was available has."""
-        if self._ending.is_set() and self._last_wish is not None:
+        """Return the checkpoint to take when every stream has ended: the one a drain asked for, or one per stop."""
+        if not self._ending.is_set():
+            return None
+        tried, self._tried_last = self._tried_last, True
+        if self._last_wish is not None:
             wish, self._last_wish = self._last_wish, None
             return wish
-        if not self._ending.is_set() or not self._run.available_now or self._policy.marks() is None:
-            return None
         failed = any(stream.failed for stream in self._streams.values())
-        tried, self._tried_last = self._tried_last, True
-        return None if tried or failed else Wanted()
+        return Wanted() if self._is_on and not tried and not failed else None
+
+    @property
+    def _is_on(self) -> bool:
+        """Whether checkpoints are taken without being asked for."""
+        return self._policy.marks() is not None
 
     def _is_news(self) -> bool:
         """Whether any stream has gone on since the last checkpoint."""
@@ -450,10 +457,24 @@ class Checkpointing:
         failed = [name for name, stream in self._streams.items() if stream.failed is not None]
         if failed:
             return f"stream {', '.join(failed)} failed"
+        if self._ending.is_set() and (stuck := self._stuck(attempt)):
+            return stuck
         return None if attempt.all_pinned else attempt.cut.overdue(self._run.clock())
 
+    def _stuck(self, attempt: _Attempt) -> str | None:
+        """Return what the attempt would wait for forever, now that every stream has ended: a stop must not hang."""
+        cut = attempt.cut
+        for name in cut.awaited:
+            if not self._streams[name].can_acknowledge:
+                return f"stream {name} ended with an epoch that is not in every sink"
+        for name in cut.to_hold:
+            if name not in attempt.pinned and not self._streams[name].is_committed(cut.states[name].id.sequence):
+                return f"the query of stream {name} ended before Spark committed epoch {cut.states[name].id.sequence}"
+        return None
+
     def _give_up(self, attempt: _Attempt, why: str) -> None:
-        cut, late = attempt.cut, attempt.cut.late
+        cut = attempt.cut
+        late = () if self._ending.is_set() else cut.late  # a stream that has ended cannot be late
         attempt.release()
         for stream in cut.give_up(why):
             self._streams[stream].injector.trigger(cut.checkpoint, BarrierFlags.CANCEL)
@@ -476,7 +497,10 @@ class Checkpointing:
         self._failed += 1
         self._last_error = error.summary
         _log.warning("%s", error)
-        counts = not (self._ends_anyway or self._cancelled.is_set())
+        stopped = self._ending.is_set() and not self._run.available_now
+        self._tried_last = self._tried_last or self._ending.is_set()  # nothing has changed: another would fail too
+        waits = any(stream.waits for stream in self._streams.values())  # an outage is not a failure
+        counts = not (self._ends_anyway or self._cancelled.is_set() or stopped or waits)
         tolerable = self._schedule.ended(self._progress(), restorable=False, counts=counts)
         self._answer(wanted, error)
         self._tell(self._run.callbacks.on_checkpoint_failed, error)
@@ -561,7 +585,20 @@ class Checkpointing:
             savepoint=attempt.wanted.savepoint,
             parent=self._parent,
             streams=cuts,
+            gaps=self._gap_notes(cuts),
         )
+
+    def _gap_notes(self, cuts: Mapping[str, StreamCut]) -> GapNotes:
+        """Return the gaps of all streams up to the cut: all of them counted, the newest in full."""
+        ledger, total = Gaps(self._run.repository), 0
+        found: list[GapRecord] = []
+        for name, cut in cuts.items():
+            count, records = ledger.newest(name, cut.timeline, cut.epoch, NOTED_GAPS)
+            if len(records) < min(count, NOTED_GAPS):
+                _log.warning("stream %s: a gap record cannot be read. Next: list them: holdfast gaps", name)
+            total, found = total + count, found + records
+        newest = sorted(found, key=lambda each: each.at_ms)[-NOTED_GAPS:]
+        return GapNotes(total=total, newest=tuple(_noted(each) for each in newest))
 
     def _stream_cut(self, name: str, attempt: _Attempt) -> StreamCut:
         state, kept = attempt.cut.states[name], attempt.kept.get(name)
@@ -611,6 +648,19 @@ class Checkpointing:
 
 def _is_full(cut: Cut) -> bool:
     return bool(cut.flags & BarrierFlags.FULL_SNAPSHOT)
+
+
+def _noted(gap: GapRecord) -> GapNote:
+    facts = gap.facts if len(json.dumps(gap.facts)) <= _NOTED_FACTS else {}
+    return GapNote(
+        stream=gap.stream,
+        timeline=gap.timeline,
+        epoch=gap.epoch,
+        kind=gap.kind,
+        why=gap.why,
+        at_ms=gap.at_ms,
+        facts=facts,
+    )
 
 
 def _words(manifest: Manifest) -> str:

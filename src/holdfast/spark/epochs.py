@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.barrier import BarrierHandle, BarrierInjector
+from holdfast.brief import brief
 from holdfast.epoch import Attempt, Decision, Facts, Move, Reach, Share, State, Verdict, after, unwatched
 from holdfast.errors import (
     BadValue,
@@ -36,10 +37,9 @@ from holdfast.errors import (
 from holdfast.offsets import differences
 from holdfast.repository import Decisions, GapRecord, Gaps, Lease
 from holdfast.repository.gaps import OFFSETS, QUARANTINED, REPLAY
-from holdfast.sinks.base import Key, Owner, Sink, Staged, checked_staged
+from holdfast.sinks.base import Key, Link, Owner, Sink, Staged, checked_staged, handle_digest
 from holdfast.sinks.rows import RowDigest, is_comparable
 from holdfast.spark import adapter
-from holdfast.spark.brief import brief
 from holdfast.spark.sparklog import Offsets, SparkLog, last_entries
 from holdfast.spark.stages import Sealed, StageKeeper, refuse_lost_stage
 from holdfast.state import CheckpointId, CheckpointState
@@ -63,10 +63,50 @@ class Course:
     ends: Sequence[str | None] = ()
     source_log: dict[str, int] = field(default_factory=dict)
     stands: dict[str, int] = field(default_factory=dict)
+    handles: dict[str, str | None] = field(default_factory=dict)  # by sink: digest of the handle of that epoch
     watermark_ms: int = 0
     rows: int = 0  # given to each sink since the first epoch
     stage: Sealed | None = None
     quarantined: bool = False  # it was passed over
+
+
+_PHASES = {
+    Move.OPEN: "open",
+    Move.FIND: "open",
+    Move.PREPARE: "prepare",
+    Move.PREPARE_LAST: "prepare",
+    Move.HARDEN: "harden",
+    Move.DECIDE: "decide",
+    Move.COMMIT: "commit",
+    Move.COMMIT_LAST: "commit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTimes:
+    """How long an epoch took, from Spark's call to the last sink's commit."""
+
+    epoch: int  # which one
+    rows: int  # given to each sink
+    ended_at_ms: int  # when it was in every sink
+    seconds: float  # in all
+    phases: dict[str, float]  # seconds of each phase: open, prepare, harden, decide, commit
+
+
+@dataclass(slots=True)
+class _Laps:
+    """Measures the phases of an epoch."""
+
+    began: float = field(default_factory=time.monotonic)
+    phases: dict[str, float] = field(default_factory=dict)
+
+    def lap(self, move: Move) -> None:
+        if phase := _PHASES.get(move):
+            self.phases[phase] = time.monotonic() - self.began - sum(self.phases.values()) + self.phases.get(phase, 0.0)
+
+    def times(self, epoch: int, rows: int) -> EpochTimes:
+        phases = {name: round(each, 6) for name, each in self.phases.items()}
+        return EpochTimes(epoch, rows, int(time.time() * 1000), round(time.monotonic() - self.began, 6), phases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +154,8 @@ class EpochRunner:
         self.course = Course()
         self.failure: Failure | None = None
         self.rows = 0
+        self.last_epoch: EpochTimes | None = None  # of this run
+        self._laps = _Laps()
         self.stopping = threading.Event()
         self.thread = 0  # that an epoch is under way in
         self._gate = threading.Lock()
@@ -178,7 +220,7 @@ class EpochRunner:
         with self.mutex:
             if self._shut:
                 raise Stopping  # it was the last one when this one was about to begin
-            self._state, self._sink = State.UNTRIED, None
+            self._state, self._sink, self._laps = State.UNTRIED, None, _Laps()
             try:
                 self._epoch(df, batch)
             except BaseException as error:
@@ -355,7 +397,13 @@ class EpochRunner:
 
     def _share(self, name: str, staged: Staged, epoch: int) -> Share:
         before = self.course.stands.get(name, 0)
-        return Share(handle=staged.handle, rows=staged.rows, stands=epoch if staged.trace else before, before=before)
+        return Share(
+            handle=staged.handle,
+            rows=staged.rows,
+            stands=epoch if staged.trace else before,
+            before=before,
+            before_handle=self.course.handles.get(name),
+        )
 
     def _decide(self, attempt: Attempt, facts: Facts) -> None:
         """Close the slot with commit. Whoever loses drops what it staged.
@@ -387,10 +435,11 @@ class EpochRunner:
                 continue  # removed since, as the user said
             self._sink = name
             try:
-                sink.commit(Key(self.owner, attempt, lease), share.handle)
+                sink.commit(commit_key(self.owner, attempt, lease, share), share.handle)
             except Exception as error:  # a sink of the user's may raise anything
                 failed[name] = error
-                _log.warning("stream %s epoch %d: %s", self.owner.stream, attempt.epoch, brief(error))
+                if len(failed) > 1:  # the first one is raised, and reported by the supervisor
+                    _log.warning("stream %s epoch %d: %s", self.owner.stream, attempt.epoch, brief(error))
                 continue
             self._move(Move.COMMIT)
             self._reach("committed")
@@ -412,6 +461,7 @@ class EpochRunner:
         self.rows += facts.rows
         self._heed_barrier(attempt.epoch)
         self._clean_up(attempt.epoch, stage)
+        self.last_epoch = self._laps.times(attempt.epoch, facts.rows)
         _log.info("stream %s: epoch %d is in every sink, %d rows", self.owner.stream, attempt.epoch, facts.rows)
         self.decided(attempt.epoch, facts.rows)
 
@@ -580,19 +630,30 @@ class EpochRunner:
 
     def _move(self, move: Move) -> None:
         self._state = after(self._state, move)
+        self._laps.lap(move)
 
 
 _DUE = "a DataFrame of this epoch is due"
 
 
+def commit_key(owner: Owner, attempt: Attempt, lease: int, share: Share) -> Key:
+    """Return the key with which a sink's share of a decided epoch is committed."""
+    return Key(owner, attempt, lease, Link(share.before, share.before_handle))
+
+
 def _course_after(epoch: int, facts: Facts, stage: Sealed | None) -> Course:
     """Return what a decided epoch leaves for the next one."""
     stands = {name: share.stands for name, share in facts.sinks.items()}
+    handles = {
+        name: handle_digest(share.handle) if share.stands == epoch else share.before_handle
+        for name, share in facts.sinks.items()
+    }
     return Course(
         epoch,
         facts.end,
         facts.source_log,
         stands,
+        handles,
         facts.watermark_ms,
         facts.total_rows,
         stage,

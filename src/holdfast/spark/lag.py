@@ -1,13 +1,15 @@
-"""How far a stream is behind its sources, where that can be told cheaply. Only whoever asks for a status pays for it.
+"""How fast a stream is, and how far behind its sources. The lag is determined only when a status is requested.
 
-Told of: event logs, whose tail is read now; Kafka, as of Spark's last progress, which is old while an epoch takes long.
-Not told of: files and others, which give Spark no number. One such source, and nothing is told of the stream.
+Event logs: their tail is read now. Kafka: as of Spark's last progress, which is old while an epoch takes long. Files
+are counted separately (see `unread`). With any other source, no lag is reported for the stream.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,34 @@ from holdfast.loghead import read_about, read_head
 from holdfast.offsets import leaves, log_position
 
 _KAFKA = "Kafka"
+_WINDOW_S = 60.0
+
+
+class RowRate:
+    """Rows per second over the last minute, or since this object was created if that is less."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._recent: deque[tuple[float, int]] = deque()
+        self._mutex = threading.Lock()  # epochs add, and a status reads
+
+    def add(self, rows: int) -> None:
+        """Count the rows of an epoch that has just ended."""
+        with self._mutex:
+            self._recent.append((self._clock(), rows))
+            self._forget()
+
+    def per_second(self) -> float:
+        """Return the rate now; 0 if no epoch has ended within the last minute."""
+        with self._mutex:
+            self._forget()
+            rows = sum(each for _, each in self._recent)
+            return round(rows / max(min(self._clock() - self._began, _WINDOW_S), 1.0), 1)
+
+    def _forget(self) -> None:
+        while self._recent and self._recent[0][0] <= self._clock() - _WINDOW_S:
+            self._recent.popleft()
 
 
 def behind_logs(logs: Sequence[Path], ends: Sequence[str | None]) -> int:

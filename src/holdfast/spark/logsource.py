@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -30,6 +31,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from holdfast.checked import checked_positive, checked_u64
+from holdfast.decoding import Undecodable, converted
 from holdfast.errors import BadValue, LogDiverged
 from holdfast.log import EventLog
 from holdfast.loghead import SEGMENTS, read_about, read_schema, read_segment
@@ -133,6 +135,14 @@ class LogSource(DataSource):  # type: ignore[misc]
         return LogReader(_folder(self.options), schema, limit, partitions or _DEFAULT_PARTITIONS)
 
 
+class _Offset(msgspec.Struct):
+    """An offset as this source gives it to Spark."""
+
+    log: str
+    sequence: int
+    chain: str
+
+
 class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Tells Spark how far the log goes, and reads it."""
 
@@ -202,13 +212,16 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
 
     def checked(self, offset: dict[str, Any]) -> int:
         """Return an offset's sequence if this log has the history that the offset stands for."""
-        sequence = int(offset[SEQUENCE])
-        tail = self._log.refresh()
-        if offset["log"] != self._log.identity:
-            why = f"it has read log {offset['log']}, and this one is {self._log.identity}"
+        try:
+            at = converted(offset, _Offset)
+        except Undecodable as error:
+            raise LogDiverged(path=str(self._folder), sequence=0, why=f"its offset cannot be read: {error}") from error
+        sequence, tail = at.sequence, self._log.refresh()
+        if at.log != self._log.identity:
+            why = f"it has read log {at.log}, and this one is {self._log.identity}"
         elif sequence > tail:
             why = f"the log ends before sequence {tail}"
-        elif offset["chain"] != self._chain(sequence):
+        elif at.chain != self._chain(sequence):
             why = "the log went back since, and took another course"
         else:
             return sequence

@@ -9,6 +9,7 @@ import queue
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,20 +21,32 @@ from holdfast.barrier import BarrierFlags
 from holdfast.checked import checked_name
 from holdfast.coordinator import Topology, Wanted
 from holdfast.epoch import Reach, unwatched
-from holdfast.errors import AlreadyExists, BadValue, Fenced, NotFound, NotSupported, StreamFailed
+from holdfast.errors import AlreadyExists, BadValue, Fenced, Locked, NotFound, NotSupported, SessionLost, StreamFailed
 from holdfast.manifest import Manifest, pipeline_hash
-from holdfast.policy import Backoff, CheckpointPolicy, RestartPolicy, seconds_of
+from holdfast.policy import CHECKPOINT_EVERY, Backoff, CheckpointPolicy, RestartPolicy, seconds_of
 from holdfast.recovery import RecoveryPlan
 from holdfast.repository import Identity, Lease, LocalRepository
 from holdfast.repository.files import failing_as, local_path, make_folder
 from holdfast.repository.lease import LOCK, RUN
-from holdfast.sinks.base import Sink
+from holdfast.sinks.base import OutputMode, Sink
 from holdfast.spark import adapter
 from holdfast.spark.chain import Chain, read_here
 from holdfast.spark.checkpoints import Checkpointing, CheckpointStatus, Inbox
 from holdfast.spark.epochs import OnEpoch
-from holdfast.spark.session import embedded
-from holdfast.spark.spec import ACCEPTABLE, DEFAULT_RESTART, Build, StreamSpec, checked_spec
+from holdfast.spark.session import embedded, require_java
+from holdfast.spark.spec import (
+    ACCEPTABLE,
+    DEFAULT_OUTAGE,
+    DEFAULT_RESTART,
+    Accept,
+    Build,
+    OutageLimits,
+    StreamSpec,
+    checked_outage,
+    checked_restart,
+    checked_spec,
+    defined_twice,
+)
 from holdfast.spark.stream import Run, StreamCallbacks, StreamRun, StreamStatus, as_data
 from holdfast.stage import FlushObserver, Stage
 
@@ -62,10 +75,36 @@ class PipelineStatus:
 
 
 class Pipeline:
-    """A named set of streams with one repository, `<root>/<name>/`.
+    """A named set of streams that run, recover, are checkpointed and stop together.
 
-    `shared=True` says that the root, and local paths of sinks, are seen alike by every machine that may run this. Then
-    there is no lock of one machine: a new start takes over from an old one, which ends with `Fenced`.
+        pipeline = hf.Pipeline("orders", root="./checkpoints")
+
+        @pipeline.stream(sinks=[hf.FileSink("out/orders")])
+        def orders(spark):
+            return spark.readStream.schema("id long, amount double").json("in")
+
+        pipeline.run()
+
+    Everything that the pipeline needs to continue after a stop or a crash is kept in its repository, the folder
+    `<root>/<name>`. A new start continues after the last epoch of each stream. One process at a time can run it;
+    another one that tries is refused with `Locked`.
+
+    - `name`: letters, digits, `_`, `.` and `-`, at most 64 characters. It names the repository; do not change it.
+    - `root`: a folder on a local disk, or on a file system that every machine of a cluster mounts.
+    - `shared`: the root, and local paths of sinks, are the same on every machine that may run the pipeline. Required on
+      a cluster. There is no OS lock then: a new start takes over from an old one, which stops with `Fenced`.
+    - `restart`: how often a stream that failed is restarted: a `RestartPolicy`, or a dict of them by kind of failure
+      ("source", "sink", "state", "user code", "repository", "executors"). The default is at most 5 restarts in 10
+      minutes.
+    - `outage`: how long a running stream waits for a server that cannot be reached, a lost executor or a full disk: a
+      span of time, or a dict of them by kind of failure, as in `{"sink": "2h"}`. The default is one hour; 0 handles an
+      outage as a failure.
+    - `backoff`: how long to wait before each restart, and each try during an outage, a `Backoff`.
+    - `callbacks`: functions to call on epochs, restarts, outages, checkpoints and failures, a `StreamCallbacks`.
+    - `observers`: called before and after each write of a checkpoint, `FlushObserver`s.
+
+    `run()` blocks until the pipeline ends or a signal stops it; `start()` returns a `PipelineHandle` at once, which the
+    property `handle` returns again. Streams can be added before that, and replaced while the pipeline is not running.
     """
 
     def __init__(
@@ -75,6 +114,7 @@ class Pipeline:
         *,
         shared: bool = False,
         restart: RestartPolicy | Mapping[str, RestartPolicy] = DEFAULT_RESTART,
+        outage: OutageLimits = DEFAULT_OUTAGE,
         backoff: Backoff | None = None,
         callbacks: StreamCallbacks | None = None,
         observers: Sequence[FlushObserver] = (),
@@ -82,15 +122,28 @@ class Pipeline:
         self.name = checked_name("pipeline", name)
         self.repository = LocalRepository(local_path("root", root) / self.name)
         self.shared = shared
+        checked_restart(restart)
+        checked_outage(outage)
         self._restart = restart
+        self._outage = outage
         self._backoff = backoff or Backoff()
         self._callbacks = callbacks or StreamCallbacks()
         self._observers = tuple(observers)
         self._streams: dict[str, StreamSpec] = {}
         self._spark: SparkSession | None = None
+        self._started = False
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r}, {self.repository.where!r}, streams={list(self._streams)})"
+
+    @property
+    def handle(self) -> PipelineHandle | None:
+        """The handle of this pipeline's run in this process, or `None` if the pipeline is not running here.
+
+        Any `Pipeline` object of the same repository has it, as when a notebook cell that creates it is run again.
+        """
+        found = _running.get(self.repository.where)
+        return None if found is None or found.wait(0) else found
 
     def stream(
         self,
@@ -98,10 +151,11 @@ class Pipeline:
         *,
         sinks: Sink | Sequence[Sink],
         name: str | None = None,
-        output_mode: str = "append",
+        output_mode: OutputMode = "append",
         trigger: str | Mapping[str, Any] | None = None,
         options: Mapping[str, str] | None = None,
         restart: RestartPolicy | Mapping[str, RestartPolicy] | None = None,
+        outage: OutageLimits | None = None,
         quarantine_after: int | None = None,
         reads: str | Sequence[str] = (),
         stage: Stage[Any] | Any = None,
@@ -110,7 +164,8 @@ class Pipeline:
         """Add a stream: a function from a session to a streaming DataFrame, and the sinks that get every row once.
 
         Used as a decorator, or called with the function. `trigger` is a processing time ("10 seconds") or one of
-        Spark's triggers as a dict; `restart` a policy, or one by kind of failure; after `quarantine_after` equal
+        Spark's triggers as a dict; `restart` a policy, or one by kind of failure; `outage` the longest wait for an
+        outage to end, as `Pipeline` takes it; after `quarantine_after` equal
         failures of one epoch it is passed over, though never two in a row, and recorded as a gap. `reads` names streams
         of this pipeline whose output this one reads by a channel that is not theirs to `read`: a topic, a folder, a
         table. With `stage`, the state that Python keeps of this stream, `on_epoch(df, stage)` makes of each epoch's
@@ -126,6 +181,7 @@ class Pipeline:
                 trigger=trigger,
                 options=options,
                 restart=self._restart if restart is None else restart,
+                outage=self._outage if outage is None else outage,
                 quarantine_after=quarantine_after,
                 reads=reads,
                 stage=stage,
@@ -139,11 +195,19 @@ class Pipeline:
         return add
 
     def _add(self, spec: StreamSpec) -> None:
-        if spec.name in self._streams:
-            raise AlreadyExists(what=f"stream {spec.name!r} of pipeline {self.name!r}", do="give it another name")
+        """Add a stream, or replace the one of this name, as when a notebook cell is run again."""
+        before = self._streams.get(spec.name)
+        if before is not None:
+            what = f"stream {spec.name!r} of pipeline {self.name!r}"
+            if not self._started and defined_twice(before.build, spec.build):
+                raise AlreadyExists(what=what, do="rename one of the two streams: the pipeline would run only one")
+            if self.handle is not None:
+                what = f"stream {spec.name!r} of the running pipeline {self.name!r}"
+                do = "stop the pipeline (pipeline.handle.stop()), define the stream again and start: it continues"
+                raise AlreadyExists(what=what, do=f"{do} after its last epoch")
         taken: dict[object, str] = {}
         for other in self._streams.values():
-            for sink in other.sinks:
+            for sink in other.sinks if other is not before else ():
                 taken |= {id(sink): other.name, sink.target or id(sink): other.name}
         for sink in spec.sinks:
             place = id(sink) if id(sink) in taken else sink.target or id(sink)
@@ -171,27 +235,29 @@ class Pipeline:
         spark: SparkSession | None = None,
         *,
         available_now: bool = False,
-        checkpoint_every: CheckpointPolicy | float | str | timedelta | None = None,
-        accept: Collection[str] = (),
+        checkpoint_every: CheckpointPolicy | float | str | timedelta | None = CHECKPOINT_EVERY,
+        accept: Accept | Collection[Accept] = (),
+        outage: OutageLimits | None = None,
         callbacks: StreamCallbacks | None = None,
         reach: Reach = unwatched,
     ) -> PipelineHandle:
         """Recover every stream and start it; return at once with a handle.
 
-        With `checkpoint_every` ("30s", seconds, or a `CheckpointPolicy`) a checkpoint of all streams is taken so often.
-        With `available_now` everything that is there goes through, upstream first, and the pipeline ends.
+        A checkpoint of all streams is taken every minute, and a last one by a graceful stop. `checkpoint_every` sets
+        another interval ("30s", a number of seconds, a `timedelta`) or a `CheckpointPolicy`; `None` turns checkpoints
+        off, except for those that are requested from the handle. With `available_now`, every stream processes the
+        input that is available now, upstream first, and the pipeline ends.
 
-        Without a session, one is made on this machine and stopped at the end. `accept` names what the user knows and
-        wants to go on with: "sinks" (they changed), "gaps" (an epoch begins elsewhere), "replay" (a state was rebuilt
-        otherwise). `callbacks` are told after the pipeline's own. `reach` is called at each point of the protocol, for
-        tests.
+        Without `spark`, a session is created on this machine and stopped at the end. `accept` names changes that
+        you know of: "sinks" (the set of sinks changed), "gaps" (an epoch does not begin where the last one ended),
+        "replay" (a state was rebuilt differently). `outage` replaces the limits of `Pipeline` and of its streams.
+        `callbacks` are called after the pipeline's own. `reach` is called at each point of the protocol, for tests.
         """
         _require_running_allowed(self.name)
         accepted, policy = _checked_accept(accept), _checked_policy(checkpoint_every)
+        limits = {} if outage is None else checked_outage(outage)
         session, undo = self._session(spark)
         with undo:
-            adapter.require_classic(session)
-            self._require_reachable(session)
             retain = max(adapter.require_retention(session), adapter.RETAINED)
             lease = Lease.take(self.repository, locker=lambda: self._lock(session), shared=self.shared, why=RUN)
             undo.callback(lease.release)
@@ -212,6 +278,7 @@ class Pipeline:
                 reach=reach,
                 acknowledge=lambda checkpoint, state: inbox.put((checkpoint, state)),
                 build=chain.build,
+                outage=limits,
             )
             streams = [StreamRun(spec, run) for spec in specs]
             for stream in streams:
@@ -227,31 +294,41 @@ class Pipeline:
                 observers=self._observers,
             )
             checkpointing.prepare()
-            return PipelineHandle(
+            handle = PipelineHandle(
                 self.name, run, streams, topology=topology, checkpointing=checkpointing, undo=undo.pop_all()
             )
+            self._started = True
+            _running[self.repository.where] = handle
+            return handle
 
     def _session(self, spark: SparkSession | None) -> tuple[SparkSession, contextlib.ExitStack]:
         """Return the session to use, and what stops it at the end if it was made here."""
         if not self._streams:
             raise BadValue(what="pipeline", value=self.name, why="it has no stream", do="add one with @pipeline.stream")
+        given = spark or self._spark
+        if given is None:
+            require_java()  # nothing is created where Spark cannot start
+        else:
+            self._require_fit(given)
         with failing_as("make", self.repository.where):
             make_folder(self.repository.root)  # before Spark takes its seconds
-        given, undo = spark or self._spark, contextlib.ExitStack()
-        if given is not None:
-            return given, undo
-        session, new = embedded()
-        if new:
-            undo.callback(session.stop)
-        return session, undo
+        with contextlib.ExitStack() as undo:
+            if given is not None:
+                return given, undo.pop_all()
+            session, new = embedded()
+            if new:
+                undo.callback(adapter.stop_session, session)
+            self._require_fit(session)
+            return session, undo.pop_all()
 
     def run(
         self,
         spark: SparkSession | None = None,
         *,
         available_now: bool = False,
-        checkpoint_every: CheckpointPolicy | float | str | timedelta | None = None,
-        accept: Collection[str] = (),
+        checkpoint_every: CheckpointPolicy | float | str | timedelta | None = CHECKPOINT_EVERY,
+        accept: Accept | Collection[Accept] = (),
+        outage: OutageLimits | None = None,
         callbacks: StreamCallbacks | None = None,
         watch: Callable[[PipelineHandle], object] = lambda _: None,
         reach: Reach = unwatched,
@@ -264,6 +341,8 @@ class Pipeline:
         """
         _require_running_allowed(self.name)
         policy, _ = _checked_policy(checkpoint_every), _checked_accept(accept)  # before Spark takes its seconds
+        if outage is not None:
+            checked_outage(outage)
         session, undo = self._session(spark)  # first: Spark takes Ctrl-C for itself when it starts
         with undo, _signals() as asked:
             handle = self.start(
@@ -271,6 +350,7 @@ class Pipeline:
                 available_now=available_now,
                 checkpoint_every=policy,
                 accept=accept,
+                outage=outage,
                 callbacks=callbacks,
                 reach=reach,
             )
@@ -301,7 +381,9 @@ class Pipeline:
             raise BadValue(what="repository", value=self.repository.where, why=why, do="choose another root")
         return identity
 
-    def _require_reachable(self, spark: SparkSession) -> None:
+    def _require_fit(self, spark: SparkSession) -> None:
+        """Refuse a session that this pipeline cannot run on."""
+        adapter.require_classic(spark)
         if not adapter.is_local(spark) and not self.shared:
             raise NotSupported(
                 what=f"the local root {self.repository.where} on a cluster",
@@ -315,7 +397,11 @@ class Pipeline:
         path = self.repository.root / LOCK
         with failing_as("make", str(path.parent)):
             make_folder(path.parent)
-        return adapter.JvmLock.acquire(spark, path, f"the lease of pipeline {self.name!r}")
+        try:
+            return adapter.JvmLock.acquire(spark, path, f"the lease of pipeline {self.name!r}")
+        except Locked as error:
+            error.do = "the pipeline runs: use pipeline.handle, or stop it first with pipeline.handle.stop()"
+            raise
 
 
 class PipelineHandle:
@@ -352,8 +438,14 @@ class PipelineHandle:
         self._caretaker = threading.Thread(target=self._take_care, name="holdfast-caretaker", daemon=True)
         self._caretaker.start()
 
+    def __repr__(self) -> str:
+        streams = ", ".join(f"{each.name} {each.state} at epoch {each.progress[1]}" for each in self._streams)
+        last = self._checkpointing.status().last
+        end = "ended" if self._over.is_set() else "stopping" if self.stopping else "running"
+        return f"<PipelineHandle of {self.name!r}, {end}: {streams}; checkpoint {last}>"
+
     def status(self) -> PipelineStatus:
-        """Tell how every stream is doing."""
+        """Return the status of every stream and of the checkpoints."""
         identity = self._run.identity
         streams = {stream.name: stream.status() for stream in self._streams}
         checkpoints = self._checkpointing.status()
@@ -414,9 +506,11 @@ class PipelineHandle:
         return ticket.result()
 
     def stop(self) -> None:
-        """End every stream at its epoch's end; returns when they have ended and all is given back.
+        """Stop gracefully: end every stream at the end of its epoch, take a last checkpoint, release everything.
 
-        From inside an epoch, as in a callback, it returns at once: the end is asked for.
+        The last checkpoint is taken where checkpoints are on and a stream has advanced since the previous one. If it
+        fails, it is logged and reported to `on_checkpoint_failed`; the stop continues. Called from inside a
+        callback, this returns at once and the stop follows.
         """
         self.stopping = True
         if self._checkpointing.is_inside:
@@ -435,7 +529,7 @@ class PipelineHandle:
         self._over.wait()
 
     def cut(self) -> None:
-        """End every stream at once, wherever it is: as safe as a kill. What is undone is finished at the next start."""
+        """Stop at once, without a last checkpoint: as safe as a kill. The next start completes what was in flight."""
         self.stopping = True
         self._checkpointing.cut_off()
         for stream in self._streams:
@@ -458,8 +552,8 @@ class PipelineHandle:
             raise self._checkpointing.error
         failures = self._failures()
         for failure in failures:
-            if isinstance(failure.__cause__, Fenced):
-                raise failure.__cause__  # the whole pipeline was replaced, not a stream of it
+            if isinstance(failure.__cause__, Fenced | SessionLost):
+                raise failure.__cause__  # the whole pipeline was replaced, or lost its session, not a stream of it
         if failures:
             raise failures[0]
         return self.status()
@@ -516,25 +610,51 @@ def exactly_once(
     name: str,
     sinks: Sink | Sequence[Sink],
     root: str | os.PathLike[str],
-    output_mode: str = "append",
+    output_mode: OutputMode = "append",
     trigger: str | Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
+    restart: RestartPolicy | Mapping[str, RestartPolicy] = DEFAULT_RESTART,
+    outage: OutageLimits = DEFAULT_OUTAGE,
+    quarantine_after: int | None = None,
+    stage: Stage[Any] | Any = None,
+    on_epoch: OnEpoch | None = None,
     shared: bool = False,
     backoff: Backoff | None = None,
     callbacks: StreamCallbacks | None = None,
     observers: Sequence[FlushObserver] = (),
-    **options: Any,
 ) -> Pipeline:
     """Make a pipeline of one stream from a streaming DataFrame: `.start()` it in place of `df.writeStream…start()`.
 
-    `shared`, `backoff`, `callbacks` and `observers` are those of `Pipeline`; `options` go to its one stream, as
-    `Pipeline.stream` takes them.
+    `name`, `root`, `shared`, `restart`, `outage`, `backoff`, `callbacks` and `observers` are those of `Pipeline`; the
+    others are those of `Pipeline.stream`. The stream has the pipeline's name.
     """
-    pipeline = Pipeline(name, root, shared=shared, backoff=backoff, callbacks=callbacks, observers=observers)
-    pipeline.stream(lambda _: df, name=name, sinks=sinks, output_mode=output_mode, trigger=trigger, **options)
+    pipeline = Pipeline(
+        name,
+        root,
+        shared=shared,
+        restart=restart,
+        outage=outage,
+        backoff=backoff,
+        callbacks=callbacks,
+        observers=observers,
+    )
+    pipeline.stream(
+        lambda _: df,
+        name=name,
+        sinks=sinks,
+        output_mode=output_mode,
+        trigger=trigger,
+        options=options,
+        quarantine_after=quarantine_after,
+        stage=stage,
+        on_epoch=on_epoch,
+    )
     pipeline._spark = df.sparkSession
     return pipeline
 
 
+_running: weakref.WeakValueDictionary[str, PipelineHandle] = weakref.WeakValueDictionary()
+"""By repository, in this process: a handle's threads keep it while it runs."""
 _defining: ContextVar[str | None] = ContextVar("defining", default=None)
 
 
@@ -588,7 +708,7 @@ def _checked_policy(every: CheckpointPolicy | float | str | timedelta | None) ->
     return every if isinstance(every, CheckpointPolicy) else CheckpointPolicy(every=every)
 
 
-def _checked_accept(accept: Collection[str]) -> frozenset[str]:
+def _checked_accept(accept: Accept | Collection[Accept]) -> frozenset[str]:
     words = [accept] if isinstance(accept, str) else accept
     for word in words:
         if word not in ACCEPTABLE:

@@ -20,8 +20,9 @@ from pyspark import SparkConf, SparkContext, cloudpickle
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from holdfast.brief import brief
 from holdfast.errors import JavaMissing, SessionFailed
-from holdfast.spark.brief import brief
+from holdfast.spark import adapter
 from holdfast.spark.localfiles import CLASS, JAR, SETTING
 
 OLDEST_JAVA = 17
@@ -73,7 +74,11 @@ def _made() -> SparkSession:
                 builder = builder.config(name, value)
         if _PROGRESS not in os.environ.get(_SUBMITTED, ""):
             builder = builder.config(_PROGRESS, "false")
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if adapter.is_local(spark) and not _logs_as_users_say():
+        adapter.quiet(spark)
+        hush()
+    return spark
 
 
 @contextlib.contextmanager
@@ -162,7 +167,8 @@ def send_by_value(module: ModuleType) -> None:
 
 
 def hush() -> None:
-    """Keep pyspark and py4j from printing each error as a page of their own: whoever catches it says it in a line."""
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    """Keep pyspark and py4j from printing each error as a page of their own, unless the program has set their level."""
+    if logging.getLogger("py4j").level == logging.NOTSET:
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)

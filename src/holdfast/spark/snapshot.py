@@ -18,20 +18,23 @@ Not promised: a snapshot of a batch that Spark is about to forget. What vanishes
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
 import struct
 import uuid
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from holdfast.errors import NotFound, StorageFailed, UnsupportedVersion
+import msgspec
+
+from holdfast.decoding import Undecodable, from_json
+from holdfast.errors import NotFound, SparkFileDamaged, StorageFailed, UnsupportedVersion
 from holdfast.repository import Held, HeldFile, Place, Repository
 from holdfast.repository.files import failing_as, link_or_copy
 from holdfast.spark.sparklog import log_offset
@@ -42,6 +45,13 @@ _PART = 1 << 26  # bytes that are read at a time
 _VERSIONED = re.compile(r"(\d+)(?:_([0-9a-fA-F-]+))?\.(delta|snapshot|changelog|zip)")
 _WHOLE = ("_metadata", "_stateSchema")
 _CODEC = "spark.sql.streaming.stateStore.compression.codec"
+_COMPACT = re.compile(r"(\d+)\.compact")
+_BESIDE = re.compile(r"(?:SSTs|logs)/[^/\0]*[^/\0.][^/\0]*")  # a file in the folder, not a path out of it
+_STORED = 0x10  # the method of a block that is not compressed
+_BLOCK_MOST = 1 << 25  # lz4-java makes no larger block
+_ZIP_DAMAGED = (zipfile.BadZipFile, zlib.error, KeyError, EOFError, OSError, ValueError, RuntimeError)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +153,19 @@ class Snapshots:
     def _pin(self, batch: int, pinned: Pinned) -> _Facts:
         logs = [f"offsets/{each}" for each in (batch - 1, batch) if each >= 0] + [f"commits/{batch}"]
         pinned.link(["metadata", *logs])
-        offsets, commit = _Offsets(pinned.read(f"offsets/{batch}")), _Commit(pinned.read(f"commits/{batch}"))
+        offsets = _Offsets(pinned.read(f"offsets/{batch}"), self._folder / f"offsets/{batch}")
+        commit = _Commit(pinned.read(f"commits/{batch}"), self._folder / f"commits/{batch}")
         stores = list(self._stores())
         ids = _Ids(pinned, batch, commit)
         chains = {store: store.chain(batch + 1, ids) for store in stores}
         chosen = [f"{store.path}/{name}" for store, names in chains.items() for name in names]
         zips = [path for path in chosen if path.endswith(".zip")]
         pinned.link(zips)
-        inside = [f"{path.rpartition('/')[0]}/{name}" for path in zips for name in _listed(pinned.read(path))]
+        inside = [
+            f"{path.rpartition('/')[0]}/{name}"
+            for path in zips
+            for name in _listed(pinned.read(path), self._folder / path)
+        ]
         pinned.link([*chosen, *inside, *self._sources(offsets), *self._whole()])
         formats = {f"{store.kind}-{2 if commit.ids else 1}" for store in stores}
         return _Facts(batch, offsets.confs, ", ".join(sorted(formats)) or None)
@@ -166,7 +181,7 @@ class Snapshots:
             for partition in _folders(operator):
                 for folder in (partition, *_folders(partition)):
                     names = _names(folder)
-                    if any(_VERSIONED.fullmatch(name) for name in names):
+                    if partition.name.isdecimal() and any(_VERSIONED.fullmatch(name) for name in names):
                         path = folder.relative_to(self._folder).as_posix()
                         yield _Store(path, operator.name, int(partition.name), frozenset(names))
 
@@ -182,15 +197,13 @@ class Snapshots:
         """Give the entries of the sources' logs up to the offsets; of a source that keeps none, whatever it keeps."""
         for number, offset in enumerate(offsets.ends):
             folder = self._folder / "sources" / str(number)
-            names = _names(folder)
+            names = frozenset(_names(folder))
             last = log_offset(offset)
-            if last is None:
-                chosen = sorted(names)
-            else:
-                compacts = [int(name.removesuffix(".compact")) for name in names if name.endswith(".compact")]
-                base = max((each for each in compacts if each <= last), default=-1)
-                chosen = [f"{base}.compact"] * (base >= 0) + [str(each) for each in range(base + 1, last + 1)]
-            yield from (f"sources/{number}/{name}" for name in chosen)
+            chosen = sorted(names) if last is None else _entries_up_to(last, names)
+            for name in chosen:
+                if name not in names:
+                    raise Vanished(f"sources/{number}/{name}")  # before a damaged offset requests countless others
+                yield f"sources/{number}/{name}"
 
 
 class Pinned:
@@ -237,7 +250,7 @@ class Pinned:
             self._links.mkdir(parents=True, exist_ok=True)
             try:
                 link_or_copy(self._folder / path, link)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 raise Vanished(path) from None
         return link
 
@@ -248,12 +261,18 @@ class Pinned:
         with failing_as("read", path):
             return self.left[path].path.read_bytes()
 
+    def place_of(self, path: str) -> Path:
+        """Return the path of a file of Spark's, for errors."""
+        return self._folder / path
+
     def commit(self, batch: int) -> bytes | None:
         """Return an older commit of Spark's, where it is still there; it is not kept."""
-        try:
-            return (self._folder / "commits" / str(batch)).read_bytes()
-        except FileNotFoundError:
-            return None
+        path = self._folder / "commits" / str(batch)
+        with failing_as("read", str(path)):
+            try:
+                return path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def changelog(self, path: str) -> bytes:
         """Return a changelog's bytes from where it is linked or kept."""
@@ -299,10 +318,11 @@ class Pinned:
             self._links.parent.rmdir()
 
     def _identity(self, path: str) -> tuple[int, int, int]:
-        try:
-            found = (self._folder / path).stat()
-        except FileNotFoundError:
-            raise Vanished(path) from None
+        with failing_as("look at", path):
+            try:
+                found = (self._folder / path).stat()
+            except (FileNotFoundError, NotADirectoryError):
+                raise Vanished(path) from None
         return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -354,14 +374,14 @@ class _Ids:
         if not self._with_ids:
             return str(version)
         commit = self._commit(version)
-        if commit is not None and store.operator in commit.ids:
-            for each in commit.ids[store.operator][store.partition]:
-                stem = f"{version}_{each}"
-                if f"{stem}.changelog" in store.names or f"{stem}.zip" in store.names:
-                    return stem
+        for each in commit.ids_of(store) if commit is not None else ():
+            stem = f"{version}_{each}"
+            if f"{stem}.changelog" in store.names or f"{stem}.zip" in store.names:
+                return stem
         found = {name.partition(".")[0] for name in store.names if name.startswith(f"{version}_")}
         if len(found) > 1 and above is not None:  # tries that failed left theirs: only the lineage tells
-            found &= set(_lineage(self._pinned.changelog(f"{store.path}/{above}"), version))
+            path = f"{store.path}/{above}"
+            found &= set(_lineage(self._pinned.changelog(path), version, self._pinned.place_of(path)))
         if len(found) != 1:
             raise Vanished(f"{store.path}/{version}_*.changelog")
         return found.pop()
@@ -369,65 +389,152 @@ class _Ids:
     def _commit(self, version: int) -> _Commit | None:
         if version not in self._commits:
             data = self._pinned.commit(version - 1)
-            self._commits[version] = None if data is None else _Commit(data)
+            where = self._pinned.place_of(f"commits/{version - 1}")
+            self._commits[version] = None if data is None else _Commit(data, where)
         return self._commits[version]
 
 
-def _lineage(changelog: bytes, version: int) -> Iterator[str]:
+def _lineage(changelog: bytes, version: int, path: Path) -> Iterator[str]:
     """Give the name of a version as the header of a changelog after it tells it.
 
     The file is a series of LZ4 blocks as lz4-java frames them; its first record is the list of versions and ids.
     """
     import pyarrow as pa  # noqa: PLC0415 - needed where a failed try left its files, and nowhere else
 
-    magic, method, packed, size, _ = struct.unpack_from("<8sBIII", changelog)
-    if magic != b"LZ4Block":
-        raise UnsupportedVersion(what=f"Spark's changelog with another {_CODEC}", found=0, known="lz4")
-    block = changelog[21 : 21 + packed]
-    text = block if method & 0xF0 == 0x10 else pa.Codec("lz4_raw").decompress(block, size, asbytes=True)
-    at = 2 + struct.unpack_from(">H", text)[0]
-    (length,) = struct.unpack_from(">H", text, at)
-    for each in json.loads(text[at + 2 : at + 2 + length]):
-        if each["version"] == version:
-            yield f"{version}_{each['checkpointUniqueId']}"
+    try:
+        magic, method, packed, size, _ = struct.unpack_from("<8sBIII", changelog)
+        if magic != b"LZ4Block":
+            raise UnsupportedVersion(what=f"Spark's changelog {path} with another {_CODEC}", found=0, known="lz4")
+        block = changelog[21 : 21 + packed]
+        if method & 0xF0 == _STORED:
+            text = block
+        elif size <= _BLOCK_MOST:
+            text = pa.Codec("lz4_raw").decompress(block, size, asbytes=True)
+        else:
+            raise _damaged(path, f"its header gives {size} bytes for the first block")
+        at = 2 + struct.unpack_from(">H", text)[0]
+        (length,) = struct.unpack_from(">H", text, at)
+        found = from_json(text[at + 2 : at + 2 + length], list[_Version])
+    except (struct.error, OSError, pa.ArrowException, Undecodable) as error:
+        raise _damaged(path, str(error)) from error
+    for each in found:
+        if each.version == version:
+            yield f"{version}_{each.checkpointUniqueId}"
 
 
 # --- Spark's own records ---------------------------------------------------------------------------------------------
 
 
+class _Version(msgspec.Struct):
+    """One version of a store, in the header of a changelog."""
+
+    version: int
+    checkpointUniqueId: str  # noqa: N815 - Spark's name, as are the next ones
+
+
+class _Batch(msgspec.Struct):
+    """What is read of a batch in the offset log."""
+
+    conf: dict[str, Any] = {}
+
+
+class _States(msgspec.Struct):
+    """What is read of a batch in the commit log."""
+
+    stateUniqueIds: dict[str, list[list[str]]] | None = None  # noqa: N815
+
+
+class _SstFile(msgspec.Struct):
+    dfsSstFileName: str  # noqa: N815
+
+
+class _LogFile(msgspec.Struct):
+    dfsLogFileName: str  # noqa: N815
+
+
+class _Archive(msgspec.Struct):
+    """What is read of the metadata in a zip: the files beside it."""
+
+    sstFiles: list[_SstFile] = []  # noqa: N815
+    logFiles: list[_LogFile] = []  # noqa: N815
+
+
 class _Offsets:
     """An entry of the offset log."""
 
-    def __init__(self, data: bytes) -> None:
-        lines = data.decode().split("\n")
-        _require_version("offset log", lines[0], ("v1", "v2"))
-        self.confs: dict[str, str] = {k: str(v) for k, v in json.loads(lines[1]).get("conf", {}).items()}
-        self.ends = [None if line == "-" else line for line in lines[2:]]
+    def __init__(self, data: bytes, path: Path) -> None:
+        version, record, *ends = _lines(data, path)
+        _require_version("offset log", path, version, ("v1", "v2"))
+        self.confs: dict[str, str] = {k: str(v) for k, v in _record(record, _Batch, path).conf.items()}
+        self.ends = [None if line == "-" else line for line in ends]
 
 
 class _Commit:
     """An entry of the commit log: the ids of the state's versions, by operator and partition, in format 2."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, path: Path) -> None:
+        version, record, *_ = _lines(data, path)
+        _require_version("commit log", path, version, ("v1", "v2", "v3"))
+        self.ids = _record(record, _States, path).stateUniqueIds or {}
+
+    def ids_of(self, store: _Store) -> list[str]:
+        """Return the ids that it names for a store, or none."""
+        partitions = self.ids.get(store.operator, [])
+        return partitions[store.partition] if store.partition < len(partitions) else []
+
+
+def _lines(data: bytes, path: Path) -> list[str]:
+    """Return the lines of a file of Spark's: two at least, the version and a record."""
+    try:
         lines = data.decode().split("\n")
-        _require_version("commit log", lines[0], ("v1", "v2", "v3"))
-        found: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
-        self.ids: dict[str, list[list[str]]] = found.get("stateUniqueIds") or {}
+    except UnicodeDecodeError as error:
+        raise _damaged(path, str(error)) from error
+    return lines if len(lines) > 1 else [*lines, ""]
 
 
-def _require_version(what: str, found: str, known: tuple[str, ...]) -> None:
+def _record(text: str, kind: type[T], path: Path) -> T:
+    try:
+        return from_json(text.encode(), kind)
+    except Undecodable as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: Path, why: str) -> SparkFileDamaged:
+    """Return the error for a file below `streams/<stream>/spark`."""
+    stream = next((above.name for above in path.parents if above.parent.name == "streams"), "")
+    return SparkFileDamaged(stream=stream, path=str(path), why=why)
+
+
+def _require_version(what: str, path: Path, found: str, known: tuple[str, ...]) -> None:
     if found not in known:
         number = int(found[1:]) if re.fullmatch(r"v\d{1,9}", found) else 0
-        raise UnsupportedVersion(what=f"Spark's {what}", found=number, known=" and ".join(known))
+        raise UnsupportedVersion(what=f"Spark's {what} {path}", found=number, known=" and ".join(known))
 
 
-def _listed(data: bytes) -> Iterator[str]:
+def _listed(data: bytes, path: Path) -> Iterator[str]:
     """Give the files beside a zip that its metadata lists."""
-    with zipfile.ZipFile(BytesIO(data)) as archive:
-        text = archive.read("metadata").decode()
-    found = json.loads(text.split("\n", 1)[1])
-    yield from (f"SSTs/{each['dfsSstFileName']}" for each in found.get("sstFiles", []))
-    yield from (f"logs/{each['dfsLogFileName']}" for each in found.get("logFiles", []))
+    try:
+        with zipfile.ZipFile(BytesIO(data)) as archive:
+            text = archive.read("metadata")
+    except _ZIP_DAMAGED as error:
+        raise _damaged(path, f"it is not a zip file with its metadata: {error}") from error
+    _, record, *_ = _lines(text, path)
+    found = _record(record, _Archive, path)
+    names = [f"SSTs/{each.dfsSstFileName}" for each in found.sstFiles]
+    names += [f"logs/{each.dfsLogFileName}" for each in found.logFiles]
+    for name in names:
+        if not _BESIDE.fullmatch(name):
+            raise _damaged(path, f"it lists the invalid file name {name!r}")
+        yield name
+
+
+def _entries_up_to(last: int, names: Collection[str]) -> Iterator[str]:
+    """Yield the entries of a source's log up to `last`: the newest compacted one, and those that follow it."""
+    compacts = [int(match[1]) for name in names if (match := _COMPACT.fullmatch(name))]
+    base = max((each for each in compacts if each <= last), default=-1)
+    if base >= 0:
+        yield f"{base}.compact"
+    yield from (str(each) for each in range(base + 1, last + 1))
 
 
 def _names(folder: Path) -> list[str]:

@@ -11,15 +11,18 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from holdfast.errors import SparkLogMismatch, UnsupportedVersion
+import msgspec
+
+from holdfast.decoding import Undecodable, from_json
+from holdfast.errors import SparkFileDamaged, SparkLogMismatch, UnsupportedVersion
 from holdfast.recovery import SparkPosition
 from holdfast.repository.files import failing_as, sync_all
 from holdfast.spark.torn import (
+    Form,
     checksum_file,
     is_commit,
     is_metadata,
@@ -43,6 +46,12 @@ class Offsets:
     watermark_ms: int
 
 
+class _OffsetsRecord(msgspec.Struct):
+    """What is read of the line about the batch."""
+
+    batchWatermarkMs: int = 0  # noqa: N815 - Spark's name
+
+
 class SparkLog:
     """The checkpoint folder of one stream."""
 
@@ -54,7 +63,56 @@ class SparkLog:
 
     def position(self) -> SparkPosition:
         """Tell how far the logs go."""
-        return SparkPosition(str(self.folder), self._last("offsets"), self._last("commits"))
+        with failing_as("list", str(self.folder)):
+            return SparkPosition(str(self.folder), self._last("offsets"), self._last("commits"))
+
+    def require(self, decided: int, ends: Sequence[str | None], source_log: Mapping[str, int]) -> list[str]:
+        """Raise if a file that the last decision builds upon is missing or damaged; nothing is changed.
+
+        1. The query's id, and the offsets of that epoch and of the one before it.  2. The last entry of each source's
+        log. Spark would not report it as missing: it would write the entry again, with unread files, and skip them as
+        done.  3. Of a file source, also the entries before that one, back to the last compacted one.
+
+        Return the entries of file sources that were checked, for `require_digests`: the form of an entry and Hadoop's
+        checksums, which need not exist, do not detect every damage.
+        """
+        of_file_sources: list[str] = []
+        with failing_as("read", str(self.folder)):
+            metadata = self.folder / "metadata"  # 1
+            self._require_whole(metadata, is_metadata)
+            if self._last("offsets") and not metadata.exists():
+                raise SparkFileDamaged(stream=self._stream, path=str(metadata), why="it is missing")
+            for batch in range(max(decided - 2, 0), decided):
+                offsets = self.folder / "offsets" / str(batch)
+                self._require_whole(offsets, is_offsets)
+                if self._last("offsets") > batch and not offsets.exists():  # otherwise the log is too short: see `plan`
+                    raise SparkFileDamaged(stream=self._stream, path=str(offsets), why="it is missing")
+            for name, last in source_log.items():
+                source = self.folder / "sources" / name
+                of_files = _is_of_files(name, ends)
+                for number in range(last, -1, -1):
+                    path = entry_path(source, number)
+                    if path is None:
+                        raise self._mismatch(f"sources/{name}/{number} is missing")  # 2
+                    self._require_whole(path, is_source_entry)
+                    of_file_sources += [f"{name}/{path.name}"] if of_files else []
+                    if path.name.endswith(".compact") or not of_files:
+                        break  # 3
+        return of_file_sources
+
+    def require_digests(self, entries: Mapping[str, str]) -> None:
+        """Raise if an entry of a source's log differs from what was decided; nothing is changed.
+
+        An entry that does not exist is ignored: Spark deletes old ones, and `require` reports those that are needed.
+        """
+        for entry, decided in entries.items():
+            if self.entry_digest(entry) not in (decided, None):
+                why = "its bytes are not those that the epoch was decided with"
+                raise SparkFileDamaged(stream=self._stream, path=str(self.folder / "sources" / entry), why=why)
+
+    def _require_whole(self, path: Path, is_whole: Form) -> None:
+        if path.exists() and is_torn(path, is_whole):
+            raise SparkFileDamaged(stream=self._stream, path=str(path))
 
     def drop_torn(self, decided: int, source_log: dict[str, int]) -> list[str]:
         """Remove what the loss of power left of files that no decision needs, durably; return their names.
@@ -90,7 +148,7 @@ class SparkLog:
         """Whether a batch of files is to end with an entry that the log of its source lacks."""
         for number, end in enumerate(self.offsets(batch).ends):
             source, last = self.folder / "sources" / str(number), log_offset(end)
-            if last is not None and last >= 0 and not _entry(source, last):
+            if last is not None and last >= 0 and not entry_path(source, last):
                 return True
         return False
 
@@ -112,18 +170,18 @@ class SparkLog:
     def offsets(self, batch: int) -> Offsets:
         """Read an entry of the offset log."""
         path = self.folder / "offsets" / str(batch)
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            raise self._mismatch(f"offsets/{batch} is not there") from None
+        with failing_as("read", str(path)):
+            try:
+                data = path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                raise self._mismatch(f"offsets/{batch} is not there") from None
         lines = data.decode("utf-8", "replace").split("\n")
         if lines[0] not in ("v1", "v2"):
             found = int(lines[0][1:]) if re.fullmatch(r"v\d{1,9}", lines[0]) else 0
             raise UnsupportedVersion(what=f"Spark's offset log {path}", found=found, known="v1 and v2")
         try:
-            metadata: dict[str, Any] = json.loads(lines[1])
-            watermark = int(metadata.get("batchWatermarkMs", 0))
-        except (IndexError, ValueError, AttributeError) as error:
+            watermark = from_json(lines[1].encode() if len(lines) > 1 else b"", _OffsetsRecord).batchWatermarkMs
+        except Undecodable as error:
             raise self._mismatch(f"offsets/{batch} cannot be read: {error}") from None
         ends = tuple(None if line == "-" else line for line in lines[2:])
         return Offsets(ends, hashlib.sha256(data).hexdigest(), watermark)
@@ -131,22 +189,26 @@ class SparkLog:
     def source_entries(self, after: dict[str, int]) -> dict[str, str]:
         """Return the digests of the sources' log entries that are newer than `after`."""
         found: dict[str, str] = {}
-        for source in _folders(self.folder / "sources"):
-            names = self._following(source, after[source.name]) if source.name in after else _entries(source).values()
-            found |= {f"{source.name}/{name}": _digest(source / name) for name in names}
+        with failing_as("read", str(self.folder / "sources")):
+            for source in _folders(self.folder / "sources"):
+                last = after.get(source.name)
+                names = _entries(source).values() if last is None else self._following(source, last)
+                found |= {f"{source.name}/{name}": _digest(source / name) for name in names}
         return found
 
     def _following(self, source: Path, last: int) -> Iterator[str]:
         """Give the entries after `last`, without a list of all: there may be thousands."""
-        while path := _entry(source, last := last + 1):
+        while path := entry_path(source, last := last + 1):
             yield path.name
 
     def entry_digest(self, entry: str) -> str | None:
         """Return the digest of one entry of a source's log, or `None` where it is gone."""
-        try:
-            return _digest(self.folder / "sources" / entry)
-        except FileNotFoundError:
-            return None
+        path = self.folder / "sources" / entry
+        with failing_as("read", str(path)):
+            try:
+                return _digest(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def is_committed(self, batch: int) -> bool:
         """Whether Spark has written its own commit of a batch."""
@@ -209,7 +271,8 @@ def _entries(source: Path) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def _entry(source: Path, number: int) -> Path | None:
+def entry_path(source: Path, number: int) -> Path | None:
+    """Return the file of one entry of a source's log, compacted or not, or `None` where there is none."""
     return next((path for name in (str(number), f"{number}.compact") if (path := source / name).exists()), None)
 
 
@@ -220,7 +283,7 @@ def _torn_on(source: Path, last: int) -> list[Path]:
     """
     if last < 0:
         new = [source / name for name in _entries(source).values()]
-    elif _entry(source, last):
+    elif entry_path(source, last):
         new = list(_near(source, last))
     else:
         return []
@@ -233,7 +296,7 @@ def _near(source: Path, last: int) -> Iterator[Path]:
     missing = 0
     while missing < _AHEAD:
         last += 1
-        path = _entry(source, last)
+        path = entry_path(source, last)
         missing = 0 if path else missing + 1
         if path:
             yield path
@@ -248,6 +311,13 @@ def log_offset(end: str | None) -> int | None:
     except (ValueError, RecursionError):
         pass  # another source's, which has its own form
     return None
+
+
+def _is_of_files(source: str, ends: Sequence[str | None]) -> bool:
+    """Whether a source reads files, by the offsets of an epoch: in order, or from format v2 on by name."""
+    named = (end.partition(":")[2] for end in ends if end and end.startswith(f"{source}:"))
+    placed = ends[int(source)] if source.isdecimal() and int(source) < len(ends) else None
+    return any(log_offset(end) is not None for end in (placed, *named))
 
 
 def last_entries(entries: Iterable[str], before: dict[str, int]) -> dict[str, int]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from holdfast.checked import checked_name, checked_positive
 from holdfast.errors import BadValue, NotSupported
-from holdfast.policy import RestartPolicy
+from holdfast.policy import RestartPolicy, seconds_of
 from holdfast.sinks.base import OUTPUT_MODES, Sink
 from holdfast.spark.epochs import OnEpoch
 from holdfast.spark.failures import BUDGETED, Kind
@@ -18,7 +21,9 @@ from holdfast.stage import Stage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ACCEPTABLE = ("gaps", "replay", "sinks")
+Accept: TypeAlias = Literal["gaps", "replay", "sinks"]
+"""A change that the user knows of and accepts; see `Pipeline.start`."""
+ACCEPTABLE: tuple[Accept, ...] = get_args(Accept)
 _TRIGGERS = ("processingTime", "availableNow", "once")
 _REFUSED_TRIGGERS = {
     "continuous": "continuous processing has no batches, so there is nothing to decide on",
@@ -29,6 +34,8 @@ _REFUSED_OPTIONS = {
     "checkpointlocation": "the repository keeps Spark's checkpoint",
     "path": "where rows go is said by sinks",
 }
+OutageLimits: TypeAlias = float | str | timedelta | Mapping[str, float | str | timedelta]
+"""How long a stream waits for an outage to end: a time span, or one by kind of failure. With 0 it does not wait."""
 Build = Callable[["SparkSession"], "DataFrame"]
 """Makes a stream: a streaming DataFrame of the session that it is given."""
 
@@ -48,6 +55,20 @@ class StreamSpec:
     reads: tuple[str, ...] = ()
     stage: Stage[Any] | None = None
     on_epoch: OnEpoch | None = None
+    outage: Mapping[Kind, float | None] = field(default_factory=dict)
+
+
+def defined_twice(one: Build, other: Build) -> bool:
+    """Whether a program defines two streams of one name: a mistake, because one of them would never run.
+
+    A notebook cell that is run again, or a module that is reloaded, defines the same stream once more.
+    """
+    if getattr(sys.modules.get(getattr(other, "__module__", "")), "__file__", None) is None:
+        return False  # a notebook, or a shell
+    first, second = getattr(one, "__code__", None), getattr(other, "__code__", None)
+    if first is second or not isinstance(first, CodeType) or not isinstance(second, CodeType):
+        return True
+    return (first.co_filename, first.co_firstlineno) != (second.co_filename, second.co_firstlineno)
 
 
 def checked_sinks(stream: str, sinks: object) -> tuple[Sink, ...]:
@@ -121,6 +142,21 @@ def checked_restart(restart: object) -> dict[Kind, RestartPolicy]:
     return {kind: given.get(kind, DEFAULT_RESTART) for kind in BUDGETED}
 
 
+def checked_outage(outage: object) -> dict[Kind, float | None]:
+    """Return the limit of outages in seconds for each kind that is given; `None` means that there is no wait."""
+    if not isinstance(outage, Mapping):
+        return dict.fromkeys(BUDGETED, _span(outage))
+    kinds = {str(kind): kind for kind in BUDGETED}
+    for kind in outage:
+        if str(kind) not in kinds:
+            raise BadValue(what="outage", value=kind, why=f"kinds are {', '.join(kinds)}")
+    return {kinds[str(kind)]: _span(span) for kind, span in outage.items()}
+
+
+def _span(span: object) -> float | None:
+    return None if span in (0, "0", "0s") else seconds_of("outage", span)
+
+
 def checked_reads(stream: str, reads: object) -> tuple[str, ...]:
     """Return the names of the streams that this one reads from by a channel of its own."""
     names = [reads] if isinstance(reads, str) else reads
@@ -149,6 +185,7 @@ def checked_stage(stream: str, stage: object, on_epoch: object) -> tuple[Stage[A
 
 
 DEFAULT_RESTART = RestartPolicy.bounded(5, within=600)
+DEFAULT_OUTAGE = 3600.0  # seconds
 
 
 def checked_spec(
@@ -164,6 +201,7 @@ def checked_spec(
     reads: object = (),
     stage: object = None,
     on_epoch: object = None,
+    outage: object = DEFAULT_OUTAGE,
 ) -> StreamSpec:
     """Check all that a user says of a stream."""
     if name == "<lambda>":
@@ -184,4 +222,5 @@ def checked_spec(
         reads=checked_reads(checked, reads),
         stage=kept,
         on_epoch=each,
+        outage={**checked_outage(DEFAULT_OUTAGE), **checked_outage(outage)},
     )

@@ -16,7 +16,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from holdfast.blocks import BLOCK_SIZE, MemoryBlocks
+from holdfast.decoding import Undecodable, converted
 from holdfast.errors import StageCorrupt, StageMismatch, StreamChanged
 from holdfast.repository import FileBlocks, LocalRepository
 from holdfast.repository.files import failing_as, make_folder
@@ -24,7 +27,18 @@ from holdfast.stage import CheckpointedStage, Stage, StageView
 
 FOLDER = "stages"
 INLINE = 8 * 1024  # bytes that a decision may carry
+_BLOCKS = re.compile(r"[A-Za-z0-9_.-]+\.blocks", re.ASCII)  # of checked names
 _HEADERS = 4  # blocks that two slots need beside their data, and some to spare
+
+
+class _Kept(msgspec.Struct):
+    """What a decision records of a state: its bytes, or the file and the generation that hold them."""
+
+    type: str
+    sha256: str
+    inline: str | None = None
+    blocks: str = ""
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +80,15 @@ class StageKeeper:
         """Return the state that a decision names; without one, that which the stage begins with."""
         if record is None:
             return Sealed(self._stage.initial, None)
-        if record["type"] != self._stage.codec.type_name:
-            raise StageMismatch(what="state type", found=record["type"], asked=self._stage.codec.type_name)
-        data = base64.b64decode(record["inline"]) if "inline" in record else self._read(record)
-        if hashlib.sha256(data).hexdigest() != record["sha256"]:
-            raise StageCorrupt(stage=self._stream, step="checksum", why="it is not the state that was decided")
+        try:
+            kept = converted(record, _Kept)
+        except Undecodable as error:
+            raise self._corrupt("decode", f"the decision's record of it: {error}") from error
+        if kept.type != self._stage.codec.type_name:
+            raise StageMismatch(what="state type", found=kept.type, asked=self._stage.codec.type_name)
+        data = self._read(kept) if kept.inline is None else self._decoded(kept.inline)
+        if hashlib.sha256(data).hexdigest() != kept.sha256:
+            raise self._corrupt("checksum", "it is not the state that was decided")
         return Sealed(data, record)
 
     def view(self, sealed: Sealed) -> StageView[Any]:
@@ -142,17 +160,28 @@ class StageKeeper:
             device, self._codec, self._stage.observer, self._lease, name=self._stream, generation=generation
         ).stage
 
-    def _read(self, record: dict[str, Any]) -> bytes:
+    def _corrupt(self, step: str, why: str) -> StageCorrupt:
+        return StageCorrupt(stage=self._stream, step=step, why=why)
+
+    def _decoded(self, inline: str) -> bytes:
+        try:
+            return base64.b64decode(inline, validate=True)
+        except ValueError as error:
+            raise self._corrupt("decode", f"the decision's record of it: {error}") from error
+
+    def _read(self, kept: _Kept) -> bytes:
         """Read a state from its file without its lock: the driver that wrote it may still be there."""
-        path = self._folder / record["blocks"]
+        if not _BLOCKS.fullmatch(kept.blocks):
+            raise self._corrupt("read", f"the decision names the file {kept.blocks!r}")
+        path = self._folder / kept.blocks
         with failing_as("read", str(path)):
             try:
                 data = path.read_bytes()
             except FileNotFoundError:
-                raise StageCorrupt(stage=self._stream, step="read", why=f"{path.name} is missing") from None
+                raise self._corrupt("read", f"{path} is missing") from None
         blocks = MemoryBlocks(len(data) // BLOCK_SIZE)
         blocks.data[:] = data[: len(blocks.data)]
-        found = CheckpointedStage.restore(blocks, self._codec, name=self._stream, generation=int(record["generation"]))
+        found = CheckpointedStage.restore(blocks, self._codec, name=self._stream, generation=kept.generation)
         return found.stage.state
 
     @property

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
+from holdfast.brief import brief
 from holdfast.difference import Difference, KeyCounts, diff
 from holdfast.errors import HoldfastError, NotSupported
 from holdfast.manifest import Severity, StreamCut
@@ -24,7 +25,6 @@ from holdfast.repository import Repository
 from holdfast.repository.files import hadoop_address
 from holdfast.restore import RestorePlan, plan_restore, restore_stream
 from holdfast.spark import adapter
-from holdfast.spark.brief import brief
 from holdfast.spark.logsource import LogReader
 from holdfast.verification import Finding, ReadData
 

@@ -7,7 +7,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +15,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.barrier import BarrierInjector
+from holdfast.brief import brief
 from holdfast.epoch import Decision, Facts, Reach, State, unwatched
 from holdfast.errors import (
     HoldfastError,
     InDoubt,
     Locked,
     NotSupported,
+    OutageTooLong,
     QueryFailed,
+    RecordCorrupt,
+    SessionLost,
     SinkBehind,
     SinkFailed,
     SinkForeign,
     SinksChanged,
+    SparkFileDamaged,
     StagedGone,
     Storage,
     StreamChanged,
@@ -38,18 +43,19 @@ from holdfast.redaction import redacted
 from holdfast.repository import Decisions, GapRecord, Gaps, History, Identity, Lease, LocalRepository
 from holdfast.repository.decisions import stream_folder
 from holdfast.seal import Record
-from holdfast.sinks.base import Key, Owner, Setting, Sink, checked_standing
+from holdfast.sinks.base import Owner, Setting, Sink, checked_standing
 from holdfast.sinks.places import record_places
 from holdfast.spark import adapter
-from holdfast.spark.brief import brief
-from holdfast.spark.epochs import EpochRunner, Failure, Stopping
-from holdfast.spark.failures import BUDGETED, Kind, kind_of, same
-from holdfast.spark.lag import behind_logs, behind_topics
+from holdfast.spark.epochs import EpochRunner, EpochTimes, Failure, Stopping, commit_key
+from holdfast.spark.failures import BUDGETED, Diagnosis, Kind, Remedy, damaged_file, diagnose, same
+from holdfast.spark.lag import RowRate, behind_logs, behind_topics
 from holdfast.spark.logsource import FORMAT as LOG_SOURCE
+from holdfast.spark.outages import Outage, Outages
 from holdfast.spark.snapshot import Snapshots
 from holdfast.spark.sparklog import SparkLog
 from holdfast.spark.spec import StreamSpec
 from holdfast.spark.stages import StageKeeper
+from holdfast.spark.unread import Unread, UnreadFiles
 from holdfast.state import CheckpointState
 
 if TYPE_CHECKING:
@@ -58,12 +64,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 5.0  # for Spark to write a commit, before a stream is stopped
+_LOOK_S = 0.2  # between two looks at a query that was restarted after a failure
 _MOMENT_S = 0.5  # for an epoch to begin that Spark may be about to begin
+_LOOKED_AT = 64  # decisions read at a start for the digests of sources' log entries; Spark compacts every 10 entries
 _SECOND = (
     "epoch {before} was passed over just before, so epoch {epoch} is not: both may have failed for the same outage; "
     "mend it, then run again. If the rows themselves are bad, filter them out, or pass over this epoch too by "
     "holdfast run --accept gaps, or pipeline.run(accept=['gaps'])"
 )
+_TROUBLED = ("restarting", "waiting", "failed")
 _UNREPLAYABLE = {"socket": "what it has read once it cannot read again, so a crash would lose it"}
 
 
@@ -77,6 +86,8 @@ class StreamCallbacks:
 
     on_epoch: Callable[[str, int, int], object] = _nothing  # stream, epoch, rows
     on_restart: Callable[[str, Exception, int], object] = _nothing  # stream, error, how many so far
+    on_outage: Callable[[str, Outage], object] = _nothing  # stream, what it waits for; once for each failed try
+    on_outage_over: Callable[[str, Outage], object] = _nothing  # stream, what it waited for
     on_exhausted: Callable[[str, Exception], object] = _nothing  # stream, the error that ended it
     on_quarantine: Callable[[str, GapRecord], object] = _nothing  # stream, the gap that was recorded
     on_checkpoint: Callable[[str, Manifest], object] = _nothing  # pipeline, what was taken
@@ -120,14 +131,18 @@ class Run:
     clock: Callable[[], float] = time.monotonic
     acknowledge: Callable[[int, CheckpointState | Exception], None] = _nothing
     build: Callable[[StreamSpec], DataFrame] = _built_alone
+    outage: Mapping[Kind, float | None] = field(default_factory=dict)  # limits in place of those of the streams
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """How a stream is doing. `rows` counts what each sink was given in this run, not what it holds."""
+    """How a stream is doing. `rows` counts what each sink was given in this run, not what it holds.
+
+    A field that cannot be determined is `None`. `unread` is counted at most every few seconds.
+    """
 
     stream: str  # its name
-    state: str  # starting, running, restarting, ended, stopped, failed
+    state: str  # starting, running, restarting, waiting, ended, stopped, failed
     epoch: int  # the last one that every sink has
     rows: int  # given to each sink in this run
     restarts: int  # in this run
@@ -135,6 +150,13 @@ class StreamStatus:
     last_error: str | None = None  # what the last restart, or the end, was for
     behind: int | None = None  # events or records that its sources have and no sink has yet, where that can be told
     watermark_ms: int | None = None  # of event time, in the last epoch; where the query has one
+    unread: Unread | None = None  # files and bytes that its file sources have and no sink has yet
+    rows_per_s: float = 0.0  # given to each sink, over the last minute
+    input_rows_per_s: float | None = None  # that arrived, in Spark's last trigger
+    processed_rows_per_s: float | None = None  # that were processed, in Spark's last trigger
+    last_epoch: EpochTimes | None = None  # of this run: its rows, its duration and that of each phase
+    last_progress: dict[str, Any] | None = None  # Spark's own report of its last trigger, as `lastProgress` has it
+    outage: Outage | None = None  # what it waits for, until the next epoch, or until it runs and has no new input
 
 
 class StreamRecord(Record, frozen=True, kw_only=True):
@@ -197,8 +219,15 @@ class StreamRun:
         self._watch = _Watch()
         self._repeats = _Repeats()
         self._budgets = {kind: RestartBudget(spec.restart[kind]) for kind in BUDGETED}
+        self._outages = Outages({**spec.outage, **run.outage}, run.backoff, run.clock)
+        self._step = Kind.REPOSITORY  # what is in progress outside of an epoch
         self._in_a_row = 0
+        self._settled = False  # no epoch was decided since the last one, though a recovery has begun and not ended
+        self._supervisor = 0  # the thread that the stream is started and restarted in
         self._logs: list[Path] | None = None  # event logs that it reads; looked up when first asked for
+        self._unread: UnreadFiles | None = None  # likewise, of its file sources
+        self._progress: dict[str, Any] = {}  # Spark's, of the last trigger; kept when the query has ended
+        self._rate = RowRate(run.clock)
 
     # --- recovery ---
 
@@ -208,15 +237,21 @@ class StreamRun:
         1. Build the DataFrame and refuse what cannot hold.  2. Open the sinks.  3. Compare decisions, Spark's logs and
         sinks.  4. Finish the last decision where a sink lacks it.  5. Close and discard what is open.
         """
+        self._step = Kind.REPOSITORY
         self._run.lease.check()
         if self._runner is not None:
+            self._settled = self._settled or not self._runner.unfinished
             self._runner.unfinished = True  # sinks may be given an epoch here: nobody acknowledges until it is done
             self._runner.failure = None  # what fails from here on is another failure
+        self._step = Kind.USER
         self._df = self._built()  # 1
         self.sources = tuple(adapter.source_names(self._df))
+        self._step = Kind.REPOSITORY
         self._settings = self._pinned_settings()
+        self._step = Kind.SINK
         for sink in self.spec.sinks:  # 2
-            sink.open(self._setting(self._df))
+            sink.open(self._setting(self._df, sink))
+        self._step = Kind.REPOSITORY
         record_places(self._run.repository, self.name, self._timeline, self.spec.sinks)
         if self._runner is None:
             self._runner = self._new_runner()
@@ -224,22 +259,51 @@ class StreamRun:
         self._runner.stateful = adapter.is_stateful(self._df)
         while True:
             decision = self._decisions.newest(self.name, self._timeline)  # 3
+            if decision is not None:
+                self._require_log(decision)
             self._drop_torn(decision)
             if decision is None:
                 self._log.clear_unbegun()
             made = plan(
                 self.name, decision, self._log.position(), self._holds(decision), new_sinks=self._accepts("sinks")
             )
+            self._settled = self._settled and not made.finish and made.decided == self._runner.course.epoch
             if decision is not None:
                 self._note_sinks(decision)
                 self._finish(decision, made)  # 4
             self._runner.recovered(decision, dict(made.stands))
             if self._runner.clear(made.decided + 1)[1] is None:  # 5
                 break  # else a driver that we replace has decided it just now
-        self._runner.unfinished = False
+        self._runner.unfinished = self._settled = False
         self._watch.plan = made
-        _log.log(logging.WARNING if made.finish or made.replays else logging.INFO, "%s", made.words())
+        unusual = (made.finish or made.replays) and self._outages.current is None
+        _log.log(logging.WARNING if unusual else logging.INFO, "%s", made.words())
         return made
+
+    def _require_log(self, decision: Decision) -> None:
+        """Raise if Spark's logs are not those that the last decision builds upon; nothing is changed.
+
+        Each decision has the digests of the entries that were new in its epoch, so those of the epochs before are read
+        as well, back to the last compacted entry. Entries whose decisions were pruned, are damaged, or are more than
+        `_LOOKED_AT` epochs old are not compared.
+        """
+        epoch, facts = decision.attempt.epoch, Facts.of(decision)
+        digests = dict(facts.source_entries)
+        missing = set(self._log.require(epoch, facts.end, facts.source_log)) - digests.keys()
+        for each in range(epoch - 1, max(epoch - _LOOKED_AT, 0), -1):
+            if not missing:
+                break
+            try:
+                older = self._decisions.committed(self.name, self._timeline, each)
+                found = Facts.of(older).source_entries if older else None
+            except RecordCorrupt as error:
+                _log.warning("stream %s: entries of sources' logs are not compared: %s", self.name, brief(error))
+                continue
+            if found is None:
+                break  # pruned, as are those before it
+            digests |= found
+            missing -= found.keys()
+        self._log.require_digests(digests)
 
     def _drop_torn(self, decision: Decision | None) -> None:
         decided = decision.attempt.epoch if decision else 0
@@ -269,6 +333,8 @@ class StreamRun:
                     why=_UNREPLAYABLE[source],
                     do="put a log before it (Kafka, or files)",
                 )
+        adapter.require_packages(df)
+        adapter.require_trigger(self._run.spark, self.spec.trigger)
         return df
 
     def _pinned_settings(self) -> dict[str, str]:
@@ -285,7 +351,7 @@ class StreamRun:
             settings |= adapter.FAST_FILES  # under our lock nobody else writes there
         return settings
 
-    def _setting(self, df: DataFrame) -> Setting:
+    def _setting(self, df: DataFrame, sink: Sink) -> Setting:
         return Setting(
             owner=self._owner,
             schema=df.schema,
@@ -293,6 +359,7 @@ class StreamRun:
             spark=self._run.spark,
             local=adapter.is_local(self._run.spark),
             shared=self._run.shared,
+            folder=self._run.repository.root / "sinks" / self.name / sink.name,
             reach=self._run.reach,
             tell=lambda text: _log.warning("stream %s: %s", self.name, text),
         )
@@ -346,11 +413,17 @@ class StreamRun:
         facts = Facts.of(decision)
         for name in made.finish:
             sink = next(each for each in self.spec.sinks if each.name == name)
+            share = facts.sinks[name]
             try:
-                sink.commit(Key(self._owner, decision.attempt, decision.lease), facts.sinks[name].handle)
+                sink.commit(commit_key(self._owner, decision.attempt, decision.lease, share), share.handle)
             except StagedGone as error:
-                before = facts.sinks[name].before
-                raise SinkBehind(stream=self.name, sink=name, holds=before, decided=made.decided) from error
+                raise SinkBehind(
+                    stream=self.name,
+                    sink=name,
+                    holds=share.before,
+                    decided=made.decided,
+                    committed=not made.replays,  # Spark commits an epoch after all sinks have
+                ) from error
             except Exception as error:
                 if isinstance(error, HoldfastError) and not isinstance(error, Storage):
                     raise
@@ -369,6 +442,13 @@ class StreamRun:
 
     def live(self) -> None:
         """Run until the stream ends, is stopped, or may not be restarted any more. The first recovery is done."""
+        self._supervisor = threading.get_ident()
+        try:
+            self._supervise()
+        finally:
+            self._supervisor = 0  # the number may be given to another thread
+
+    def _supervise(self) -> None:
         recovered = True
         while True:
             try:
@@ -377,7 +457,7 @@ class StreamRun:
                 self._run_query()
             except Exception as raised:  # Spark and users' code may raise anything; the budget decides
                 recovered = False
-                error = self._or_fenced(raised)
+                error = self._explained(raised)
                 if self._stopping.is_set() and isinstance(error, Stopping):
                     break
                 if not self._again(error):
@@ -393,7 +473,25 @@ class StreamRun:
         error = QueryFailed(stream=self.name, why=brief(raised))
         error.__cause__ = raised
         self._watch.error = error
-        self._give_up(error, Kind.REFUSED, None)
+        self._give_up(error, Diagnosis(Kind.REFUSED, Remedy.NONE), None)
+
+    def _explained(self, raised: Exception) -> Exception:
+        """Return a more specific error for a failure, if one is known."""
+        error = self._or_fenced(raised)
+        if error is not raised or isinstance(error, Stopping):
+            return error
+        found: HoldfastError | None = None
+        if why := adapter.session_end(self._run.spark):
+            found = SessionLost(why=why)
+        elif path := damaged_file(error, self._log.folder):
+            reason = {} if Path(path).exists() else {"why": "it is missing"}
+            if Path(path) == self._log.folder / "state":
+                reason = {"why": "it is missing or empty; it was deleted, or the query had no stateful operator before"}
+            found = SparkFileDamaged(stream=self.name, path=path, **reason)
+        if found is None:
+            return error
+        found.__cause__ = raised
+        return found
 
     def _or_fenced(self, error: Exception) -> Exception:
         cause = self._runner.cause(error) if self._runner else error
@@ -404,10 +502,12 @@ class StreamRun:
         if runner is None or df is None or self._stopping.is_set():
             raise Stopping
         runner.failure = runner.returned = None
+        self._step = Kind.SOURCE
         self._watch.state = "running"
-        self._query = adapter.start_query(
+        batches = adapter.Batches(runner, self._run.spark)
+        self._query = query = adapter.start_query(
             df,
-            runner,
+            batches,
             name=f"{self._owner.pipeline}.{self.name}",
             output_mode=self.spec.output_mode,
             trigger={"availableNow": True} if self._run.available_now else self.spec.trigger,
@@ -419,12 +519,26 @@ class StreamRun:
         if self._stopping.is_set():
             self.stop()  # it was asked for while the query started
         try:
-            self._query.awaitTermination()
+            self._await_end(query)
         except Exception as error:
             cause = self._cause(error)
             raise cause from cause.__cause__ or error
         finally:
             self._watch.started.clear()
+            self._note_progress()
+            self._query = None  # a reference cycle through the JVM, which no garbage collector sees
+            batches.release()
+            adapter.end_idle_monitors(self._run.spark)
+
+    def _await_end(self, query: StreamingQuery) -> None:
+        """Wait until the query ends. After a failure, an idle trigger shows that it is healthy, as an epoch does."""
+        while self._outages.current is not None or self._in_a_row:
+            if adapter.ends_within(query, _LOOK_S):
+                return
+            if adapter.is_idle(query):
+                self._in_a_row = 0
+                self._end_outage()
+        query.awaitTermination()
 
     def _cause(self, error: Exception) -> Exception:
         """Return what really happened: our own error where there was one, or Spark's in our words."""
@@ -445,15 +559,23 @@ class StreamRun:
         return QueryFailed(stream=self.name, why=brief(error))
 
     def _again(self, error: Exception) -> bool:
-        """Quarantine the epoch, wait and restart, or give up."""
+        """Wait for an outage to end, quarantine the epoch, restart after a wait, or give up."""
         failure = self._runner.failure if self._runner else None
-        kind = kind_of(error, failure)
+        found = diagnose(error, failure, self._step)
         self._watch.error = error
-        if failure is not None and self._is_poison(failure, kind):
+        if found.remedy is Remedy.WAIT and self._outages.has_limit(found.kind):
+            return self._wait_out(error, found, failure)
+        if found.remedy is Remedy.RESTART and failure is not None and self._is_poison(failure, found.kind):
             return True
-        budget = self._budgets.get(kind)
-        if budget is None or self._stopping.is_set() or not budget.spend(self._run.clock()):
-            self._give_up(error, kind, failure)
+        budget = None if found.remedy is Remedy.NONE else self._budgets.get(found.kind)
+        if budget is None or not budget.spend(self._run.clock()):
+            self._give_up(error, found, failure)
+            return False
+        if self._stopping.is_set():
+            _log.warning(
+                "stream %s was stopped in an attempt that failed (%s): %s", self.name, found.kind, brief(error)
+            )
+            self._stopped()
             return False
         self._in_a_row += 1
         self._watch.state = "restarting"
@@ -463,12 +585,50 @@ class StreamRun:
             "stream %s restarts in %.1f s after a failure (%s): %s",
             self.name,
             wait,
-            kind,
+            found.kind,
             brief(error),
         )
+        _log.debug("stream %s: the failure in full", self.name, exc_info=error)
+        if isinstance(error, HoldfastError):
+            error.retried(f"the stream restarts by itself in {wait:.1f} s")
         self._tell(self._run.callbacks.on_restart, error, self._watch.restarts)
         self._stopping.wait(wait)
         return True
+
+    def _wait_out(self, error: Exception, found: Diagnosis, failure: Failure | None) -> bool:
+        """Wait until the next try, and return whether there is one: not after a stop, nor once the limit is reached."""
+        outage = self._outages.failed(found.kind, brief(error))
+        if outage is None:
+            self._give_up(error, found, failure)
+            return False
+        if not self._stopping.is_set():
+            self._watch.state = "waiting"
+            _log.warning(
+                "stream %s waits for an outage to end (%s, %.0f s so far, at most %.0f s), next try in %.1f s: %s",
+                self.name,
+                outage.kind,
+                outage.waited_s,
+                outage.limit_s,
+                outage.next_try_s,
+                outage.error,
+            )
+            _log.debug("stream %s: the failure in full", self.name, exc_info=error)
+            if isinstance(error, HoldfastError):
+                error.retried(f"the stream tries again by itself in {outage.next_try_s:.1f} s")
+            self._tell(self._run.callbacks.on_outage, outage)
+            self._stopping.wait(outage.next_try_s)
+        if self._stopping.is_set():
+            _log.warning("stream %s was stopped in an outage; the next start finishes what was in flight", self.name)
+            self._stopped()
+            return False
+        return True
+
+    def _stopped(self) -> None:
+        """End after a failed attempt. If it was not decided, the stream is at the end of its last epoch."""
+        self._watch.state = "stopped"
+        runner = self._runner
+        if runner is not None and (self._settled or not runner.unfinished):
+            runner.unfinished, runner.failure = False, None  # a last checkpoint may be taken
 
     def _is_poison(self, failure: Failure, kind: Kind) -> bool:
         """Whether the next try shall pass the epoch over.
@@ -491,38 +651,58 @@ class StreamRun:
         self._budgets[kind].give_back(times - 1)  # they led here, which the user asked for
         return True
 
-    def _give_up(self, error: Exception, kind: Kind, failure: Failure | None) -> None:
-        budget = self._budgets.get(kind)
-        epoch = getattr(error, "epoch", None)
-        self.failed = StreamFailed(
-            pipeline=self._owner.pipeline,
-            stream=self.name,
-            epoch=failure.epoch if failure else epoch,
-            sink=(failure.sink if failure else None) or getattr(error, "sink", None),
-            failure=str(kind),
-            restarts=self._watch.restarts,
-            policy=str(budget.policy) if budget else "a restart cannot help",
-            why=brief(error),
-            **self._advice(error, kind, failure),
-        )
+    def _give_up(self, error: Exception, found: Diagnosis, failure: Failure | None) -> None:
+        kind, outage = found.kind, self._outages.current
+        blamed = kind in (Kind.SINK, Kind.REFUSED)
+        facts: dict[str, Any] = {
+            "pipeline": self._owner.pipeline,
+            "stream": self.name,
+            "epoch": failure.epoch if failure else getattr(error, "epoch", None),
+            "sink": ((failure.sink if failure else None) or getattr(error, "sink", None)) if blamed else None,
+            "failure": str(kind),
+            "restarts": self._watch.restarts,
+            "why": brief(error),
+            **self._advice(error, found, failure),
+        }
+        if outage is not None and found.remedy is Remedy.WAIT:
+            limit = f"{outage.limit_s:g} s"
+            self.failed = OutageTooLong(waited=outage.waited_s, tries=outage.tries, policy=limit, **facts)
+        else:
+            budget = None if found.remedy is Remedy.NONE else self._budgets.get(kind)
+            self.failed = StreamFailed(policy=str(budget.policy) if budget else "a restart cannot help", **facts)
         self.failed.__cause__ = error
         self._watch.state = "failed"
         _log.error("%s", self.failed)
         self._tell(self._run.callbacks.on_exhausted, error)
 
-    def _advice(self, error: Exception, kind: Kind, failure: Failure | None) -> dict[str, str]:
-        """Return what to do, where more is known than that something must be mended."""
+    def _advice(self, error: Exception, found: Diagnosis, failure: Failure | None) -> dict[str, str]:
+        """Return specific advice, if there is any."""
+        if found.do is not None:
+            return {"do": found.do}
         course = self._runner.course if self._runner else None
         undecided = failure is not None and failure.state is not State.DECIDED
         asked = self.spec.quarantine_after and not self._accepts("gaps")
-        if asked and undecided and kind in BUDGETED and course and course.quarantined:
+        if asked and undecided and found.kind in BUDGETED and course and course.quarantined:
             return {"do": _SECOND.format(before=course.epoch, epoch=course.epoch + 1)}
         return {"do": error.next_step.format(e=error)} if isinstance(error, HoldfastError) else {}
 
     def _epoch_ended(self, epoch: int, rows: int) -> None:
+        self._rate.add(rows)
         self._in_a_row = 0
         self._repeats = _Repeats()
+        self._end_outage()
         self._tell(self._run.callbacks.on_epoch, epoch, rows)
+
+    def _end_outage(self) -> None:
+        if outage := self._outages.end():
+            _log.warning(
+                "stream %s continues: the outage (%s) is over after %.0f s and %d tries",
+                self.name,
+                outage.kind,
+                outage.waited_s,
+                outage.tries,
+            )
+            self._tell(self._run.callbacks.on_outage_over, outage)
 
     def _tell(self, callback: Callable[..., object], *facts: object) -> None:
         try:
@@ -544,7 +724,7 @@ class StreamRun:
             return
         runner.stopping.set()  # 1
         quiet = time.monotonic()
-        while self._watch.started.is_set() and self._query is not None:
+        while (query := self._query) is not None and self._watch.started.is_set():
             if runner.busy:
                 quiet = time.monotonic()
             elif time.monotonic() - quiet > _MOMENT_S and runner.shut():
@@ -557,11 +737,21 @@ class StreamRun:
             if time.monotonic() > end or not self._watch.started.is_set():
                 break
             time.sleep(0.005)
-        adapter.stop_from_within(self._query)
+        adapter.stop_from_within(query)
 
     def acknowledge_idle(self) -> bool:
         """Acknowledge a pending barrier for this stream if it is between two epochs, or has ended."""
         return self._runner is not None and self._runner.acknowledge_idle()
+
+    @property
+    def state(self) -> str:
+        """Its state, as in `StreamStatus`."""
+        return self._watch.state
+
+    @property
+    def can_acknowledge(self) -> bool:
+        """Whether a stream that has ended stands at a cut: no epoch of it is decided and missing in a sink."""
+        return self._runner is not None and not self._runner.unfinished and self._runner.failure is None
 
     def is_committed(self, epoch: int) -> bool:
         """Whether Spark has committed an epoch."""
@@ -587,11 +777,16 @@ class StreamRun:
         course = self._runner.course if self._runner else None
         return (course.rows, course.epoch) if course else (0, 0)
 
+    @property
+    def waits(self) -> bool:
+        """Whether an outage has begun and is not over."""
+        return self._outages.current is not None
+
     def finish_available(self) -> None:
         """Return when what is available now has gone through, or the stream has ended."""
         if self._run.available_now:
             return  # it ends by itself
-        while self._watch.state in ("starting", "running", "restarting"):
+        while self._watch.state in ("starting", "running", "restarting", "waiting"):
             started = self._watch.started.wait(_MOMENT_S)
             query = self._query  # after the wait: before it, a restart would still show the query that failed
             if started and query is not None and adapter.finish_available(query):
@@ -605,8 +800,9 @@ class StreamRun:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the caller is inside one of this stream's epochs, as a callback is."""
-        return self._runner is not None and self._runner.thread == threading.get_ident()
+        """Whether the caller is in an epoch's thread or in the supervisor's, as a callback of this stream is."""
+        thread = threading.get_ident()
+        return thread == self._supervisor or (self._runner is not None and thread == self._runner.thread)
 
     def ask_to_stop(self) -> None:
         """Let the epoch at hand be the last one."""
@@ -620,17 +816,22 @@ class StreamRun:
         if self._runner is not None:
             self._runner.stopping.set()
             self._runner.shut()
-        if self._query is not None:
-            adapter.stop_from_within(self._query)
+        if (query := self._query) is not None:
+            adapter.stop_from_within(query)
 
     def _end_from_within(self) -> None:
-        if self._watch.started.is_set() and self._query is not None:
-            adapter.stop_from_within(self._query)
+        query = self._query
+        if query is not None and self._watch.started.is_set():
+            adapter.stop_from_within(query)
 
     def status(self) -> StreamStatus:
         """Tell how it is doing."""
         runner, watch = self._runner, self._watch
-        doubt = watch.error if isinstance(watch.error, InDoubt) and watch.state in ("restarting", "failed") else None
+        doubt = watch.error if isinstance(watch.error, InDoubt) and watch.state in _TROUBLED else None
+        live = runner if watch.state in ("running", "restarting", "waiting") else None
+        if live is not None:
+            self._note_progress()
+        progress = self._progress
         return StreamStatus(
             stream=self.name,
             state=watch.state,
@@ -639,20 +840,45 @@ class StreamRun:
             restarts=watch.restarts,
             in_doubt=doubt.epoch if doubt else None,
             last_error=brief(watch.error) if watch.error else None,
-            behind=self._behind(runner) if runner and watch.state in ("running", "restarting") else None,
+            behind=self._behind(live) if live else None,
             watermark_ms=(runner.course.watermark_ms or None) if runner else None,
+            unread=self._unread_files(live) if live else None,
+            rows_per_s=self._rate.per_second(),
+            input_rows_per_s=progress.get("inputRowsPerSecond"),
+            processed_rows_per_s=progress.get("processedRowsPerSecond"),
+            last_epoch=runner.last_epoch if runner else None,
+            last_progress=progress or None,
+            outage=self._outages.current,
         )
 
+    def _note_progress(self) -> None:
+        """Keep Spark's last progress: a query that has ended is dropped."""
+        query = self._query
+        try:
+            self._progress = (adapter.progress_of(query) if query is not None else None) or self._progress
+        except Exception:  # a session that is ending
+            _log.debug("stream %s: no progress from Spark", self.name, exc_info=True)
+
     def _behind(self, runner: EpochRunner) -> int | None:
-        query, df, ends = self._query, self._df, runner.course.ends
+        df, ends = self._df, runner.course.ends
         try:
             if self._logs is None and df is not None:
                 self._logs = adapter.source_paths(df, LOG_SOURCE)
             if self._logs and set(self.sources) == {LOG_SOURCE}:
                 return behind_logs(self._logs, ends)
-            return behind_topics(adapter.progress_of(query), ends) if query is not None else None
+            return behind_topics(self._progress, ends)
         except Exception:  # a session that is ending, a log that is being made: the next status may know
             _log.debug("stream %s: how far it is behind cannot be told now", self.name, exc_info=True)
+            return None
+
+    def _unread_files(self, runner: EpochRunner) -> Unread | None:
+        df, query = self._df, self._query
+        try:
+            if self._unread is None and df is not None and query is not None:
+                self._unread = UnreadFiles(self._log.folder / "sources", adapter.file_inputs(df, query))
+            return self._unread.count(runner.course.ends) if self._unread is not None else None
+        except Exception:  # a folder that is gone, a log that Spark is compacting: the next status may know
+            _log.debug("stream %s: unread files cannot be counted now", self.name, exc_info=True)
             return None
 
     @property

@@ -32,21 +32,20 @@ def is_torn(path: Path, is_whole: Form) -> bool:
     if not path.exists():
         return checksum_file(path).exists()
     data = path.read_bytes()
-    return (
-        not data.strip(b"\0")
-        or not _sums_agree(data, checksum_file(path))
-        or not is_whole(data.decode("utf-8", "replace"))
-    )
+    if not data.strip(b"\0"):
+        return True
+    agree = _sums_agree(data, checksum_file(path))
+    return not (is_whole(data.decode("utf-8", "replace")) if agree is None else agree)
 
 
-def _sums_agree(data: bytes, path: Path) -> bool:
-    """Whether the checksums are those of the data; so they are where none can be read, as Hadoop takes it."""
+def _sums_agree(data: bytes, path: Path) -> bool | None:
+    """Whether the checksums are those of the data; `None` where they cannot be read, which Hadoop ignores too."""
     sums = path.read_bytes() if path.exists() else b""
     if len(sums) < _CHECKSUMS.size:
-        return True
+        return None
     mark, size = _CHECKSUMS.unpack_from(sums)
     if mark != _MARK or not size:
-        return True
+        return None
     due = b"".join(struct.pack(">I", zlib.crc32(data[at : at + size])) for at in range(0, len(data), size))
     return due == sums[_CHECKSUMS.size :]
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from holdfast.checked import checked_name, checked_positive, checked_type, checked_u64
-from holdfast.errors import NotFound, StateCorrupt
+from holdfast.errors import NotFound, StateCorrupt, UnsupportedVersion
 from holdfast.repository import Repository, checked_repository
 from holdfast.state import CheckpointId, CheckpointState
 from holdfast.stores.base import evicted_by
@@ -74,14 +74,19 @@ class DurableCheckpointStore:
 
     def _read(self, stream: str, sequence: int) -> CheckpointState:
         key = _key(checked_name("stream", stream), checked_u64("sequence", sequence))
+        where = f"checkpoint state {key!r}"
         data = self._repository.read(key)
         try:
             state = CheckpointState.from_bytes(data, stream)
         except StateCorrupt as damage:
-            damage.where = f"checkpoint state {key!r}"
+            damage.where = where
+            raise
+        except UnsupportedVersion as newer:
+            newer.what = where
             raise
         if state.id.sequence != sequence:
-            raise StateCorrupt(offset=0, why=f"sequence {state.id.sequence} stands in the file of sequence {sequence}")
+            why = f"the file of sequence {sequence} holds sequence {state.id.sequence}"
+            raise StateCorrupt(offset=0, why=why, where=where)
         return state
 
 

@@ -1,0 +1,44 @@
+"""Counts, sizes and spans of time as people read them; the same everywhere.
+
+Rules:
+- A count has thousands separators: 20,000. A size is in kB, MB, GB: 26.6 kB.
+- A number that names something (epoch, checkpoint, timeline, lease, process, position in a log) is written as it is, so
+  that it can be copied and searched for.
+- JSON has plain numbers.
+"""
+
+from __future__ import annotations
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_SPANS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def number(count: int) -> str:
+    """Return a count with thousands separators."""
+    return f"{count:,}"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes, rounded to about three digits."""
+    value = float(count)
+    for unit in _UNITS[:-1]:
+        if round(abs(value)) < 1000:
+            return f"{value:.0f} {unit}" if abs(value) >= 99.95 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:,.1f} {_UNITS[-1]}"
+
+
+def duration(seconds: float) -> str:
+    """Return a span of time, to the millisecond where it is less than a minute."""
+    return f"{round(seconds, 3):g} s" if seconds < 60 else span(seconds)
+
+
+def span(seconds: float) -> str:
+    """Return a span of time in its two largest units."""
+    left = max(int(seconds), 0)
+    parts: list[str] = []
+    for length, unit in _SPANS:
+        if left >= length or (unit == "s" and not parts):
+            parts.append(f"{left // length}{unit}")
+            left %= length
+    return " ".join(parts[:2])

@@ -1,0 +1,767 @@
+"""Every reader of bytes, fed with random, damaged and hostile ones: a value comes back, or a typed error.
+
+The inputs are random bytes, files that are cut, flipped, spliced or doubled, and files of the right form with wrong
+values in them, under digests that are right. `mutations` says how to repeat a run and how to make it longer.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import holdfast as hf
+from fabricated import Fabricated
+from holdfast import frame, loghead, state
+from holdfast.barrier import CheckpointBarrier
+from holdfast.blocks import BLOCK_SIZE, MemoryBlocks
+from holdfast.cursorfile import CursorRecord, cursor_key, cursor_names, read_cursor
+from holdfast.doubt import in_doubt
+from holdfast.epoch import Attempt, Decision, Facts, Share, Verdict
+from holdfast.errors import CheckpointDamaged, HoldfastError
+from holdfast.logwriter import LogWriter, repair
+from holdfast.manifest import ConnectorCheckpoint, GapNote, GapNotes, Manifest, SinkStatus, StreamCut
+from holdfast.offsets import differences, log_edges, log_position
+from holdfast.ranges import Committed, Head, Segment, encode
+from holdfast.repository import (
+    Checkpoints,
+    Decisions,
+    Gaps,
+    History,
+    Identity,
+    LocalRepository,
+    Repository,
+    place_of,
+)
+from holdfast.repository.checkpoints import AbortRecord, AttemptRecord
+from holdfast.repository.decisions import Floor
+from holdfast.repository.filelist import FileList, HeldFile
+from holdfast.repository.gaps import GapRecord
+from holdfast.repository.history import Entry
+from holdfast.repository.lease import LeaseRecord, held_lease, newest_lease, seen_leases
+from holdfast.requests import Answer, PruneRequest, _Asked, answer_requests
+from holdfast.seal import Record
+from holdfast.sinks.epochfolders import KeyRecord, folder_of
+from holdfast.sinks.foreach import CalledRecord
+from holdfast.sinks.log import SegmentsRecord, StagedFile
+from holdfast.sinks.owners import OwnerRecord, owner_of
+from holdfast.sinks.places import SinksRecord, file_sinks
+from holdfast.spark.lag import behind_topics
+from holdfast.spark.snapshot import Snapshots
+from holdfast.spark.sparklog import SparkLog, log_offset
+from holdfast.spark.stages import StageKeeper
+from holdfast.spark.stream import StreamRecord
+from holdfast.stage import CheckpointedStage, MsgpackCodec, Stage
+from holdfast.stores import DurableCheckpointStore
+from holdfast.worker import Quarantined, read_quarantine
+from mutations import FACTOR, Mutator, Untyped
+from support import events, new_log
+
+UID = "0123456789abcdef0123456789abcdef"
+DIGEST = "ab" * 32
+Redo = Callable[[Mutator, bytes], bytes]
+"""Changes a sample and makes its digests right again."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """Bytes that the package reads: examples of them, and how they are read."""
+
+    name: str
+    samples: list[bytes]
+    read: Callable[[bytes], object]
+    redo: Redo | None = None
+    names: str = ""  # must be in the text of every error
+    inputs: int = 150
+
+
+def fuzzed(formats: list[Format]) -> None:
+    """Read many damaged inputs of each format."""
+    untyped = Untyped()
+    for each in formats:
+        mutator = Mutator(each.name)
+        for sample in each.samples:
+            each.read(sample)  # sound, or the test would prove nothing
+        for number in range(int(each.inputs * FACTOR)):
+            if each.redo is not None and number % 2:
+                data = each.redo(mutator, mutator.random.choice(each.samples))
+            else:
+                data = mutator.damaged(each.samples)
+            untyped.call(each.name, each.read, data, names=each.names)
+    untyped.check()
+
+
+def in_json(mutator: Mutator, data: bytes) -> bytes:
+    return mutator.json(data)
+
+
+def resealed(mutator: Mutator, data: bytes) -> bytes:
+    return mutator.resealed(data)
+
+
+def in_msgpack(mutator: Mutator, data: bytes) -> bytes:
+    """Change MessagePack: one value of it, or bytes within a text."""
+    if mutator.random.random() < 0.3:
+        at = mutator.random.randrange(len(data))
+        return data[:at] + b"\xff" + data[at + 1 :]
+    value = mutator.changed(msgspec.msgpack.decode(data))
+    try:
+        return msgspec.msgpack.encode(value)
+    except OverflowError:
+        return msgspec.msgpack.encode(str(value))
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+STATE = hf.CheckpointState(
+    hf.CheckpointId("orders", 7, 99),
+    operator_states={"sum": b"\0" * 20, "é": b""},
+    source_offsets={"kafka": 12},
+    watermark_ns=5,
+    event_count=3,
+    metadata={"why": "é"},
+)
+
+
+def framed(magic: bytes, version: int, change: Redo) -> Redo:
+    return lambda mutator, data: frame.pack(magic, version, change(mutator, frame.unpack(magic, data)[1]))
+
+
+def in_bytes(mutator: Mutator, data: bytes) -> bytes:
+    return mutator.damaged([data])
+
+
+def test_barriers_and_states() -> None:
+    memory = hf.MemoryRepository()
+    store = DurableCheckpointStore(memory, 5)
+    key = f"states/orders/{7:020}.state"
+
+    def stored(data: bytes) -> object:
+        memory.put(key, data)
+        return store.latest("orders"), store.list("orders"), store.load("orders", 7)
+
+    v1, v2 = STATE.to_v1_bytes(), STATE.to_bytes()
+    body = framed(state.MAGIC, 2, in_bytes)
+    fuzzed(
+        [
+            Format("barrier", [CheckpointBarrier(1, 2).to_bytes()], CheckpointBarrier.from_bytes),
+            Format("state v1", [v1], lambda data: hf.CheckpointState.from_v1_bytes(data, "orders"), inputs=400),
+            Format("state v2", [v2], hf.CheckpointState.from_bytes, body, inputs=400),
+            Format("stored state", [v1, v2], stored, lambda m, _: body(m, v2), key, inputs=400),
+        ]
+    )
+
+
+MANIFEST = Manifest(
+    checkpoint_id=3,
+    epoch=3,
+    timestamp_ms=1,
+    source_offsets={"k": ConnectorCheckpoint(offsets={"partition-0": "1"}, epoch=2, metadata={"a": "b"})},
+    sink_epochs={"files": 3},
+    sink_commit_statuses={"files": SinkStatus("Committed"), "pg": SinkStatus.failed("no")},
+    operator_states=hf.pack_states({"a": b"small", "b": b"x" * 40}, threshold=16).entries,
+    watermark=5,
+    source_watermarks={"k": -5},
+    source_names=("k",),
+    sink_names=("files", "pg"),
+    pipeline_hash=5,
+    state_checksum=hashlib.sha256(b"x" * 40).hexdigest(),
+    pipeline="orders",
+    uid=UID,
+    timeline=1,
+    lease=1,
+    parent=DIGEST,
+    streams={
+        "up": StreamCut(timeline=1, epoch=3, sinks={"log": {"log": UID, "tail": 5}}, files=DIGEST),
+        "down": StreamCut(timeline=1, epoch=3, offsets=[json.dumps({"log": UID, "sequence": 3})], reads=["up"]),
+    },
+    gaps=GapNotes(
+        total=2,
+        newest=(GapNote(stream="up", timeline=1, epoch=2, kind="offsets", why="w", at_ms=5, facts={"a": [1]}),),
+    ),
+    extra={"later": '{"a":1}'},
+)
+V1_MANIFEST = json.dumps(
+    {
+        "version": 1,
+        "checkpoint_id": 1,
+        "epoch": 2,
+        "timestamp_ms": 3,
+        "source_offsets": {"k": {"offsets": {"partition-0": "1"}, "epoch": 2}},
+        "sink_commit_statuses": {"a": "Pending", "b": {"Failed": "why"}},
+        "operator_states": {"a": {"state_b64": "AAAA"}, "b": {"external": True, "external_length": 40}},
+        "watermark": -1,
+        "vnode_count": 256,
+    }
+).encode()
+
+
+def test_manifests() -> None:
+    def read(data: bytes) -> object:
+        found = Manifest.from_bytes(data)
+        found.validate(sidecar_length=40)
+        list(log_edges(found.streams))
+        found.to_bytes()
+        return found.read_states(b"x" * 40)
+
+    def redo(mutator: Mutator, data: bytes) -> bytes:
+        return mutator.resealed(data) if b'"digest"' in data else mutator.json(data)
+
+    fuzzed([Format("manifest", [MANIFEST.to_bytes(), V1_MANIFEST], read, redo, inputs=1500)])
+
+
+def test_file_lists() -> None:
+    checkpoints = Checkpoints(hf.MemoryRepository())
+    place = place_of(1, 1)
+
+    def read(data: bytes) -> object:
+        digest = hashlib.sha256(data).hexdigest()
+        checkpoints.repository.put(place.object(digest), data)
+        assert isinstance(checkpoints.file_list(place, digest), FileList | str)
+        return checkpoints.files(place, StreamCut(timeline=1, epoch=1, files=digest), 1)
+
+    sample = FileList([HeldFile("offsets/1", 5, DIGEST), HeldFile("metadata", 5, DIGEST)]).to_bytes()
+    fuzzed([Format("file list", [sample], read, in_json, "checkpoint 1", inputs=500)])
+
+
+V1_CURSOR = msgspec.msgpack.encode(
+    {"position": 5, "started": True, "process_boot_ns": None, "region_identity": "entity=*|scope=*|fact=any|clock=*"}
+)
+CURSOR = CursorRecord(position=5, started=True, region_identity="entity=*", log_identity=UID, log_chain=b"\0" * 32)
+
+
+def test_cursors() -> None:
+    repository = hf.MemoryRepository()
+    key = cursor_key("c")
+
+    def read(data: bytes) -> object:
+        repository.put(key, data)
+        assert cursor_names(repository) == ["c"]
+        return read_cursor(repository, "c")
+
+    v2 = framed(b"HFCURSOR", 2, in_msgpack)
+    fuzzed(
+        [
+            Format("cursor v1", [V1_CURSOR], read, in_msgpack, key, inputs=400),
+            Format("cursor v2", [CURSOR.to_bytes()], read, v2, key, inputs=400),
+        ]
+    )
+
+
+# --- stages ----------------------------------------------------------------------------------------------------------
+
+CODEC = MsgpackCodec(dict[str, int], "dict")
+
+
+def image() -> bytes:
+    device = MemoryBlocks(8)
+    stage = CheckpointedStage({"seen": 1}, device, CODEC)
+    for number in (1, 2):
+        stage.state = {"seen": number}
+        stage.checkpoint()
+    return bytes(device.data)
+
+
+def v1_image() -> bytes:
+    payload = CODEC.encode({"seen": 1})
+    return struct.pack("<4sIQ", b"PCHK", 1, len(payload)).ljust(512, b"\0") + payload.ljust(7 * 512, b"\0")
+
+
+def with_digests(mutator: Mutator, data: bytes) -> bytes:
+    """Change headers or payload of a stage image, and make both digests right again."""
+    changed = bytearray(data)
+    for _ in range(mutator.random.randrange(1, 4)):
+        start = mutator.random.choice((0, 2048))
+        at = mutator.random.choice((4, 8, 9, 16, 24, 32, 40, 96, 192, 512, 513, 600))
+        changed[start + at] = mutator.random.choice((0, 1, 2, 3, 0x80, 0xC3, 0xFF))
+    for start in (0, 2048):
+        changed[start + 160 : start + 192] = bytes(32)
+        length = int.from_bytes(changed[start + 8 : start + 16], "little")
+        end = start + BLOCK_SIZE * (1 + -(-length // BLOCK_SIZE)) if length < 2048 else start + 512
+        changed[start + 160 : start + 192] = hashlib.sha256(changed[start:end]).digest()
+    return bytes(changed)
+
+
+def test_stages(tmp_path: Path) -> None:
+    path = tmp_path / "blocks"
+
+    def read(data: bytes) -> object:
+        blocks = MemoryBlocks(len(data) // BLOCK_SIZE)
+        blocks.data[:] = data[: len(blocks.data)]
+        found = CheckpointedStage.resume({"seen": 0}, blocks, CODEC)
+        found.stage.checkpoint()
+        return found
+
+    def read_file(data: bytes) -> object:
+        path.write_bytes(data)
+        with hf.FileBlocks.open(path) as blocks:
+            return CheckpointedStage.restore(blocks, CODEC)
+
+    repository = LocalRepository(tmp_path / "repository")
+    (repository.root / "stages").mkdir(parents=True)
+    keeper = StageKeeper(Stage({"seen": 0}, CODEC), repository, "orders", 1, 2)
+    payload = CODEC.encode({"seen": 1})
+    record = {"type": "dict", "size": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
+    inline = json.dumps({**record, "inline": base64.b64encode(payload).decode()}).encode()
+    named = json.dumps({**record, "blocks": "orders.t1.l1.8.blocks", "generation": 1}).encode()
+    device = MemoryBlocks(8)
+    CheckpointedStage(payload, device, keeper._codec, name="orders").checkpoint()
+    blocks = repository.root / "stages/orders.t1.l1.8.blocks"
+    blocks.write_bytes(device.data)
+
+    def load(data: bytes) -> object:
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            return None  # a decision holds JSON, and is checked as such
+        return keeper.view(keeper.load(found)) if isinstance(found, dict) else None
+
+    def load_blocks(data: bytes) -> object:
+        blocks.write_bytes(data)
+        return load(named)
+
+    fuzzed(
+        [
+            Format("stage image", [image()], read, with_digests, inputs=400),
+            Format("stage image v1", [v1_image()], read, inputs=400),
+            Format("stage file", [image(), v1_image()], read_file, with_digests),
+            Format("stage in a decision", [inline, named], load, in_json, "stage", inputs=400),
+            Format("stage blocks", [bytes(device.data)], load_blocks, with_digests, "stage"),
+        ]
+    )
+
+
+# --- event logs ------------------------------------------------------------------------------------------------------
+
+
+class FuzzedLog:
+    """An event log whose files are replaced, one at a time or with all digests made right."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        log = new_log(folder, events("a", "b"), events("c"))
+        with log.writer() as writer:
+            writer.cancel(2, "why")
+        self.start = Head.first(log.identity)
+        self.segment, second = log.segments(0, 3)
+        names = ["log.json", "head", "index", self.segment.path, second.path]
+        self.sound = {name: (folder / name).read_bytes() for name in names}
+
+    def look(self) -> object:
+        found = hf.EventLog.open(self.folder)
+        list(found.read())
+        list(found.read(hf.Region(entity="a", kind=hf.KindFilter(0))))
+        list(found.keys())
+        found.cancelled(0, found.tail)
+        LogWriter(self.folder).close()
+        return found
+
+    def fill(self, **changed: bytes) -> None:
+        for name, data in (self.sound | changed).items():
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_bytes(data)
+
+    def with_file(self, name: str) -> Callable[[bytes], object]:
+        def read(data: bytes) -> object:
+            self.fill(**{name: data})
+            try:
+                return self.look()
+            except HoldfastError:
+                repair(self.folder)
+                return self.look()
+
+        return read
+
+    def with_head(self, data: bytes) -> object:
+        """Put any bytes into the head, under a digest that is right."""
+        device = MemoryBlocks(loghead.HEAD_BLOCKS)
+        loghead.Device(device, "log-head").write(loghead.Image(1, "log-head", "Head", data[:400]), None)
+        self.fill(head=bytes(device.data))
+        return self.look()
+
+    def with_index(self, data: bytes, head: Head, **changed: bytes) -> object:
+        device = MemoryBlocks(loghead.HEAD_BLOCKS)
+        loghead.write_head(device, head, loghead.write_head(device, self.start, None))
+        self.fill(index=data, head=bytes(device.data), **changed)
+        return self.look()
+
+    def with_record(self, data: bytes) -> object:
+        """Put any bytes into the only record of the index, under a chain that is right."""
+        framed_body = len(data).to_bytes(4, "little") + data
+        chain = hashlib.sha256(self.start.chain + framed_body).digest()
+        return self.with_index(framed_body + chain, Head(1, len(framed_body) + 32, chain, 2))
+
+    def with_segment(self, data: bytes) -> object:
+        """Put any bytes into a segment, under a digest that is right."""
+        segment = Segment(self.segment.path, 0, 2, len(data), hashlib.sha256(data).digest())
+        return self.with_index(*encode(Committed(0, 2, (segment,)), self.start), **{segment.path: data})
+
+    def with_schema(self, data: bytes) -> object:
+        about = loghead.About.unsealed(self.sound["log.json"], "log.json")
+        changed = msgspec.structs.replace(about, schema=base64.b64encode(data).decode())
+        self.fill(**{"log.json": changed.sealed()})
+        return self.look()
+
+
+def test_event_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loghead, "_HEAD_PAUSE_S", 0)
+    log = FuzzedLog(tmp_path / "log")
+    record = msgspec.msgpack.encode(("committed", 0, 2, (log.segment,)))
+    payload = msgspec.msgpack.encode(loghead.read_head(log.folder))
+    schema = base64.b64decode(loghead.read_about(log.folder).schema)
+    where, sound, segment = str(log.folder), log.sound, log.segment.path
+    fuzzed(
+        [
+            Format("log record", [sound["log.json"]], log.with_file("log.json"), resealed, where, inputs=80),
+            Format("log schema", [schema], log.with_schema, None, where, inputs=60),
+            Format("log head", [sound["head"]], log.with_file("head"), None, where, inputs=60),
+            Format("log index", [sound["index"]], log.with_file("index"), None, where, inputs=60),
+            Format("log segment file", [sound[segment]], log.with_file(segment), None, where, inputs=60),
+            Format("log head payload", [payload], log.with_head, in_msgpack, where, inputs=100),
+            Format("log index record", [record], log.with_record, in_msgpack, where, inputs=150),
+            Format("log segment", [sound[segment]], log.with_segment, None, where, inputs=60),
+        ]
+    )
+
+
+# --- sealed records --------------------------------------------------------------------------------------------------
+
+ATTEMPT = Attempt(stream="orders", timeline=1, epoch=2, attempt=1)
+FACTS = Facts(
+    start=[None],
+    end=['{"logOffset":1}'],
+    offsets_digest=DIGEST,
+    source_log={"0": 1},
+    source_entries={"0/1": DIGEST},
+    sinks={"files": Share(handle={"digest": DIGEST, "rows": 2}, rows=2, stands=2, before=1)},
+    rows=2,
+)
+DECISION = Decision(attempt=ATTEMPT, verdict=Verdict.COMMIT, lease=1, facts=FACTS.plain())
+RECORDS: list[Record] = [
+    Identity(pipeline="orders", uid=UID),
+    LeaseRecord(number=1, host="h", pid=1, token="", taken_at_ms=5),
+    DECISION,
+    Floor(epoch=3),
+    GapRecord(stream="orders", timeline=1, epoch=2, kind="offsets", why="w", at_ms=5, facts={"a": [1]}),
+    Entry(at="2026-01-01T00:00:00.000+00:00", who="me", what="prune", facts={"a": 1}),
+    AttemptRecord(checkpoint_id=1, lease=1, begun_at_ms=5),
+    AbortRecord(checkpoint_id=1, lease=1, at_ms=5, why="w", late=["orders"]),
+    Quarantined(cursor="c", first=1, last=2, events=2, failures=3, error="e", at_ms=5),
+    PruneRequest(who="me", asked_at_ms=1, until_ms=2, last=1, hourly=0, daily=0, within=5.5),
+    Answer(at_ms=5, result={"a": 1}),
+    OwnerRecord(pipeline="orders", uid=UID, stream="orders", shape="layout epochs, format json, partitioned by []"),
+    SegmentsRecord(segments=[StagedFile("a.parquet", 1, 2, DIGEST)]),
+    KeyRecord(
+        pipeline="orders", uid=UID, stream="s", timeline=1, epoch=2, attempt=1, lease=1, rows=2, files={"a.json": 5}
+    ),
+    SinksRecord(stream="orders", targets={"files": "files /tmp/out"}),
+    CalledRecord(pipeline="orders", uid=UID, stream="s", timeline=1, epoch=2, rows=2, handle=DIGEST),
+    loghead.About(uid=UID, keep_clock=False, columns="", schema=""),
+    StreamRecord(stream="orders", output_mode="append", settings={"a": "b"}),
+]
+
+
+def test_every_kind_of_record_is_here() -> None:
+    source = Path(hf.__file__).parent
+    package = {name for path in source.rglob("*.py") for name in re.findall(r"class (\w+)\(Record, ", path.read_text())}
+    assert package == {type(each).__name__ for each in RECORDS}
+
+
+def test_records() -> None:
+    def reading(record: Record) -> Callable[[bytes], object]:
+        kind = type(record)
+        return lambda data: kind.unsealed(data, "its/key.json")
+
+    fuzzed(
+        [
+            Format(type(each).__name__, [each.sealed()], reading(each), resealed, "its/key.json", inputs=100)
+            for each in RECORDS
+        ]
+    )
+
+
+@dataclass
+class Kept:
+    """A record where a repository keeps it, and all that read it."""
+
+    key: str
+    sample: bytes
+    readers: list[Callable[[Repository], object]] = field(default_factory=list)
+
+
+def kept_records(lease: hf.Lease) -> list[Kept]:
+    folder = "timelines/1/streams/orders"
+    asked = "ab" * 16
+    entry = Entry(at="2026-01-01T00:00:00.000+00:00", who="me", what="prune")
+    pruned = {"dropped": [1], "closed": [], "objects": 1, "bytes": 2}
+    checkpoint = "timelines/1/checkpoints/1"
+
+    def looks(repository: Repository) -> object:
+        found = Checkpoints(repository)
+        with_all = found.all(), found.standing(), found.open_attempts(1), found.highest(), found.newest(1)
+        return with_all, hf.plan_prune(repository, hf.Retention(1))
+
+    def answered(repository: Repository) -> object:
+        request = _Asked(repository, hf.Retention(1), 1.0)
+        request.name = asked
+        return request.answer()
+
+    return [
+        Kept("holdfast.json", RECORDS[0].sealed(), [Identity.load]),
+        Kept("lease/00000009.json", RECORDS[1].sealed(), [newest_lease, seen_leases, held_lease]),
+        Kept(
+            f"{folder}/epochs/2.1.json",
+            DECISION.sealed(),
+            [
+                lambda r: Decisions(r).seen("orders", 1),
+                lambda r: Decisions(r).look("orders", 1, 2),
+                lambda r: Decisions(r).newest("orders", 1),
+                lambda r: in_doubt(r, "orders", 1),
+                lambda r: (found := Decisions(r).seen("orders", 1)) and Facts.of(found),
+                lambda r: hf.verify(r, 1),
+            ],
+        ),
+        Kept(f"{folder}/floor.json", Floor(epoch=1).sealed(), [lambda r: Decisions(r).close(DECISION)]),
+        Kept(f"{folder}/gaps/0000000002.offsets.json", RECORDS[4].sealed(), [lambda r: Gaps(r).all("orders", 1)]),
+        Kept(f"{folder}/sinks.json", RECORDS[14].sealed(), [file_sinks]),
+        Kept("history.jsonl", entry.sealed(one_line=True) + b"\n", [lambda r: History(r).entries()]),
+        Kept(f"{checkpoint}/attempt.json", RECORDS[6].sealed(), [looks]),
+        Kept("timelines/1/checkpoints/aborted/9.json", RECORDS[7].sealed(), [looks]),
+        Kept("cursors/c.quarantine/1.json", RECORDS[8].sealed(), [lambda r: read_quarantine(r, "c")]),
+        Kept(f"requests/{asked}.json", RECORDS[9].sealed(), [lambda r: answer_requests(r, lease)]),
+        Kept(f"requests/{asked}.done.json", Answer(at_ms=5, result=pruned).sealed(), [answered]),
+    ]
+
+
+def test_records_where_a_repository_keeps_them() -> None:
+    repository = hf.MemoryRepository()
+    Fabricated(repository).take("a")
+    repository.put("timelines/1/streams/orders/spark/commits/0", b"v1\n{}")
+    with hf.Lease.take(repository) as lease:
+        for kept in kept_records(lease):
+            before = repository.read(kept.key) if repository.sizes([kept.key])[kept.key] is not None else None
+
+            def read(data: bytes, kept: Kept = kept) -> object:
+                repository.put(kept.key, data)
+                return [reader(repository) for reader in kept.readers]
+
+            fuzzed([Format(kept.key, [kept.sample], read, resealed, inputs=100)])
+            if before is None:
+                repository.delete(kept.key)
+            else:
+                repository.put(kept.key, before)
+
+
+def test_manifests_where_a_repository_keeps_them() -> None:
+    repository = hf.MemoryRepository()
+    made = Fabricated(repository)
+    for text in "ab":
+        made.take(text)
+    made.finish(made.checkpoints.claim(1, 1), {"orders": ["d"]}, savepoint="s", states={"orders/stage": b"x" * 40})
+    checkpoints = made.checkpoints
+
+    def looks(_: bytes = b"") -> object:
+        checkpoints.all(), checkpoints.standing(), checkpoints.savepoints(), checkpoints.restorable(1)
+        checkpoints.highest(), hf.plan_prune(repository, hf.Retention(1)), hf.verify_all(repository)
+        for name in (2, "s"):
+            manifest = checkpoints.read(name)
+            hf.diff(repository, 1, name)
+            hf.plan_restore(repository, name)
+            hf.verify(repository, name)
+            made.checkpoints.sidecar(checkpoints.find(name)[0], manifest)
+        return checkpoints.latest(1)
+
+    formats = []
+    for key in ("timelines/1/checkpoints/2/manifest.json", "savepoints/s/manifest.json", "savepoints/s/state.bin"):
+        sample = repository.read(key)
+
+        def read(data: bytes, key: str = key, sample: bytes = sample) -> object:
+            repository.put(key, data)
+            try:
+                return looks()
+            finally:
+                repository.put(key, sample)
+
+        formats.append(Format(key, [sample], read, resealed if key.endswith(".json") else None, inputs=100))
+    fuzzed(formats)
+
+
+def test_records_in_the_folders_of_sinks(tmp_path: Path) -> None:
+    folder = tmp_path / "hf_epoch=t1-0000000002"
+    folder.mkdir()
+
+    def epoch(data: bytes) -> object:
+        (folder / "_holdfast.key").write_bytes(data)
+        return folder_of(tmp_path, 1, 2)
+
+    def owner(data: bytes) -> object:
+        (tmp_path / "owner.key").write_bytes(data)
+        return owner_of(tmp_path)
+
+    fuzzed(
+        [
+            Format("epoch folder", [RECORDS[13].sealed()], epoch, resealed, str(folder)),
+            Format("owner", [RECORDS[11].sealed()], owner, resealed, str(tmp_path)),
+        ]
+    )
+
+
+# --- Spark's files ---------------------------------------------------------------------------------------------------
+
+
+def zipped(text: bytes) -> bytes:
+    target = BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.writestr("metadata", text)
+    return target.getvalue()
+
+
+def changelog(lineage: bytes) -> bytes:
+    text = struct.pack(">H", 2) + b"v2" + struct.pack(">H", len(lineage)) + lineage
+    return struct.pack("<8sBIII", b"LZ4Block", 0x10, len(text), len(text), 0) + text
+
+
+OFFSETS = b'v1\n{"batchWatermarkMs":5,"conf":{"a":"b"}}\n{"logOffset":1}'
+COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
+COMMIT_V3 = b'v3\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{"0":[["cc"]]}}'
+ZIP_TEXT = b'v1\n{"sstFiles":[{"localSstFileName":"1.sst","dfsSstFileName":"1-a.sst","sstFileSize":5}],"numKeys":1}'
+LINEAGE = b'[{"version":1,"checkpointUniqueId":"bb"}]'
+HDFS = {
+    "metadata": b'{"id":"x"}',
+    "offsets/0": OFFSETS,
+    "offsets/1": OFFSETS,
+    "commits/0": COMMIT,
+    "commits/1": COMMIT,
+    "sources/0/0": b'v1\n{"path":"a","timestamp":1,"batchId":0}',
+    "sources/0/1": b'v1\n{"path":"b","timestamp":1,"batchId":1}',
+    "state/0/0/1.delta": b"x",
+    "state/0/0/2.delta": b"x",
+    "state/0/_metadata/metadata": b"v1\n{}",
+}
+ROCKSDB = {
+    **{name: data for name, data in HDFS.items() if not name.startswith("state")},
+    "commits/1": COMMIT_V3,
+    "state/0/0/1_aa.changelog": changelog(LINEAGE),
+    "state/0/0/1_bb.changelog": changelog(LINEAGE),
+    "state/0/0/2_cc.changelog": changelog(LINEAGE),
+}
+ZIPPED = {
+    **{name: data for name, data in HDFS.items() if not name.startswith("state")},
+    "state/0/0/2.zip": zipped(ZIP_TEXT),
+    "state/0/0/SSTs/1-a.sst": b"x",
+}
+
+
+def in_lines(mutator: Mutator, data: bytes) -> bytes:
+    """Change one line of a file of Spark's: its version, or the JSON after it."""
+    lines = data.split(b"\n")
+    at = mutator.random.randrange(len(lines))
+    try:
+        lines[at] = mutator.json(lines[at])
+    except ValueError:
+        lines[at] = mutator.random.choice((b"", b"v9", b"v" + b"9" * 5000, b"-", b"v2"))
+    return b"\n".join(lines)
+
+
+def test_the_checkpoint_folder_of_spark(tmp_path: Path) -> None:
+    folder = tmp_path / "timelines/1/streams/orders/spark"
+    repository = hf.MemoryRepository()
+
+    def fill(files: dict[str, bytes]) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+
+    def reading(files: dict[str, bytes], name: str) -> Callable[[bytes], object]:
+        def read(data: bytes) -> object:
+            fill(files | {name: data})
+            snapshots = Snapshots(folder, repository)
+            try:
+                pinned = snapshots.pin(1, place_of(1, 1))
+                try:
+                    snapshots.keep(pinned)
+                finally:
+                    pinned.release()
+            finally:
+                assert not list(folder.parent.glob(".pinned/*"))
+            return look()
+
+        return read
+
+    def look() -> object:
+        spark = SparkLog(folder, "orders")
+        for batch in (0, 1):
+            spark.offsets(batch)
+        spark.source_entries({})
+        spark.source_entries({"0": 0})
+        spark.entry_digest("0/1")
+        spark.require(2, [None, '{"logOffset":1}'], {"0": 1})
+        spark.drop_torn(1, {"0": 0})
+        spark.drop_torn(0, {})
+        return spark.position()
+
+    def looking(name: str) -> Callable[[bytes], object]:
+        def read(data: bytes) -> object:
+            fill(HDFS | {name: data})
+            return look()
+
+        return read
+
+    def redo_zip(mutator: Mutator, _: bytes) -> bytes:
+        return zipped(in_lines(mutator, ZIP_TEXT))
+
+    def redo_changelog(mutator: Mutator, _: bytes) -> bytes:
+        return changelog(mutator.json(LINEAGE)[:60_000])
+
+    formats = [
+        Format(f"Spark's {name}", [HDFS[name]], looking(name), in_lines, inputs=40)
+        for name in ("offsets/1", "commits/1", "metadata", "sources/0/1", "sources/0/0")
+    ]
+    formats += [
+        Format(f"snapshot of {name}", [files[name]], reading(files, name), redo, inputs=count)
+        for files, name, redo, count in [
+            (HDFS, "offsets/1", in_lines, 60),
+            (HDFS, "commits/1", in_lines, 60),
+            (ROCKSDB, "commits/1", in_lines, 80),
+            (ROCKSDB, "commits/0", in_lines, 60),
+            (ROCKSDB, "state/0/0/2_cc.changelog", redo_changelog, 100),
+            (ZIPPED, "state/0/0/2.zip", redo_zip, 100),
+        ]
+    ]
+    fuzzed(formats)
+
+
+def test_offsets() -> None:
+    kafka = b'{"topic":{"0":5,"1":7}}'
+    log = b'{"log":"abc","sequence":5,"chain":""}'
+    files = b'{"logOffset":5}'
+
+    def read(data: bytes) -> object:
+        text = data.decode("utf-8", "surrogateescape")
+        list(differences(text, kafka.decode())), list(differences(None, text))
+        progress = {"sources": [{"description": "KafkaV2[x]", "latestOffset": text}]}
+        return log_position(text), log_offset(text), behind_topics(progress, [kafka.decode()])
+
+    fuzzed([Format("offset", [kafka, log, files], read, in_json, inputs=400)])
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+    """An object that names a file list by its digest may hold bytes that are not UTF-8."""
+    checkpoints = Checkpoints(LocalRepository(tmp_path))
+    data = b'{"files":[["\xff",1,"x"]]}'
+    digest = hashlib.sha256(data).hexdigest()
+    checkpoints.repository.put(place_of(1, 1).object(digest), data)
+    with pytest.raises(CheckpointDamaged, match="checkpoint 1 is damaged: its file list objects/"):
+        checkpoints.files(place_of(1, 1), StreamCut(timeline=1, epoch=1, files=digest), 1)

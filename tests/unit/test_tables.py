@@ -1,0 +1,48 @@
+"""Tables of the command: whatever the width, no cell loses a character, and numbers stay in one piece."""
+
+import io
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from holdfast.cli.tables import Rows
+
+NAME = "a_stream_with_quite_a_long_name_of_its_own"
+FOLDER = "some/where/far/down/in/a/tree/of/folders/with/names/that/are/long/orders"
+
+
+def printed(rows: Rows, width: int) -> list[str]:
+    out = io.StringIO()
+    rows.print(Console(file=out, width=width))
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_table_that_is_too_wide_folds_its_texts_and_never_its_numbers(width: int) -> None:
+    rows = Rows("folder", "stream", "epochs", "rows", "files", "size", right=("rows", "files", "size"))
+    rows.add(FOLDER, NAME, "12345-12999 of timeline 2", "1,234,567", "16,000", "26.6 kB")
+    rows.add("out", "s", "1-2", "10", "10", "100 B")
+    lines = printed(rows, width)
+    assert max(map(len, lines)) <= width
+    assert lines[0].split() == ["FOLDER", "STREAM", "EPOCHS", "ROWS", "FILES", "SIZE"]
+    text = "\n".join(lines)
+    for number in ("1,234,567", "16,000", "26.6 kB"):
+        assert number in text
+    begins = [found.start() for found in re.finditer(r"FOLDER|STREAM|EPOCHS", lines[0])]
+    folder, name = ("".join(line[a:b].strip() for line in lines[1:-1]) for a, b in itertools.pairwise(begins))
+    assert (folder, name) == (FOLDER, NAME)
+
+
+@given(st.lists(st.text("abcdefgh", min_size=1, max_size=60), min_size=1, max_size=6), st.integers(40, 200))
+def test_no_character_is_lost_where_there_is_room_for_ten_of_each_column(cells: list[str], width: int) -> None:
+    rows = Rows(*(f"c{number}" for number in range(len(cells))))
+    rows.add(*cells)
+    if len(cells) * 12 > width:
+        return
+    lines = printed(rows, width)
+    assert max(map(len, lines)) <= width
+    assert sum(len(re.sub(r"\s", "", line)) for line in lines[1:]) == sum(map(len, cells))
