@@ -15,7 +15,7 @@ from bench.compare import Result, in_turn, timed
 from bench.scratch import scratch
 from bench.spark import QUICK_FILES, session
 from holdfast.sinks.rows import RowDigest
-from holdfast.sinks.stagedfiles import digests
+from holdfast.sinks.staged_files import digests
 from holdfast.sinks.staging import below
 
 ROWS, QUICK_ROWS = 1_000_000, 200_000

@@ -33,7 +33,7 @@ from holdfast import FileSink, LocalRepository, Pipeline, StreamCallbacks
 from holdfast.epoch import Decision, Facts
 from holdfast.repository import Decisions
 from holdfast.repository.decisions import stream_folder
-from holdfast.sinks.epochfolders import KEY_FILE, folder_name, folder_of
+from holdfast.sinks.files.epoch_folders import KEY_FILE, folder_name, folder_of
 from holdfast.spark.adapter import RETAINED
 from holdfast.spark.epochs import PRUNE_EVERY
 

@@ -40,8 +40,8 @@ from bench.scratch import scratch
 from bench.spark import session
 from holdfast import PostgresSink
 from holdfast.epoch import Attempt
-from holdfast.sinks.base import Key, Owner, Setting
-from holdfast.sinks.postgres import Method
+from holdfast.sinks.base import EpochKey, SinkContext, StreamIdentity
+from holdfast.sinks.postgres.sink import Method
 
 ROWS, QUICK_ROWS, FEW_ROWS = 1_000_000, 200_000, 1_000
 PARTITIONS = 2
@@ -58,7 +58,7 @@ COLUMNS = {
     "paid": ("bool", "id % 3 = 0"),
 }
 VERSIONS: dict[str, str] = {}  # of the server and the driver; for the page
-OWNER = Owner("bench", "0" * 31 + "1", "rows")
+OWNER = StreamIdentity("bench", "0" * 31 + "1", "rows")
 
 
 class Server:
@@ -130,14 +130,14 @@ class Epochs:
 
     def __init__(self, server: Server, df: DataFrame, method: Method, table: str) -> None:
         self._sink = PostgresSink(server.dsn, table, method=method)
-        self._sink.open(Setting(OWNER, df.schema, "append", df.sparkSession, tell=print))
+        self._sink.open(SinkContext(OWNER, df.schema, "append", df.sparkSession, tell=print))
         self._df = df
         self._numbers = itertools.count(1)
 
     def __call__(self) -> None:
         """Take one epoch through the sink."""
         tried = Attempt(stream=OWNER.stream, timeline=1, epoch=next(self._numbers), attempt=1)
-        key = Key(OWNER, tried, 1)
+        key = EpochKey(OWNER, tried, 1)
         self._sink.commit(key, self._sink.prepare(self._df, key).handle)
 
 

@@ -52,7 +52,7 @@ class CounterSink(hf.Sink):
         self.target = f"counters in {self.path}"  # no two streams of a pipeline may have the same
         self.key, self.add = key, add
 
-    def open(self, setting: hf.Setting) -> None:
+    def open(self, setting: hf.SinkContext) -> None:
         """Refuse what cannot work, before the first epoch."""
         super().open(setting)
         if setting.output_mode != "append":
@@ -62,7 +62,7 @@ class CounterSink(hf.Sink):
             raise hf.errors.BadValue(what="columns", value=setting.schema.names, why=f"{missing} must be there")
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
-    def prepare(self, df: DataFrame, key: hf.Key) -> hf.Staged:
+    def prepare(self, df: DataFrame, key: hf.EpochKey) -> hf.Staged:
         """Write the epoch's sums where no reader looks, under the whole key. The handle says what there must be."""
         sums = df.groupBy(self.key).agg(f.sum(self.add), f.count("*")).collect()
         if any(value is None for row in sums for value in row):
@@ -74,7 +74,7 @@ class CounterSink(hf.Sink):
         rows = sum(row[2] for row in sums)
         return hf.Staged({"rows": rows, "names": len(sums)}, rows=rows)
 
-    def commit(self, key: hf.Key, handle: dict[str, Any]) -> None:
+    def commit(self, key: hf.EpochKey, handle: dict[str, Any]) -> None:
         """Add what was staged and note the epoch, unless that was done; clear what nobody needs any more."""
         with self._transaction(f"commit epoch {key.epoch}") as db:
             owner, place = _counted(db)
@@ -97,16 +97,16 @@ class CounterSink(hf.Sink):
             ours = (key.owner.uid, key.owner.stream, *key.place)
             db.execute(f"DELETE FROM staged WHERE {done}", (*ours, *_attempt(key)))
 
-    def abort(self, key: hf.Key) -> None:
+    def abort(self, key: hf.EpochKey) -> None:
         """Drop what one attempt staged, under its lease or, where the key has none, under any."""
         with self._transaction("abort") as db:
             db.execute(f"DELETE FROM staged WHERE {ATTEMPT}", _attempt(key))
 
-    def inspect(self, owner: hf.Owner, timeline: int) -> hf.Standing:
+    def inspect(self, owner: hf.StreamIdentity, timeline: int) -> hf.SinkPosition:
         """Tell how far these counters have counted, and whether they are somebody else's."""
         with self._transaction("be inspected") as db:
             found, (last, epoch) = _counted(db)
-        return hf.Standing(epoch if last == timeline else 0, str(found) if found not in (None, owner) else None)
+        return hf.SinkPosition(epoch if last == timeline else 0, str(found) if found not in (None, owner) else None)
 
     @contextmanager
     def _transaction(self, action: str) -> Iterator[sqlite3.Connection]:
@@ -121,13 +121,13 @@ class CounterSink(hf.Sink):
             raise hf.errors.SinkFailed(sink=self.name, action=action, why=f"{error} ({self.path})") from error
 
 
-def _attempt(key: hf.Key) -> tuple[Any, ...]:
+def _attempt(key: hf.EpochKey) -> tuple[Any, ...]:
     return key.owner.uid, key.owner.stream, *key.place, key.attempt.attempt, key.lease
 
 
-def _counted(db: sqlite3.Connection) -> tuple[hf.Owner | None, tuple[int, int]]:
+def _counted(db: sqlite3.Connection) -> tuple[hf.StreamIdentity | None, tuple[int, int]]:
     row = db.execute("SELECT pipeline, uid, stream, timeline, epoch FROM counted").fetchone()
-    return (hf.Owner(*row[:3]), (row[3], row[4])) if row else (None, (0, 0))
+    return (hf.StreamIdentity(*row[:3]), (row[3], row[4])) if row else (None, (0, 0))
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:

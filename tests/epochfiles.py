@@ -10,11 +10,11 @@ from typing import Any
 
 from holdfast.epoch import Attempt
 from holdfast.errors import NotFound
+from holdfast.formats.sealed_json import digest_of
 from holdfast.repository import Identity, LocalRepository
-from holdfast.seal import digest_of
-from holdfast.sinks.base import Key, Owner, Setting
-from holdfast.sinks.epochfolders import KEY_FILE, KeyRecord
-from holdfast.sinks.files import FileSink
+from holdfast.sinks.base import EpochKey, SinkContext, StreamIdentity
+from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord
+from holdfast.sinks.files.sink import FileSink
 
 SCHEMA: Any = SimpleNamespace(
     fields=[SimpleNamespace(name="n", dataType=SimpleNamespace(typeName=lambda: "long"))],
@@ -33,12 +33,12 @@ class EpochFiles:
             self.identity = Identity.load(self.repository)
         except NotFound:
             self.identity = Identity.create(self.repository, "shop")
-        self.owner = Owner("shop", self.identity.uid, "s")
+        self.owner = StreamIdentity("shop", self.identity.uid, "s")
         self.sink = FileSink(self.path, format=format, layout=layout)
-        self.sink.open(Setting(self.owner, SCHEMA, "append", None, shared=shared))
+        self.sink.open(SinkContext(self.owner, SCHEMA, "append", None, shared=shared))
 
-    def key(self, epoch: int, timeline: int = 1) -> Key:
-        return Key(self.owner, Attempt(stream="s", timeline=timeline, epoch=epoch, attempt=1), 1)
+    def key(self, epoch: int, timeline: int = 1) -> EpochKey:
+        return EpochKey(self.owner, Attempt(stream="s", timeline=timeline, epoch=epoch, attempt=1), 1)
 
     def stage(self, epoch: int, timeline: int = 1, leaves: Iterable[str] = ("",), **told: Any) -> dict[str, Any]:
         folder = self.sink._staging.folder(self.key(epoch, timeline))

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import NotFound
-from holdfast.manifest import Manifest, StreamCut
+from holdfast.formats.manifest import Manifest, StreamCut
+from holdfast.formats.sealed_json import digest_of
+from holdfast.formats.sidecar import pack_states
 from holdfast.repository import Checkpoints, HeldFile, Identity, Repository, place_of
-from holdfast.seal import digest_of
-from holdfast.sidecar import pack_states
 
 UID = "0123456789abcdef0123456789abcdef"
 

@@ -8,11 +8,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.epoch import Attempt
-from holdfast.sinks.base import Key, Owner, Setting, Staged
-from holdfast.sinks.postgres import PostgresSink
+from holdfast.sinks.base import EpochKey, SinkContext, Staged, StreamIdentity
+from holdfast.sinks.postgres.sink import PostgresSink
 from pgfixture import Postgres
 
-OWNER = Owner("shop", "uid-1", "orders")
+OWNER = StreamIdentity("shop", "uid-1", "orders")
 SCHEMA = "n long, text string"
 METHODS = ("prepared", "staged")
 
@@ -21,8 +21,10 @@ class Crash(Exception):
     pass
 
 
-def key(epoch: int, *, attempt: int = 1, lease: int | None = 1, timeline: int = 1, owner: Owner = OWNER) -> Key:
-    return Key(owner, Attempt(stream=owner.stream, timeline=timeline, epoch=epoch, attempt=attempt), lease)
+def key(
+    epoch: int, *, attempt: int = 1, lease: int | None = 1, timeline: int = 1, owner: StreamIdentity = OWNER
+) -> EpochKey:
+    return EpochKey(owner, Attempt(stream=owner.stream, timeline=timeline, epoch=epoch, attempt=attempt), lease)
 
 
 class Table:
@@ -48,7 +50,7 @@ class Table:
         schema: str = SCHEMA,
         dies_at: str | None = None,
         reach: Callable[[str], None] | None = None,
-        owner: Owner = OWNER,
+        owner: StreamIdentity = OWNER,
         **options: Any,
     ) -> PostgresSink:
         def dies(point: str) -> None:
@@ -57,7 +59,7 @@ class Table:
 
         sink = sink or self.made(create=True, **options)
         types = self.spark.createDataFrame([], schema).schema
-        sink.open(Setting(owner, types, mode, self.spark, reach=reach or dies, tell=self.told.append))
+        sink.open(SinkContext(owner, types, mode, self.spark, reach=reach or dies, tell=self.told.append))
         return sink
 
     def rows(self, *numbers: int) -> DataFrame:

@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import LogMissing, StreamFailed
-from holdfast.log import EventLog
+from holdfast.eventlog.log import EventLog
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.sinks.base import Sink
-from holdfast.sinks.files import FileSink
-from holdfast.sinks.foreach import EpochKey, ForeachSink
+from holdfast.sinks.files.sink import FileSink
+from holdfast.sinks.foreach import ForeachKey, ForeachSink
 from holdfast.sinks.log import LogSink
-from holdfast.sinks.postgres import PostgresSink
+from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline, PipelineStatus
 from holdfast.spark.spec import Build
@@ -133,7 +133,7 @@ class ForeachTarget(Target):
         self.lines = lines
         self.folder = folder
 
-    def call(self, df: DataFrame, key: EpochKey) -> None:
+    def call(self, df: DataFrame, key: ForeachKey) -> None:
         rows = sorted([row.n, row.text] for row in df.collect())
         line = json.dumps({"key": str(key), "timeline": key.timeline, "epoch": key.epoch, "rows": rows}) + "\n"
         descriptor = os.open(self.lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

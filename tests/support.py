@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast import EventLog, NewEvent
-from holdfast.logwriter import StagedSegment
-from holdfast.segment import to_parquet, to_table
+from holdfast.eventlog.segment import to_parquet, to_table
+from holdfast.eventlog.writer import StagedSegment
 
 
 def flips(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -11,25 +11,25 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from holdfast.extras import is_supported, missing_extra, pyspark_version
+from holdfast._extras import is_supported, missing_extra, pyspark_version
 
 __version__ = "0.1.0"
 if sys.platform != "linux":
     raise ImportError("Holdfast runs on Linux only: use a Linux container, or WSL 2 on Windows")
 _HOMES = {
-    "barrier": ["BarrierFlags", "BarrierHandle", "BarrierInjector", "CheckpointBarrier", "StreamMessage"],
-    "blocks": ["BlockDevice", "MemoryBlocks"],
-    "cursor": ["Cursor", "DurableCursor", "Gap"],
+    "barriers": ["BarrierFlags", "BarrierHandle", "BarrierInjector", "CheckpointBarrier", "StreamMessage"],
+    "formats.blocks": ["BlockDevice", "MemoryBlocks"],
+    "eventlog.cursor": ["Cursor", "DurableCursor", "Gap"],
     "difference": ["Difference", "KeyCounts", "diff"],
     "epoch": ["Attempt", "Decision", "Verdict"],
     "errors": ["HoldfastError"],
-    "log": ["EventLog"],
-    "logwriter": ["LogWriter"],
-    "manifest": ["Manifest", "StreamCut", "pipeline_hash"],
+    "eventlog.log": ["EventLog"],
+    "eventlog.writer": ["LogWriter"],
+    "formats.manifest": ["Manifest", "StreamCut", "pipeline_hash"],
     "policy": ["Backoff", "CheckpointPolicy", "IntervalPolicy", "RestartPolicy", "Retention"],
     "pruning": ["Pruned", "PrunePlan", "apply_prune", "plan_prune"],
     "recovery": ["RecoveryPlan"],
-    "region": ["KindFilter", "Region"],
+    "eventlog.region": ["KindFilter", "Region"],
     "repository": [
         "Checkpoints",
         "Decisions",
@@ -45,34 +45,34 @@ _HOMES = {
         "Summary",
         "open_repository",
     ],
-    "requests": ["answer_requests", "request_prune"],
+    "control": ["answer_requests", "request_prune"],
     "restore": ["RestorePlan", "plan_restore", "restore_stream", "stage_states"],
-    "segment": ["LogEvent", "NewEvent"],
-    "sidecar": ["pack_states"],
-    "sinks.base": ["Key", "Link", "Owner", "Setting", "Sink", "Staged", "Standing"],
-    "sinks.compaction": ["Compacted", "apply_compact"],
-    "sinks.compactplan": ["CompactPlan", "plan_compact"],
-    "sinks.files": ["FileSink"],
-    "sinks.foreach": ["EpochKey", "ForeachSink"],
+    "eventlog.segment": ["LogEvent", "NewEvent"],
+    "formats.sidecar": ["pack_states"],
+    "sinks.base": ["EpochKey", "Link", "StreamIdentity", "SinkContext", "Sink", "Staged", "SinkPosition"],
+    "sinks.compaction.apply": ["Compacted", "apply_compact"],
+    "sinks.compaction.plan": ["CompactPlan", "plan_compact"],
+    "sinks.files.sink": ["FileSink"],
+    "sinks.foreach": ["ForeachKey", "ForeachSink"],
     "sinks.log": ["LogSink"],
     "sinks.places": ["FilePlace", "file_sinks"],
-    "sinks.postgres": ["PostgresSink"],
+    "sinks.postgres.sink": ["PostgresSink"],
     "sinks.sqlite": ["SqliteSink"],
-    "spark.logsource": ["load_log", "read_log"],
+    "spark.logsource": ["read_log", "read_log_stream"],
     "spark.outages": ["Outage"],
     "spark.pipeline": ["Pipeline", "PipelineHandle", "PipelineStatus", "exactly_once"],
     "spark.stream": ["StreamCallbacks", "StreamStatus"],
     "spark.checkpoints": ["CheckpointStatus"],
     "spark.statereader": ["diff_keys", "read_data"],
-    "stage": ["CheckpointedStage", "EdgeCheckpoint", "FlushObserver", "MsgpackCodec", "Stage", "StageView"],
-    "state": ["CheckpointId", "CheckpointState"],
+    "stages": ["CheckpointedStage", "EdgeCheckpoint", "FlushObserver", "MsgpackCodec", "Stage", "StageView"],
+    "formats.state": ["CheckpointId", "CheckpointState"],
     "stores": ["CheckpointStore", "Checkpointer", "DurableCheckpointStore", "MemoryCheckpointStore"],
     "verification": ["Finding", "Grade", "Verification", "verify", "verify_all"],
-    "worker": [
+    "eventlog.worker": [
         "Action",
         "AtLeastOnce",
         "Batch",
-        "Callbacks",
+        "WorkerCallbacks",
         "CursorWorker",
         "Quarantined",
         "read_quarantine",
@@ -81,12 +81,21 @@ _HOMES = {
 }
 _MODULES = ("errors", "testing")
 _ON_SPARK = tuple(home for home in _HOMES if home.startswith("spark."))
-_WITH_SPARK = ("sinks.files", "sinks.foreach", "sinks.log", "sinks.postgres", "sinks.sqlite", *_ON_SPARK)
+_WITH_SPARK = ("sinks.files.sink", "sinks.foreach", "sinks.log", "sinks.postgres.sink", "sinks.sqlite", *_ON_SPARK)
 _NEEDS = {  # package -> the modules that cannot be loaded without it
-    "pyarrow": ("cursor", "log", "logwriter", "segment", "worker", "sinks.log", "sinks.postgres", *_ON_SPARK),
+    "pyarrow": (
+        "eventlog.cursor",
+        "eventlog.log",
+        "eventlog.writer",
+        "eventlog.segment",
+        "eventlog.worker",
+        "sinks.log",
+        "sinks.postgres.sink",
+        *_ON_SPARK,
+    ),
     "pyspark": _WITH_SPARK,
     "py4j": _WITH_SPARK,
-    "psycopg": ("sinks.postgres",),
+    "psycopg": ("sinks.postgres.sink",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -99,16 +108,13 @@ __all__ = ["__version__", *_MODULES, *sorted(name for name, home in _HOME_OF.ite
 if TYPE_CHECKING:
     from holdfast import errors as errors
     from holdfast import testing as testing
-    from holdfast.barrier import BarrierFlags as BarrierFlags
-    from holdfast.barrier import BarrierHandle as BarrierHandle
-    from holdfast.barrier import BarrierInjector as BarrierInjector
-    from holdfast.barrier import CheckpointBarrier as CheckpointBarrier
-    from holdfast.barrier import StreamMessage as StreamMessage
-    from holdfast.blocks import BlockDevice as BlockDevice
-    from holdfast.blocks import MemoryBlocks as MemoryBlocks
-    from holdfast.cursor import Cursor as Cursor
-    from holdfast.cursor import DurableCursor as DurableCursor
-    from holdfast.cursor import Gap as Gap
+    from holdfast.barriers import BarrierFlags as BarrierFlags
+    from holdfast.barriers import BarrierHandle as BarrierHandle
+    from holdfast.barriers import BarrierInjector as BarrierInjector
+    from holdfast.barriers import CheckpointBarrier as CheckpointBarrier
+    from holdfast.barriers import StreamMessage as StreamMessage
+    from holdfast.control import answer_requests as answer_requests
+    from holdfast.control import request_prune as request_prune
     from holdfast.difference import Difference as Difference
     from holdfast.difference import KeyCounts as KeyCounts
     from holdfast.difference import diff as diff
@@ -116,11 +122,31 @@ if TYPE_CHECKING:
     from holdfast.epoch import Decision as Decision
     from holdfast.epoch import Verdict as Verdict
     from holdfast.errors import HoldfastError as HoldfastError
-    from holdfast.log import EventLog as EventLog
-    from holdfast.logwriter import LogWriter as LogWriter
-    from holdfast.manifest import Manifest as Manifest
-    from holdfast.manifest import StreamCut as StreamCut
-    from holdfast.manifest import pipeline_hash as pipeline_hash
+    from holdfast.eventlog.cursor import Cursor as Cursor
+    from holdfast.eventlog.cursor import DurableCursor as DurableCursor
+    from holdfast.eventlog.cursor import Gap as Gap
+    from holdfast.eventlog.log import EventLog as EventLog
+    from holdfast.eventlog.region import KindFilter as KindFilter
+    from holdfast.eventlog.region import Region as Region
+    from holdfast.eventlog.segment import LogEvent as LogEvent
+    from holdfast.eventlog.segment import NewEvent as NewEvent
+    from holdfast.eventlog.worker import Action as Action
+    from holdfast.eventlog.worker import AtLeastOnce as AtLeastOnce
+    from holdfast.eventlog.worker import Batch as Batch
+    from holdfast.eventlog.worker import CursorWorker as CursorWorker
+    from holdfast.eventlog.worker import Quarantined as Quarantined
+    from holdfast.eventlog.worker import WorkerCallbacks as WorkerCallbacks
+    from holdfast.eventlog.worker import WorkerHandle as WorkerHandle
+    from holdfast.eventlog.worker import read_quarantine as read_quarantine
+    from holdfast.eventlog.writer import LogWriter as LogWriter
+    from holdfast.formats.blocks import BlockDevice as BlockDevice
+    from holdfast.formats.blocks import MemoryBlocks as MemoryBlocks
+    from holdfast.formats.manifest import Manifest as Manifest
+    from holdfast.formats.manifest import StreamCut as StreamCut
+    from holdfast.formats.manifest import pipeline_hash as pipeline_hash
+    from holdfast.formats.sidecar import pack_states as pack_states
+    from holdfast.formats.state import CheckpointId as CheckpointId
+    from holdfast.formats.state import CheckpointState as CheckpointState
     from holdfast.policy import Backoff as Backoff
     from holdfast.policy import CheckpointPolicy as CheckpointPolicy
     from holdfast.policy import IntervalPolicy as IntervalPolicy
@@ -131,8 +157,6 @@ if TYPE_CHECKING:
     from holdfast.pruning import apply_prune as apply_prune
     from holdfast.pruning import plan_prune as plan_prune
     from holdfast.recovery import RecoveryPlan as RecoveryPlan
-    from holdfast.region import KindFilter as KindFilter
-    from holdfast.region import Region as Region
     from holdfast.repository import Checkpoints as Checkpoints
     from holdfast.repository import Decisions as Decisions
     from holdfast.repository import FileBlocks as FileBlocks
@@ -146,37 +170,32 @@ if TYPE_CHECKING:
     from holdfast.repository import Repository as Repository
     from holdfast.repository import Summary as Summary
     from holdfast.repository import open_repository as open_repository
-    from holdfast.requests import answer_requests as answer_requests
-    from holdfast.requests import request_prune as request_prune
     from holdfast.restore import RestorePlan as RestorePlan
     from holdfast.restore import plan_restore as plan_restore
     from holdfast.restore import restore_stream as restore_stream
     from holdfast.restore import stage_states as stage_states
-    from holdfast.segment import LogEvent as LogEvent
-    from holdfast.segment import NewEvent as NewEvent
-    from holdfast.sidecar import pack_states as pack_states
-    from holdfast.sinks.base import Key as Key
+    from holdfast.sinks.base import EpochKey as EpochKey
     from holdfast.sinks.base import Link as Link
-    from holdfast.sinks.base import Owner as Owner
-    from holdfast.sinks.base import Setting as Setting
     from holdfast.sinks.base import Sink as Sink
+    from holdfast.sinks.base import SinkContext as SinkContext
+    from holdfast.sinks.base import SinkPosition as SinkPosition
     from holdfast.sinks.base import Staged as Staged
-    from holdfast.sinks.base import Standing as Standing
-    from holdfast.sinks.compaction import Compacted as Compacted
-    from holdfast.sinks.compaction import apply_compact as apply_compact
-    from holdfast.sinks.compactplan import CompactPlan as CompactPlan
-    from holdfast.sinks.compactplan import plan_compact as plan_compact
-    from holdfast.sinks.files import FileSink as FileSink
-    from holdfast.sinks.foreach import EpochKey as EpochKey
+    from holdfast.sinks.base import StreamIdentity as StreamIdentity
+    from holdfast.sinks.compaction.apply import Compacted as Compacted
+    from holdfast.sinks.compaction.apply import apply_compact as apply_compact
+    from holdfast.sinks.compaction.plan import CompactPlan as CompactPlan
+    from holdfast.sinks.compaction.plan import plan_compact as plan_compact
+    from holdfast.sinks.files.sink import FileSink as FileSink
+    from holdfast.sinks.foreach import ForeachKey as ForeachKey
     from holdfast.sinks.foreach import ForeachSink as ForeachSink
     from holdfast.sinks.log import LogSink as LogSink
     from holdfast.sinks.places import FilePlace as FilePlace
     from holdfast.sinks.places import file_sinks as file_sinks
-    from holdfast.sinks.postgres import PostgresSink as PostgresSink
+    from holdfast.sinks.postgres.sink import PostgresSink as PostgresSink
     from holdfast.sinks.sqlite import SqliteSink as SqliteSink
     from holdfast.spark.checkpoints import CheckpointStatus as CheckpointStatus
-    from holdfast.spark.logsource import load_log as load_log
     from holdfast.spark.logsource import read_log as read_log
+    from holdfast.spark.logsource import read_log_stream as read_log_stream
     from holdfast.spark.outages import Outage as Outage
     from holdfast.spark.pipeline import Pipeline as Pipeline
     from holdfast.spark.pipeline import PipelineHandle as PipelineHandle
@@ -186,14 +205,12 @@ if TYPE_CHECKING:
     from holdfast.spark.statereader import read_data as read_data
     from holdfast.spark.stream import StreamCallbacks as StreamCallbacks
     from holdfast.spark.stream import StreamStatus as StreamStatus
-    from holdfast.stage import CheckpointedStage as CheckpointedStage
-    from holdfast.stage import EdgeCheckpoint as EdgeCheckpoint
-    from holdfast.stage import FlushObserver as FlushObserver
-    from holdfast.stage import MsgpackCodec as MsgpackCodec
-    from holdfast.stage import Stage as Stage
-    from holdfast.stage import StageView as StageView
-    from holdfast.state import CheckpointId as CheckpointId
-    from holdfast.state import CheckpointState as CheckpointState
+    from holdfast.stages import CheckpointedStage as CheckpointedStage
+    from holdfast.stages import EdgeCheckpoint as EdgeCheckpoint
+    from holdfast.stages import FlushObserver as FlushObserver
+    from holdfast.stages import MsgpackCodec as MsgpackCodec
+    from holdfast.stages import Stage as Stage
+    from holdfast.stages import StageView as StageView
     from holdfast.stores import Checkpointer as Checkpointer
     from holdfast.stores import CheckpointStore as CheckpointStore
     from holdfast.stores import DurableCheckpointStore as DurableCheckpointStore
@@ -203,14 +220,6 @@ if TYPE_CHECKING:
     from holdfast.verification import Verification as Verification
     from holdfast.verification import verify as verify
     from holdfast.verification import verify_all as verify_all
-    from holdfast.worker import Action as Action
-    from holdfast.worker import AtLeastOnce as AtLeastOnce
-    from holdfast.worker import Batch as Batch
-    from holdfast.worker import Callbacks as Callbacks
-    from holdfast.worker import CursorWorker as CursorWorker
-    from holdfast.worker import Quarantined as Quarantined
-    from holdfast.worker import WorkerHandle as WorkerHandle
-    from holdfast.worker import read_quarantine as read_quarantine
 
 if not TYPE_CHECKING:  # a type checker shall see misspelt names
 

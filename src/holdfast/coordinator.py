@@ -21,11 +21,11 @@ from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from holdfast.barrier import BarrierFlags
+from holdfast._transitions import drawn, moved
+from holdfast.barriers import BarrierFlags
 from holdfast.errors import BadValue
+from holdfast.formats.state import CheckpointState
 from holdfast.policy import CheckpointPolicy, IntervalPolicy, Progress
-from holdfast.state import CheckpointState
-from holdfast.table import drawn, moved
 
 # --- the protocol ----------------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Topology:
 # --- one attempt -----------------------------------------------------------------------------------------------------
 
 
-class Cut:
+class CheckpointAttempt:
     """One attempt at a checkpoint of all streams."""
 
     def __init__(self, checkpoint: int, flags: BarrierFlags, topology: Topology, begun: float, timeout: float) -> None:

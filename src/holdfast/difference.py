@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
-from holdfast import figures
+from holdfast import _figures as figures
+from holdfast._offsets import differences, log_edges
 from holdfast.errors import BadValue
-from holdfast.manifest import Manifest, StreamCut
-from holdfast.offsets import differences, log_edges
+from holdfast.formats.manifest import Manifest, StreamCut
+from holdfast.formats.sealed_json import plain
 from holdfast.repository import Checkpoints, FileList, Repository
 from holdfast.repository.summary import utc
-from holdfast.seal import plain
 
 T = TypeVar("T")
 _LINES: dict[str, Callable[[Any], str]] = {
@@ -41,7 +41,7 @@ class Change(Generic[T]):
         """Whether it has not changed."""
         return self.a == self.b
 
-    def words(self, shown: Callable[[int], str] = str) -> str:
+    def summary(self, shown: Callable[[int], str] = str) -> str:
         """Return the change as text; integers are formatted by `shown` and followed by their difference."""
         a, b = (shown(each) if isinstance(each, int) else _shown(each) for each in (self.a, self.b))
         if isinstance(self.a, int) and isinstance(self.b, int) and not self.same:
@@ -101,23 +101,23 @@ class StreamDifference:
         for name, shown in _LINES.items():
             change: Change[Any] = getattr(self, name)
             if not change.same:
-                yield name.replace("_", " "), change.words(shown)
+                yield name.replace("_", " "), change.summary(shown)
         if not self.watermark_ms.same:
             before, now = (utc(each) if each else None for each in (self.watermark_ms.a, self.watermark_ms.b))
-            yield "watermark", Change(before, now).words()
+            yield "watermark", Change(before, now).summary()
         for each in self.offsets:
             if each.where == "chain":
                 continue  # of a log: it stands for the sequence beside it, and tells a person nothing
             yield f"offset of {each.source}" + f", {each.where}" * bool(each.where), f"{each.a} -> {each.b}"
         yield from (
-            (f"behind {name!r}", change.words(figures.number)) for name, change in self.lag.items() if not change.same
+            (f"behind {name!r}", change.summary(figures.number)) for name, change in self.lag.items() if not change.same
         )
         files = self.files
         if files.added or files.removed:
             added, removed, kept = map(figures.number, (files.added, files.removed, files.kept))
             counts = f"{added} added, {removed} removed, {kept} kept"
             yield "files", f"{counts}; {figures.size(files.new_bytes)} are new"
-        yield from ((f"conf {name}", change.words()) for name, change in self.confs.items())
+        yield from ((f"conf {name}", change.summary()) for name, change in self.confs.items())
         yield from (("sink added", name) for name in self.sinks_added)
         yield from (("sink removed", name) for name in self.sinks_removed)
         for name, counts_ in (self.keys or {}).items():
@@ -150,14 +150,14 @@ class Difference:
         when = f"{figures.duration(abs(seconds))} {'later' if seconds >= 0 else 'earlier'}"
         lines = [f"checkpoint {self.a} -> {self.b}, {when}"]
         if not self.timeline.same:
-            lines.append(f"timeline {self.timeline.words()}")
+            lines.append(f"timeline {self.timeline.summary()}")
         if not self.pipeline_hash.same:
             lines.append("the program has changed")
         lines += [f"stream {name!r} is new" for name in self.streams_added]
         lines += [f"stream {name!r} is gone" for name in self.streams_removed]
         return lines
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it as a table: a line for each thing that has changed."""
         lines = self.head()
         for name, stream in self.streams.items():
@@ -167,7 +167,7 @@ class Difference:
             lines += [f"  {what:{width}}  {text}" for what, text in found]
         return "\n".join(lines)
 
-    def data(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return plain(self)
 

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.checked import checked_name, checked_positive
-from holdfast.decoding import Undecodable, converted
+from holdfast._transitions import drawn, moved
+from holdfast._validation import checked_name, checked_positive
 from holdfast.errors import BadValue, RecordCorrupt
-from holdfast.seal import Record
-from holdfast.table import drawn, moved
+from holdfast.formats.decoding import Undecodable, converted
+from holdfast.formats.sealed_json import Record
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from holdfast import figures
-from holdfast.checked import checked_positive, checked_seconds, checked_u64
+from holdfast import _figures as figures
+from holdfast._validation import checked_positive, checked_seconds, checked_u64
 from holdfast.errors import BadValue
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Retention:
             kept |= {id_: why for id_ in ids if id_ not in kept}
         return dict(sorted(kept.items()))
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it."""
         parts = [f"the last {max(self.last, 1)}"]
         parts += [f"one an hour for {self.hourly} hours"] * (self.hourly > 0)

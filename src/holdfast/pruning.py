@@ -25,10 +25,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast import figures
-from holdfast.checked import checked_type
+from holdfast import _figures as figures
+from holdfast._validation import checked_type
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import PlanOutdated
+from holdfast.formats.sealed_json import plain
 from holdfast.policy import Retention
 from holdfast.repository import (
     Checkpoints,
@@ -43,7 +44,6 @@ from holdfast.repository import (
     place_of,
 )
 from holdfast.repository.checkpoints import OBJECTS
-from holdfast.seal import plain
 
 POINTS = {
     # where a prune may die, in its order, and what it leaves behind
@@ -76,7 +76,7 @@ class PrunePlan:
         """Whether there is nothing to do."""
         return not (self.drops or self.garbage or self.leftovers)
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it."""
         gone = ", ".join(map(str, self.drops)) or "none"
         lines = [f"keep {self.retention}", f"checkpoints that go: {gone}"]
@@ -90,7 +90,7 @@ class PrunePlan:
             lines.append(f"objects that no checkpoint will need: {garbage}")
         return "\n".join(lines)
 
-    def data(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it; of the garbage its count."""
         return {**plain(self), "garbage": len(self.garbage)}
 
@@ -105,13 +105,13 @@ class Pruned:
     bytes: int  # their size
     blocked: str | None = None  # why no objects were collected
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it."""
         objects = f"{figures.number(self.objects)} objects, {figures.size(self.bytes)}"
         text = f"dropped {figures.number(len(self.dropped))} checkpoints and {objects}"
         return f"{text}; no objects: {self.blocked}" if self.blocked else text
 
-    def data(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return plain(self)
 
@@ -135,7 +135,7 @@ def plan_prune(repository: Repository, retention: Retention, *, now_ms: int | No
     garbage = () if blocked else tuple(key for key in _objects(repository) if key not in marked)
     return PrunePlan(
         timeline=timeline,
-        retention=retention.words(),
+        retention=retention.summary(),
         highest=highest,
         drops=drops,
         keeps={each.name: (kept | broken).get(each.checkpoint) or _why_apart(each) for each in stay},
@@ -273,7 +273,7 @@ def _objects(repository: Repository) -> Iterator[str]:
 
 def _record(repository: Repository, plan: PrunePlan, why: str) -> None:
     """Write a prune into the history."""
-    facts = {key: value for key, value in plan.data().items() if key in _FACTS}
+    facts = {key: value for key, value in plan.to_dict().items() if key in _FACTS}
     History(repository).add("prune", why, facts)
 
 

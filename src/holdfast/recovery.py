@@ -28,7 +28,7 @@ class RecoveryPlan:
     finish: tuple[str, ...]  # sinks that are given that epoch again
     stands: dict[str, int]  # what each sink owns up to, once that is done
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it."""
         if not self.decided:
             return f"stream {self.stream!r} begins with epoch 1"

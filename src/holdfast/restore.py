@@ -22,8 +22,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from holdfast import figures
-from holdfast.checked import checked_type
+from holdfast import _figures as figures
+from holdfast._validation import checked_type
 from holdfast.errors import (
     AlreadyExists,
     BadValue,
@@ -33,8 +33,8 @@ from holdfast.errors import (
     NotSupported,
     UnsupportedVersion,
 )
-from holdfast.manifest import Manifest
-from holdfast.repository import Checkpoints, FileList, HeldFile, Identity, Place, Repository
+from holdfast.formats.manifest import Manifest
+from holdfast.repository import CheckpointPlace, Checkpoints, FileList, HeldFile, Identity, Repository
 from holdfast.repository.files import failing_as, hadoop_address, local_path, replace_durably
 
 METADATA = "metadata"
@@ -61,7 +61,7 @@ class RestorePlan:
     """What a restore gives back: a value, to be looked at before it is applied."""
 
     manifest: Manifest  # of the checkpoint
-    place: Place  # where its files are
+    place: CheckpointPlace  # where its files are
     streams: Mapping[str, StreamRestore]  # by name: what each starts from
 
     @property
@@ -80,7 +80,7 @@ class RestorePlan:
         place = self.place.object
         return {place(file.sha256): file for each in self.streams.values() for file in each.files.files}
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it."""
         lines = [f"checkpoint {self.name} of timeline {self.manifest.timeline}"]
         for name, each in self.streams.items():
@@ -89,7 +89,7 @@ class RestorePlan:
             lines.append(f"  stream {name!r} after epoch {each.epoch}: {what}")
         return "\n".join(lines)
 
-    def data(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it; of the files their count."""
         streams = {
             name: {"epoch": each.epoch, "files": len(each.files.files), "bytes": each.bytes}
@@ -127,7 +127,7 @@ def plan_restore(repository: Repository, checkpoint: int | str | None = None) ->
     plan = RestorePlan(manifest, place, streams)
     wrong = next(missing_files(plan, repository.sizes(plan.objects)), None)  # 4
     if wrong is not None:
-        raise checkpoints.damaged(asked, wrong.words())
+        raise checkpoints.damaged(asked, wrong.summary())
     return plan
 
 
@@ -141,7 +141,7 @@ class MissingFile:
     size: int
     found: int | None
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it."""
         what = "is missing"
         if self.found is not None:

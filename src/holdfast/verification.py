@@ -21,17 +21,17 @@ from enum import IntEnum, StrEnum
 from itertools import chain
 from typing import Any, TypeAlias
 
-from holdfast import figures
-from holdfast.checked import checked_type
-from holdfast.doubt import in_doubt
+from holdfast import _figures as figures
+from holdfast._offsets import log_edges
+from holdfast._validation import checked_type
 from holdfast.errors import BadValue, CheckpointMissing, Corrupt, NotFound, StorageFailed, UnsupportedVersion
-from holdfast.manifest import Manifest, Severity
-from holdfast.offsets import log_edges
-from holdfast.repository import Checkpoints, FileList, Held, Identity, Place, Repository, Status
+from holdfast.formats.manifest import Manifest, Severity
+from holdfast.formats.sealed_json import plain
+from holdfast.formats.sidecar import read_state
+from holdfast.in_doubt import in_doubt
+from holdfast.repository import CheckpointPlace, Checkpoints, FileList, Held, Identity, Repository, Status
 from holdfast.repository.decisions import stream_folder
 from holdfast.restore import RestorePlan, StreamRestore, missing_files
-from holdfast.seal import plain
-from holdfast.sidecar import read_state
 
 _THREADS = min(4, os.cpu_count() or 1)
 _LARGE = 1 << 16
@@ -100,14 +100,14 @@ class Verification:
         """Whether there is no error; warnings may be."""
         return not any(each.severity is Severity.ERROR for each in self.findings)
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it."""
         verdict = "is sound" if self.ok else "CANNOT BE RESTORED as it is"
         looked = f"{figures.number(self.files)} files, {figures.size(self.bytes)}, {self.seconds:.2f} s"
         head = f"checkpoint {self.checkpoint} {verdict} ({self.grade.word}: {looked})"
         return "\n".join([head, *(f"  {each}" for each in self.findings)])
 
-    def data(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return {**plain(self), "grade": self.grade.word, "ok": self.ok}
 
@@ -204,14 +204,14 @@ class _Look:
 
     # --- structure ---
 
-    def _manifest(self, looked: _Looked, place: Place, checkpoint: int | str) -> Manifest | None:
+    def _manifest(self, looked: _Looked, place: CheckpointPlace, checkpoint: int | str) -> Manifest | None:
         try:
             return self.checkpoints.read(checkpoint)
         except (Corrupt, UnsupportedVersion) as error:
             looked.error(FindingCode.MANIFEST, error.summary, place.manifest)
             return None
 
-    def _plan(self, looked: _Looked, manifest: Manifest, place: Place) -> RestorePlan:
+    def _plan(self, looked: _Looked, manifest: Manifest, place: CheckpointPlace) -> RestorePlan:
         streams = {}
         for name, cut in manifest.streams.items():
             found = FileList([]) if cut.files is None else self.checkpoints.file_list(place, cut.files)
@@ -298,7 +298,7 @@ class _Look:
         sizes = self._sizes(plan)
         for file in missing_files(plan, sizes):
             code = FindingCode.FILE_MISSING if file.found is None else FindingCode.FILE_SIZE
-            looked.error(code, file.words(), file.key)
+            looked.error(code, file.summary(), file.key)
         for key, due in plan.objects.items():
             found = self._held.get(key)
             if found is not None and found.sha256 != due.sha256 and found.size == due.size:

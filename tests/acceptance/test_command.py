@@ -22,7 +22,7 @@ from fabricated import Fabricated, flip
 from holdfast.cli import looking, running
 from holdfast.cli.app import GROUPS, VERBS, app
 from holdfast.epoch import Attempt, Decision, Verdict
-from holdfast.manifest import INHERITED, GapNote, GapNotes
+from holdfast.formats.manifest import INHERITED, GapNote, GapNotes
 from holdfast.sinks.places import record_places
 from holdfast.spark import spec
 

@@ -84,7 +84,7 @@ def test_it_leaves_a_repository_to_look_at(outcome: dict[str, Any], folder: Path
     ids = [each.checkpoint for each in hf.Checkpoints(repository).all() if each.status == "restorable"]
     assert len(ids) >= 2
     assert hf.verify(repository).ok
-    assert hf.diff(repository, ids[0], ids[-1]).words()
+    assert hf.diff(repository, ids[0], ids[-1]).summary()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -12,8 +12,8 @@ import pytest
 import holdfast as hf
 from epochfiles import EpochFiles
 from fabricated import Fabricated
+from holdfast._extras import EXTRAS, SPARK
 from holdfast.cli.app import GROUPS, VERBS
-from holdfast.extras import EXTRAS, SPARK
 from holdfast.sinks.places import record_places
 
 # On a machine without any of the optional packages.

@@ -26,7 +26,7 @@ def reach(point):
         time.sleep(600)
 
 status = pipeline.run(reach=reach, available_now="drain" in sys.argv)
-print(json.dumps(status.data()))
+print(json.dumps(status.to_dict()))
 """
 
 

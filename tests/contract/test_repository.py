@@ -24,8 +24,8 @@ from holdfast.errors import (
     RecordCorrupt,
     StorageFailed,
 )
+from holdfast.formats.sealed_json import seal
 from holdfast.repository import Decisions, Held, History, Identity, Lease, files, held_key, newest_lease
-from holdfast.seal import seal
 from holdfast.testing import FaultyRepository, ManualClock
 from support import refused_in_a_child
 

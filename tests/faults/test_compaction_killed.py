@@ -18,9 +18,9 @@ from deaths import crash_everywhere
 from epochfiles import EpochFiles, due
 from holdfast import LocalRepository, apply_compact, plan_compact
 from holdfast.errors import CommitOpen, CompactionOutdated
-from holdfast.sinks.base import Setting
-from holdfast.sinks.compaction import POINTS
-from holdfast.sinks.gate import Gate, beside
+from holdfast.sinks.base import SinkContext
+from holdfast.sinks.compaction.apply import POINTS
+from holdfast.sinks.files.gate import Gate, beside
 
 FORK = multiprocessing.get_context("fork")
 SWAPS, READS, TURNS = 12, 40, 2  # of a compaction beside a writer and two readers; epochs at each of its points
@@ -132,7 +132,7 @@ def test_a_driver_paused_in_its_commit_holds_the_swap_off(tmp_path: Path) -> Non
 
     def work(reach: Callable[[str], None]) -> None:
         setting = files.sink.setting
-        files.sink.open(Setting(setting.owner, setting.schema, "append", None, reach=reach))
+        files.sink.open(SinkContext(setting.owner, setting.schema, "append", None, reach=reach))
         files.commit(5)
 
     child = paused(work, "committing")

@@ -22,10 +22,10 @@ from holdfast import (
     MsgpackCodec,
     Region,
 )
-from holdfast.cursorfile import read_cursor
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import LogMissing, NotFound, StageBlank
-from holdfast.logwriter import repair
+from holdfast.eventlog._cursor_file import read_cursor
+from holdfast.eventlog.writer import repair
 from holdfast.repository import History, Lease, newest_lease
 from holdfast.testing import CrashAt, Crashed
 from support import events, new_log, segment_files

@@ -20,7 +20,7 @@ from epochfiles import EpochFiles, due
 from holdfast import apply_compact, plan_compact
 from holdfast.epoch import POINTS
 from holdfast.repository import files
-from holdfast.sinks import compaction
+from holdfast.sinks.compaction import apply as compaction
 from holdfast.sinks.staging import below
 from holdfast.testing import CrashAt, Crashed
 from rig import FilesTarget, LogTarget, Rig, Target

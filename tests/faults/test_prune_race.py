@@ -13,8 +13,8 @@ from prunerace import KEPT, ask, hold, read, read_all
 
 from fabricated import Fabricated
 from holdfast import LocalRepository, Retention
+from holdfast.control import request_prune
 from holdfast.pruning import plan_prune
-from holdfast.requests import request_prune
 
 KILLS = ["hold", "ask", "hold", "hold", "ask", "hold"]
 SIGN_OF_LIFE = {"hold": "took", "ask": "pruned"}

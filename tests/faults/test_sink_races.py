@@ -14,18 +14,18 @@ import holdfast.sinks.log
 from holdfast import EventLog, LogWriter, NewEvent
 from holdfast.epoch import Attempt
 from holdfast.errors import SinkFailed, StagedDamaged
-from holdfast.seal import digest_of
-from holdfast.sinks.base import Key, Owner, Setting, Sink
-from holdfast.sinks.epochfolders import KEY_FILE, KeyRecord
-from holdfast.sinks.files import FileSink
+from holdfast.formats.sealed_json import digest_of
+from holdfast.sinks.base import EpochKey, Sink, SinkContext, StreamIdentity
+from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord
+from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.log import SEGMENTS_FILE, LogSink, SegmentsRecord, _listed
 from support import segment_files
 
-OWNER = Owner("races", "uid", "s")
+OWNER = StreamIdentity("races", "uid", "s")
 ROUNDS = 500
 
 
-def committed_at_once(sinks: Sequence[Sink], key: Key, handle: dict[str, Any]) -> list[str]:
+def committed_at_once(sinks: Sequence[Sink], key: EpochKey, handle: dict[str, Any]) -> list[str]:
     """Let every sink commit one handle at the same moment; return what went wrong, which must be nothing."""
     start, failures = threading.Barrier(len(sinks)), []
 
@@ -44,7 +44,7 @@ def committed_at_once(sinks: Sequence[Sink], key: Key, handle: dict[str, Any]) -
     return failures
 
 
-def staged(sink: FileSink, key: Key) -> dict[str, object]:
+def staged(sink: FileSink, key: EpochKey) -> dict[str, object]:
     """Stage one file as Spark would."""
     folder = sink._staging.folder(key)
     folder.mkdir(parents=True)
@@ -69,10 +69,10 @@ def test_two_drivers_at_once(layout: str, tmp_path: Path) -> None:
     schema = SimpleNamespace(fields=[SimpleNamespace(name="n", dataType=SimpleNamespace(typeName=lambda: "long"))])
     sinks = [FileSink(tmp_path / "out", layout=layout) for _ in range(2)]
     for sink in sinks:
-        sink.open(Setting(OWNER, schema, "append", None))
+        sink.open(SinkContext(OWNER, schema, "append", None))
     failures: list[str] = []
     for epoch in range(1, ROUNDS + 1):
-        key = Key(OWNER, Attempt(stream="s", timeline=1, epoch=epoch, attempt=1), 1)
+        key = EpochKey(OWNER, Attempt(stream="s", timeline=1, epoch=epoch, attempt=1), 1)
         handle = staged(sinks[0], key)
         failures += committed_at_once(sinks, key, handle)
     assert failures == []
@@ -83,7 +83,7 @@ def test_two_drivers_at_once(layout: str, tmp_path: Path) -> None:
 SCHEMA = StructType([StructField("n", LongType())])
 
 
-def staged_in_log(sink: LogSink, key: Key, *counts: int) -> dict[str, object]:
+def staged_in_log(sink: LogSink, key: EpochKey, *counts: int) -> dict[str, object]:
     """Stage files of so many events each as Spark would."""
     folder = sink._staging.folder(key)
     log = EventLog.open(sink.path)
@@ -107,12 +107,12 @@ def staged_in_log(sink: LogSink, key: Key, *counts: int) -> dict[str, object]:
 
 def log_sink(path: Path) -> LogSink:
     sink = LogSink(path)
-    sink.open(Setting(OWNER, SCHEMA, "append", None))
+    sink.open(SinkContext(OWNER, SCHEMA, "append", None))
     return sink
 
 
-def key_of(epoch: int) -> Key:
-    return Key(OWNER, Attempt(stream="s", timeline=1, epoch=epoch, attempt=1), 1)
+def key_of(epoch: int) -> EpochKey:
+    return EpochKey(OWNER, Attempt(stream="s", timeline=1, epoch=epoch, attempt=1), 1)
 
 
 def test_two_drivers_at_once_into_a_log(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from holdfast import LocalRepository, NewEvent
-from holdfast.cursorfile import read_cursor
+from holdfast.eventlog._cursor_file import read_cursor
 from support import eventually, new_log
 
 ROUNDS = 50

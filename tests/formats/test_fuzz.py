@@ -23,17 +23,21 @@ import pytest
 
 import holdfast as hf
 from fabricated import Fabricated
-from holdfast import frame, loghead, state
-from holdfast.barrier import CheckpointBarrier
-from holdfast.blocks import BLOCK_SIZE, MemoryBlocks
-from holdfast.cursorfile import CursorRecord, cursor_key, cursor_names, read_cursor
-from holdfast.doubt import in_doubt
+from holdfast._offsets import differences, log_edges, log_position
+from holdfast.barriers import CheckpointBarrier
+from holdfast.control import ControlAnswer, PruneRequest, _PruneAsked, answer_requests
 from holdfast.epoch import Attempt, Decision, Facts, Share, Verdict
 from holdfast.errors import CheckpointDamaged, HoldfastError
-from holdfast.logwriter import LogWriter, repair
-from holdfast.manifest import ConnectorCheckpoint, GapNote, GapNotes, Manifest, SinkStatus, StreamCut
-from holdfast.offsets import differences, log_edges, log_position
-from holdfast.ranges import Committed, Head, Segment, encode
+from holdfast.eventlog import _files as loghead
+from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, cursor_names, read_cursor
+from holdfast.eventlog.index import Committed, IndexHead, Segment, encode
+from holdfast.eventlog.worker import Quarantined, read_quarantine
+from holdfast.eventlog.writer import LogWriter, repair
+from holdfast.formats import envelope, state
+from holdfast.formats.blocks import BLOCK_SIZE, MemoryBlocks
+from holdfast.formats.manifest import ConnectorCheckpoint, GapNote, GapNotes, Manifest, SinkStatus, StreamCut
+from holdfast.formats.sealed_json import Record
+from holdfast.in_doubt import in_doubt
 from holdfast.repository import (
     Checkpoints,
     Decisions,
@@ -50,9 +54,7 @@ from holdfast.repository.filelist import FileList, HeldFile
 from holdfast.repository.gaps import GapRecord
 from holdfast.repository.history import Entry
 from holdfast.repository.lease import LeaseRecord, held_lease, newest_lease, seen_leases
-from holdfast.requests import Answer, PruneRequest, _Asked, answer_requests
-from holdfast.seal import Record
-from holdfast.sinks.epochfolders import KeyRecord, folder_of
+from holdfast.sinks.files.epoch_folders import KeyRecord, folder_of
 from holdfast.sinks.foreach import CalledRecord
 from holdfast.sinks.log import SegmentsRecord, StagedFile
 from holdfast.sinks.owners import OwnerRecord, owner_of
@@ -62,9 +64,8 @@ from holdfast.spark.snapshot import Snapshots
 from holdfast.spark.sparklog import SparkLog, log_offset
 from holdfast.spark.stages import StageKeeper
 from holdfast.spark.stream import StreamRecord
-from holdfast.stage import CheckpointedStage, MsgpackCodec, Stage
+from holdfast.stages import CheckpointedStage, MsgpackCodec, Stage
 from holdfast.stores import DurableCheckpointStore
-from holdfast.worker import Quarantined, read_quarantine
 from mutations import FACTOR, Mutator, Untyped
 from support import events, new_log
 
@@ -135,7 +136,7 @@ STATE = hf.CheckpointState(
 
 
 def framed(magic: bytes, version: int, change: Redo) -> Redo:
-    return lambda mutator, data: frame.pack(magic, version, change(mutator, frame.unpack(magic, data)[1]))
+    return lambda mutator, data: envelope.pack(magic, version, change(mutator, envelope.unpack(magic, data)[1]))
 
 
 def in_bytes(mutator: Mutator, data: bytes) -> bytes:
@@ -353,7 +354,7 @@ class FuzzedLog:
         log = new_log(folder, events("a", "b"), events("c"))
         with log.writer() as writer:
             writer.cancel(2, "why")
-        self.start = Head.first(log.identity)
+        self.start = IndexHead.first(log.identity)
         self.segment, second = log.segments(0, 3)
         names = ["log.json", "head", "index", self.segment.path, second.path]
         self.sound = {name: (folder / name).read_bytes() for name in names}
@@ -390,7 +391,7 @@ class FuzzedLog:
         self.fill(head=bytes(device.data))
         return self.look()
 
-    def with_index(self, data: bytes, head: Head, **changed: bytes) -> object:
+    def with_index(self, data: bytes, head: IndexHead, **changed: bytes) -> object:
         device = MemoryBlocks(loghead.HEAD_BLOCKS)
         loghead.write_head(device, head, loghead.write_head(device, self.start, None))
         self.fill(index=data, head=bytes(device.data), **changed)
@@ -400,7 +401,7 @@ class FuzzedLog:
         """Put any bytes into the only record of the index, under a chain that is right."""
         framed_body = len(data).to_bytes(4, "little") + data
         chain = hashlib.sha256(self.start.chain + framed_body).digest()
-        return self.with_index(framed_body + chain, Head(1, len(framed_body) + 32, chain, 2))
+        return self.with_index(framed_body + chain, IndexHead(1, len(framed_body) + 32, chain, 2))
 
     def with_segment(self, data: bytes) -> object:
         """Put any bytes into a segment, under a digest that is right."""
@@ -459,7 +460,7 @@ RECORDS: list[Record] = [
     AbortRecord(checkpoint_id=1, lease=1, at_ms=5, why="w", late=["orders"]),
     Quarantined(cursor="c", first=1, last=2, events=2, failures=3, error="e", at_ms=5),
     PruneRequest(who="me", asked_at_ms=1, until_ms=2, last=1, hourly=0, daily=0, within=5.5),
-    Answer(at_ms=5, result={"a": 1}),
+    ControlAnswer(at_ms=5, result={"a": 1}),
     OwnerRecord(pipeline="orders", uid=UID, stream="orders", shape="layout epochs, format json, partitioned by []"),
     SegmentsRecord(segments=[StagedFile("a.parquet", 1, 2, DIGEST)]),
     KeyRecord(
@@ -513,7 +514,7 @@ def kept_records(lease: hf.Lease) -> list[Kept]:
         return with_all, hf.plan_prune(repository, hf.Retention(1))
 
     def answered(repository: Repository) -> object:
-        request = _Asked(repository, hf.Retention(1), 1.0)
+        request = _PruneAsked(repository, hf.Retention(1), 1.0)
         request.name = asked
         return request.answer()
 
@@ -540,7 +541,7 @@ def kept_records(lease: hf.Lease) -> list[Kept]:
         Kept("timelines/1/checkpoints/aborted/9.json", RECORDS[7].sealed(), [looks]),
         Kept("cursors/c.quarantine/1.json", RECORDS[8].sealed(), [lambda r: read_quarantine(r, "c")]),
         Kept(f"requests/{asked}.json", RECORDS[9].sealed(), [lambda r: answer_requests(r, lease)]),
-        Kept(f"requests/{asked}.done.json", Answer(at_ms=5, result=pruned).sealed(), [answered]),
+        Kept(f"requests/{asked}.done.json", ControlAnswer(at_ms=5, result=pruned).sealed(), [answered]),
     ]
 
 

@@ -20,12 +20,12 @@ from epochfiles import EpochFiles
 from fabricated import Fabricated
 from holdfast import errors
 from holdfast.cli.app import app
-from holdfast.cursorfile import CursorRecord
 from holdfast.epoch import Attempt, Decision, Facts, Share, Verdict
+from holdfast.eventlog._cursor_file import CursorRecord
+from holdfast.eventlog.worker import Quarantined
+from holdfast.formats.sealed_json import is_sealed
 from holdfast.repository import Decisions, Gaps, History
-from holdfast.seal import is_sealed
 from holdfast.sinks.places import record_places
-from holdfast.worker import Quarantined
 from mutations import FACTOR, Mutator, Untyped
 from support import events, new_log
 

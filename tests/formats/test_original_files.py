@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import CheckpointedStage, EdgeCheckpoint, LocalRepository, MemoryBlocks, MsgpackCodec, Region
-from holdfast.cursor import DurableCursor
-from holdfast.cursorfile import CursorRecord, read_cursor
 from holdfast.errors import (
     BlockFailed,
     CursorCorrupt,
@@ -17,6 +15,8 @@ from holdfast.errors import (
     StageTooLarge,
     UnsupportedVersion,
 )
+from holdfast.eventlog._cursor_file import CursorRecord, read_cursor
+from holdfast.eventlog.cursor import DurableCursor
 from holdfast.testing import FaultyBlocks
 from support import events, new_log
 

@@ -17,11 +17,8 @@ from holdfast import (
     MemoryBlocks,
     MsgpackCodec,
     Region,
-    loghead,
     pack_states,
 )
-from holdfast.cursor import DurableCursor
-from holdfast.cursorfile import CursorRecord
 from holdfast.errors import (
     Corrupt,
     CursorCorrupt,
@@ -36,8 +33,11 @@ from holdfast.errors import (
     StateCorrupt,
     UnsupportedVersion,
 )
-from holdfast.manifest import ConnectorCheckpoint, SinkStatus
-from holdfast.sinks.epochfolders import KeyRecord
+from holdfast.eventlog import _files as loghead
+from holdfast.eventlog._cursor_file import CursorRecord
+from holdfast.eventlog.cursor import DurableCursor
+from holdfast.formats.manifest import ConnectorCheckpoint, SinkStatus
+from holdfast.sinks.files.epoch_folders import KeyRecord
 from holdfast.sinks.places import SinksRecord
 from support import cuts, events, flips, new_log
 

@@ -17,8 +17,8 @@ from holdfast.epoch import State
 from holdfast.errors import BadValue, MissingExtra, QueryFailed, SparkFileDamaged, StorageFailed, StreamFailed
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.repository import Decisions, LocalRepository
-from holdfast.sinks.files import FileSink
-from holdfast.spark.epochs import Failure
+from holdfast.sinks.files.sink import FileSink
+from holdfast.spark.epochs import EpochFailure
 from holdfast.spark.failures import Kind, Remedy, damaged_file, diagnose
 from holdfast.spark.stream import StreamCallbacks
 from holdfast.testing import CrashAt
@@ -380,7 +380,7 @@ SAID: list[tuple[str, str | None, Kind, Remedy]] = [
 def test_sparks_text_says_whose_failure_it_is(text: str, sink: str | None, kind: Kind, remedy: Remedy) -> None:
     error = QueryFailed(stream="s", why="in one line")
     error.__cause__ = RuntimeError(text)
-    failure = None if sink is None else Failure(error.__cause__, 1, State.OPEN, sink)
+    failure = None if sink is None else EpochFailure(error.__cause__, 1, State.OPEN, sink)
     found = diagnose(error, failure)
     assert (found.kind, found.remedy) == (kind, remedy)
 

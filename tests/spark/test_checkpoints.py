@@ -18,8 +18,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from holdfast import requests
-from holdfast.barrier import BarrierFlags
+from holdfast import control
+from holdfast.barriers import BarrierFlags
+from holdfast.control import request_prune
 from holdfast.coordinator import POINTS, Wanted
 from holdfast.epoch import Decision
 from holdfast.errors import (
@@ -38,14 +39,13 @@ from holdfast.errors import (
 from holdfast.policy import Backoff, CheckpointPolicy, RestartPolicy, Retention
 from holdfast.pruning import plan_prune
 from holdfast.repository import Checkpoints, Lease, LocalRepository, Status, place_of
-from holdfast.requests import request_prune
-from holdfast.sinks.files import FileSink
+from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark import checkpoints as checkpointing
 from holdfast.spark.failures import BUDGETED
 from holdfast.spark.pipeline import Pipeline, PipelineHandle
 from holdfast.spark.stream import StreamCallbacks
-from holdfast.stage import CallbackObserver
+from holdfast.stages import CallbackObserver
 from holdfast.testing import CrashAt, Crashed
 from holdfast.verification import verify, verify_all
 from support import eventually
@@ -239,7 +239,7 @@ def test_a_hard_stop_takes_no_last_checkpoint(spark: SparkSession, tmp_path: Pat
     chain.add()
     handle = chain.pipeline().start(spark)
     eventually(lambda: handle.status().streams["a"].epoch == 1)
-    handle.cut()
+    handle.kill()
     assert handle.wait(120)
     assert chain.checkpoints.all() == []
 
@@ -567,7 +567,7 @@ import sys, time
 import holdfast as hf
 repository = hf.LocalRepository(sys.argv[1])
 for _ in range(3):
-    print(hf.request_prune(repository, hf.Retention(last=2), timeout_s=30).words(), flush=True)
+    print(hf.request_prune(repository, hf.Retention(last=2), timeout_s=30).summary(), flush=True)
 """
 
 
@@ -588,7 +588,7 @@ def test_a_prune_from_another_process_beside_a_running_pipeline_takes_nothing_th
         said = asking.communicate()[0]
     assert said.count("dropped") == 3 and not said.startswith("dropped 0 checkpoints and 0")
     found = verify_all(chain.repository)
-    assert found and all(each.ok for each in found), [each.words() for each in found]
+    assert found and all(each.ok for each in found), [each.summary() for each in found]
 
 
 def test_an_answer_that_lies_there_costs_nothing_until_it_is_old(
@@ -615,7 +615,7 @@ def test_an_answer_that_lies_there_costs_nothing_until_it_is_old(
         looked(5)
         assert len(told) == before
         assert set(looks) == {"requests"}
-        monkeypatch.setattr(requests, "ANSWERS_KEPT_MS", 0)
+        monkeypatch.setattr(control, "ANSWERS_KEPT_MS", 0)
         monkeypatch.setattr(checkpointing, "_FORGET_S", 0.0)
         eventually(lambda: not listed(chain.repository, "requests"))
 

@@ -22,10 +22,10 @@ from holdfast import (
     plan_prune,
 )
 from holdfast.errors import NotSupported, SinkFailed
-from holdfast.sinks.compaction import POINTS, Compacted
-from holdfast.sinks.epochfolders import KEY_FILE, KeyRecord
-from holdfast.sinks.files import FileSink
-from holdfast.sinks.gate import beside
+from holdfast.sinks.compaction.apply import POINTS, Compacted
+from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord
+from holdfast.sinks.files.gate import beside
+from holdfast.sinks.files.sink import FileSink
 from holdfast.testing import CrashAt, Crashed
 from rig import FilesTarget, Rig
 

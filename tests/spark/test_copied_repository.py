@@ -14,25 +14,25 @@ from pyspark.sql import SparkSession
 from holdfast import apply_compact, plan_compact
 from holdfast.epoch import Attempt, Facts
 from holdfast.errors import SinkAhead, SinkBehind, SinkForeign, StreamFailed
-from holdfast.log import EventLog
+from holdfast.eventlog.log import EventLog
 from holdfast.repository import Decisions, Identity, LocalRepository
 from holdfast.sinks import log as logsink
-from holdfast.sinks.base import Key, Link, Owner, Setting, Sink, handle_digest
-from holdfast.sinks.files import FileSink
+from holdfast.sinks.base import EpochKey, Link, Sink, SinkContext, StreamIdentity, handle_digest
+from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.log import LogSink
-from holdfast.sinks.postgres import PostgresSink
+from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sqlite import LEDGER, SqliteSink
 from holdfast.testing import CrashAt
 from pgfixture import server
 from rig import FilesTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
 
-OWNER = Owner("shop", "uid-1", "orders")
+OWNER = StreamIdentity("shop", "uid-1", "orders")
 SCHEMA = "n long, text string"
 KINDS = ("files", "flat", "sqlite", "log", "prepared", "staged")
 
 
-def key(epoch: int, *, attempt: int = 1, lease: int = 1) -> Key:
-    return Key(OWNER, Attempt(stream=OWNER.stream, timeline=1, epoch=epoch, attempt=attempt), lease)
+def key(epoch: int, *, attempt: int = 1, lease: int = 1) -> EpochKey:
+    return EpochKey(OWNER, Attempt(stream=OWNER.stream, timeline=1, epoch=epoch, attempt=attempt), lease)
 
 
 class Place:
@@ -51,12 +51,12 @@ class Place:
         self.dsn = dsn
         self.make = makes.get(kind, lambda: PostgresSink(dsn, "rows", create=True, method=kind))
 
-    def opened(self, owner: Owner = OWNER) -> Sink:
+    def opened(self, owner: StreamIdentity = OWNER) -> Sink:
         sink = self.make()
-        sink.open(Setting(owner, self.spark.createDataFrame([], SCHEMA).schema, "append", self.spark))
+        sink.open(SinkContext(owner, self.spark.createDataFrame([], SCHEMA).schema, "append", self.spark))
         return sink
 
-    def staged(self, sink: Sink, of: Key, *numbers: int) -> dict[str, Any]:
+    def staged(self, sink: Sink, of: EpochKey, *numbers: int) -> dict[str, Any]:
         return sink.prepare(self.spark.createDataFrame([(n, "row") for n in numbers], SCHEMA), of).handle
 
 
@@ -114,13 +114,13 @@ def test_a_pipeline_whose_copy_was_faster_stands_still(spark: SparkSession, tmp_
     rig.run()
     rig.add(2)
     with sqlite3.connect(tmp_path / "out.db") as connection:
-        owner = Owner("torment", connection.execute(f"SELECT uid FROM {LEDGER}").fetchone()[0], "rows")  # noqa: S608
+        owner = StreamIdentity("torment", connection.execute(f"SELECT uid FROM {LEDGER}").fetchone()[0], "rows")  # noqa: S608
     connection.close()
 
     def faster(point: str) -> None:
         if point == "all prepared":
             place = Place("sqlite", tmp_path, spark)
-            other = Key(owner, Attempt(stream="rows", timeline=1, epoch=2, attempt=1), 9)
+            other = EpochKey(owner, Attempt(stream="rows", timeline=1, epoch=2, attempt=1), 9)
             sink = place.opened(owner)
             sink.commit(other, place.staged(sink, other, 12))
 
@@ -153,7 +153,7 @@ class Copied:
         self.rig.add(1)
         self.rig.run()
         repository = LocalRepository(self.rig.repository)
-        self.owner = Owner("torment", Identity.load(repository).uid, "rows")
+        self.owner = StreamIdentity("torment", Identity.load(repository).uid, "rows")
         decision = Decisions(repository).newest("rows", 1)
         assert decision is not None
         (share,) = Facts.of(decision).sinks.values()
@@ -164,9 +164,9 @@ class Copied:
         before = self.first
         sink = self.rig.targets[0].make()
         schema = self.rig.spark.createDataFrame([], SCHEMA).schema
-        sink.open(Setting(self.owner, schema, "append", self.rig.spark, tell=lambda _: None))
+        sink.open(SinkContext(self.owner, schema, "append", self.rig.spark, tell=lambda _: None))
         for epoch, n in epochs.items():
-            of = Key(self.owner, Attempt(stream="rows", timeline=1, epoch=epoch, attempt=1), 1, before)
+            of = EpochKey(self.owner, Attempt(stream="rows", timeline=1, epoch=epoch, attempt=1), 1, before)
             handle = sink.prepare(self.rig.spark.createDataFrame([(n, f"row {n}")], SCHEMA), of).handle
             sink.commit(of, handle)
             before = Link(epoch, handle_digest(handle))

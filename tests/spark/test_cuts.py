@@ -20,17 +20,17 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from holdfast.log import EventLog
+from holdfast.eventlog.log import EventLog
 from holdfast.policy import CheckpointPolicy, Retention
 from holdfast.repository import LocalRepository
 from holdfast.restore import RestorePlan, plan_restore, restore_stream, stage_states
 from holdfast.sinks.log import LogSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark import adapter
-from holdfast.spark.logsource import read_log
+from holdfast.spark.logsource import read_log_stream
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.statereader import StateFolder, read_data
-from holdfast.stage import MsgpackCodec, Stage
+from holdfast.stages import MsgpackCodec, Stage
 from holdfast.verification import Grade, verify
 
 CUTS = int(os.environ.get("CUTS", "20"))
@@ -139,7 +139,7 @@ def check_cut(
     """Hold a checkpoint to what the offsets in its manifest say it must be."""
     number, cuts = plan.checkpoint, plan.manifest.streams
     found = verify(repository, number, grade=Grade.READ_DATA, read_data=read_data(spark, repository))
-    assert found.ok, found.words()
+    assert found.ok, found.summary()
     target = folder / "restored" / str(number)
     logs = {name: EventLog.open(folder / "logs" / name) for name in "ab"}
     for name, cut in cuts.items():
@@ -173,7 +173,7 @@ def goes_on_from(spark: SparkSession, folder: Path, number: str) -> None:
     def take(df: DataFrame, _: int) -> None:
         found.update({row.text: row.c for row in df.collect()})
 
-    counts = read_log(spark, log.path).select("payload.*").groupBy("text").agg(f.count("*").alias("c"))
+    counts = read_log_stream(spark, log.path).select("payload.*").groupBy("text").agg(f.count("*").alias("c"))
     settings = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
     with adapter.with_settings(spark, settings):
         writer = counts.writeStream.outputMode("update").foreachBatch(take)

@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.cursor import read_cursor
+from holdfast.eventlog.cursor import read_cursor
 from holdfast.testing import SinkContract
 from pgfixture import server
 
@@ -294,16 +294,16 @@ class TestCounterSink(SinkContract):
 def test_counters_refuse_what_they_cannot_count(spark: SparkSession, tmp_path: Path) -> None:
     contract = TestCounterSink()
     sink = contract.make(tmp_path)
-    setting = hf.Setting(contract.owner, spark.sql("SELECT 1L AS n, 'a' AS text").schema, "append", spark)
+    setting = hf.SinkContext(contract.owner, spark.sql("SELECT 1L AS n, 'a' AS text").schema, "append", spark)
     sink.open(setting)
     with pytest.raises(hf.errors.SinkFailed, match="null"):
         sink.prepare(spark.sql("SELECT 1L AS n, string(null) AS text"), contract._key(1))
     with pytest.raises(hf.errors.NotSupported):
-        sink.open(hf.Setting(contract.owner, setting.schema, "update", spark))
+        sink.open(hf.SinkContext(contract.owner, setting.schema, "update", spark))
     with pytest.raises(hf.errors.BadValue, match="text"):
-        sink.open(hf.Setting(contract.owner, spark.sql("SELECT 1L AS n").schema, "append", spark))
-    other = hf.Owner("other", "0" * 31 + "2", "rows")
+        sink.open(hf.SinkContext(contract.owner, spark.sql("SELECT 1L AS n").schema, "append", spark))
+    other = hf.StreamIdentity("other", "0" * 31 + "2", "rows")
     staged = sink.prepare(spark.sql("SELECT 1L AS n, 'a' AS text"), contract._key(1))
     sink.commit(contract._key(1), staged.handle)
     with pytest.raises(hf.errors.SinkForeign):
-        sink.commit(hf.Key(other, contract._key(1).attempt, 1), staged.handle)
+        sink.commit(hf.EpochKey(other, contract._key(1).attempt, 1), staged.handle)

@@ -73,9 +73,9 @@ def test_an_empty_epoch_that_was_only_decided_is_called_for(
 
 
 def test_a_function_that_fails_is_called_again_with_an_equal_key(spark: SparkSession, tmp_path: Path) -> None:
-    seen: list[tuple[hf.EpochKey, list[Any]]] = []
+    seen: list[tuple[hf.ForeachKey, list[Any]]] = []
 
-    def flaky(df: DataFrame, key: hf.EpochKey) -> None:
+    def flaky(df: DataFrame, key: hf.ForeachKey) -> None:
         seen.append((key, sorted(tuple(row) for row in df.collect())))
         if len(seen) < 3:
             raise OSError("the other side is down")
@@ -96,7 +96,7 @@ def test_the_function_may_read_its_rows_as_often_as_it_likes(spark: SparkSession
     """They are read from what was staged, not computed again; and it may use SQL on them."""
     found: list[Any] = []
 
-    def thorough(df: DataFrame, key: hf.EpochKey) -> None:
+    def thorough(df: DataFrame, key: hf.ForeachKey) -> None:
         df.createOrReplaceTempView("epoch_rows")
         both = df.sparkSession.sql("SELECT text FROM epoch_rows ORDER BY n").collect()
         found.append((df.orderBy("n").select("text").collect(), both, df.schema.simpleString(), df.isStreaming))
@@ -110,16 +110,16 @@ def test_the_function_may_read_its_rows_as_often_as_it_likes(spark: SparkSession
 
 
 def test_its_key_is_a_value_that_a_table_can_keep() -> None:
-    key = hf.EpochKey("shop", "a" * 32, "orders", 1, 41)
+    key = hf.ForeachKey("shop", "a" * 32, "orders", 1, 41)
     assert str(key) == f"{'a' * 32}/orders/t1-0000000041"
     assert key.batch_id == 40
-    assert key == hf.EpochKey("shop", "a" * 32, "orders", 1, 41) and len({key, dataclasses.replace(key)}) == 1
+    assert key == hf.ForeachKey("shop", "a" * 32, "orders", 1, 41) and len({key, dataclasses.replace(key)}) == 1
     with pytest.raises(dataclasses.FrozenInstanceError):
         key.epoch = 1  # type: ignore[misc]
 
 
 def test_its_name_is_made_of_the_functions() -> None:
-    def write(df: DataFrame, key: hf.EpochKey) -> None:
+    def write(df: DataFrame, key: hf.ForeachKey) -> None:
         pass
 
     assert hf.ForeachSink(write).name == "foreach.write"
@@ -166,10 +166,10 @@ def test_a_copied_repository_is_noticed_where_its_folder_is_elsewhere(spark: Spa
     with pytest.raises(SinkAhead):
         rig.run()
     sink = target.make()
-    owner = hf.Owner("torment", str(target.calls()[0]["key"]).partition("/")[0], "rows")
-    sink.open(hf.Setting(owner, spark.createDataFrame([], "n long, text string").schema, "append", spark))
+    owner = hf.StreamIdentity("torment", str(target.calls()[0]["key"]).partition("/")[0], "rows")
+    sink.open(hf.SinkContext(owner, spark.createDataFrame([], "n long, text string").schema, "append", spark))
     tried = hf.Attempt(stream="rows", timeline=1, epoch=2, attempt=1)
-    key = hf.Key(owner, tried, 1, Link(1, None))
+    key = hf.EpochKey(owner, tried, 1, Link(1, None))
     staged = sink.prepare(spark.createDataFrame([(2, "other")], "n long, text string"), key)
     with pytest.raises(SinkForeign, match="another copy"):
         sink.commit(key, staged.handle)
@@ -180,4 +180,4 @@ def test_a_local_folder_on_a_cluster_is_refused(spark: SparkSession, tmp_path: P
     sink = hf.ForeachSink(lambda *_: None, path=tmp_path / "kept")
     schema = spark.createDataFrame([], "n long").schema
     with pytest.raises(NotSupported, match="shared=True"):
-        sink.open(hf.Setting(hf.Owner("p", "u", "s"), schema, "append", spark, local=False))
+        sink.open(hf.SinkContext(hf.StreamIdentity("p", "u", "s"), schema, "append", spark, local=False))

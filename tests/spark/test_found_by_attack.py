@@ -334,19 +334,19 @@ def test_a_callback_may_stop_the_pipeline(spark: SparkSession, tmp_path: Path) -
 class RddSink(hf.Sink):
     """Goes around Spark's Datasets, as a user may."""
 
-    def prepare(self, df: DataFrame, key: hf.Key) -> hf.Staged:
+    def prepare(self, df: DataFrame, key: hf.EpochKey) -> hf.Staged:
         rows = df.rdd.collect()
         assert sorted(rows) == sorted(df.rdd.collect())  # twice, and the same
         return hf.Staged({"rows": len(rows)}, len(rows))
 
-    def commit(self, key: hf.Key, handle: dict[str, Any]) -> None:
+    def commit(self, key: hf.EpochKey, handle: dict[str, Any]) -> None:
         self.epoch = key.epoch
 
-    def abort(self, key: hf.Key) -> None:
+    def abort(self, key: hf.EpochKey) -> None:
         pass
 
-    def inspect(self, owner: hf.Owner, timeline: int) -> hf.Standing:
-        return hf.Standing(getattr(self, "epoch", 0))
+    def inspect(self, owner: hf.StreamIdentity, timeline: int) -> hf.SinkPosition:
+        return hf.SinkPosition(getattr(self, "epoch", 0))
 
 
 def test_a_sink_that_goes_around_datasets_does_not_hang_a_stateful_stream(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Streams chain through an event log: what a LogSink appends, read_log reads, once and in order."""
+"""Streams chain through an event log: what a LogSink appends, read_log_stream reads, once and in order."""
 
 import datetime as dt
 import json
@@ -16,8 +16,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from holdfast import Cursor, EventLog, FileSink, LogSink, NewEvent, Pipeline, Region, RestartPolicy, load_log, read_log
-from holdfast.brief import brief
+from holdfast import (
+    Cursor,
+    EventLog,
+    FileSink,
+    LogSink,
+    NewEvent,
+    Pipeline,
+    Region,
+    RestartPolicy,
+    read_log,
+    read_log_stream,
+)
+from holdfast._error_text import one_line
 from holdfast.epoch import Attempt
 from holdfast.errors import (
     BadValue,
@@ -32,22 +43,22 @@ from holdfast.errors import (
     StreamChanged,
     StreamFailed,
 )
-from holdfast.sinks.base import Key, Owner, Setting
+from holdfast.sinks.base import EpochKey, SinkContext, StreamIdentity
 from holdfast.spark.failures import Kind, diagnose
-from holdfast.spark.logsource import LogReader, Run, in_runs, spark_schema
+from holdfast.spark.logsource import LogReader, SegmentRun, in_runs, spark_schema
 from sparkfixture import session
 from support import events, new_log
 
-OWNER = Owner("chain", "0" * 32, "orders")
+OWNER = StreamIdentity("chain", "0" * 32, "orders")
 
 
-def opened(sink: LogSink, df: DataFrame, owner: Owner = OWNER, output_mode: str = "append") -> LogSink:
-    sink.open(Setting(owner, df.schema, output_mode, df.sparkSession, tell=lambda _: None))
+def opened(sink: LogSink, df: DataFrame, owner: StreamIdentity = OWNER, output_mode: str = "append") -> LogSink:
+    sink.open(SinkContext(owner, df.schema, output_mode, df.sparkSession, tell=lambda _: None))
     return sink
 
 
-def key(epoch: int) -> Key:
-    return Key(OWNER, Attempt(stream=OWNER.stream, timeline=1, epoch=epoch, attempt=1), 1)
+def key(epoch: int) -> EpochKey:
+    return EpochKey(OWNER, Attempt(stream=OWNER.stream, timeline=1, epoch=epoch, attempt=1), 1)
 
 
 def put(sink: LogSink, df: DataFrame, epoch: int) -> None:
@@ -67,7 +78,7 @@ class Reading:
             epochs.append(sorted(row.sequence for row in df.select("sequence").collect()))
             during(batch)
 
-        df = read_log(self.spark, self.log, rows_per_epoch=self.rows)
+        df = read_log_stream(self.spark, self.log, rows_per_epoch=self.rows)
         writer = df.writeStream.foreachBatch(take).option("checkpointLocation", str(self.checkpoint))
         query = writer.trigger(availableNow=True).start()
         try:
@@ -129,10 +140,10 @@ def test_every_type_comes_back_through_spark_and_through_a_cursor(spark: SparkSe
     assert empty.payload == {"id": "b", "clock": 2} | dict.fromkeys(TYPES)
 
     rows = [row.asDict() for row in df.collect()]
-    batch = load_log(spark, sink.path).orderBy("sequence")
+    batch = read_log(spark, sink.path).orderBy("sequence")
     assert [row.payload.asDict() for row in batch.collect()] == rows
     assert batch.schema["payload"].dataType.simpleString() == df_type(df)
-    streamed = read_log(spark, sink.path)
+    streamed = read_log_stream(spark, sink.path)
     assert streamed.schema["payload"].dataType == batch.schema["payload"].dataType
     query = streamed.writeStream.format("memory").queryName("types").trigger(availableNow=True).start()
     query.awaitTermination()
@@ -202,7 +213,7 @@ def test_a_stream_over_a_log_goes_on_where_it_was(spark: SparkSession, tmp_path:
     assert reading.run(during=grow) == [[0, 1], [2, 6], [7]]
     assert reading.run() == [[8, 9]]
     for start, end, expected in ((0, None, [0, 1, 2, 6, 7, 8, 9]), (2, 7, [2, 6]), (3, 6, []), (99, None, [])):
-        found = load_log(spark, log.path, start=start, end=end).select("sequence").collect()
+        found = read_log(spark, log.path, start=start, end=end).select("sequence").collect()
         assert sorted(row.sequence for row in found) == expected
     offsets = (tmp_path / "checkpoint/offsets/4").read_text().splitlines()[-1]
     log.refresh()
@@ -213,7 +224,7 @@ def test_a_stream_over_a_log_goes_on_where_it_was(spark: SparkSession, tmp_path:
 
 def test_a_stream_at_work_sees_what_comes(spark: SparkSession, tmp_path: Path) -> None:
     log = new_log(tmp_path / "log", events("a"))
-    writer = read_log(spark, log.path).writeStream.format("memory").queryName("coming")
+    writer = read_log_stream(spark, log.path).writeStream.format("memory").queryName("coming")
     query = writer.trigger(processingTime="0 seconds").start()
     try:
         query.processAllAvailable()
@@ -252,7 +263,7 @@ def test_an_epoch_is_cut_into_runs_of_about_as_many_rows(tmp_path: Path) -> None
     pieces = [[(piece.segment.first, piece.start, piece.stop) for piece in run.pieces] for run in runs]
     assert pieces == [[(1, 2, 5), (6, 0, 2), (8, 0, 2)], [(10, 0, 9)], [(19, 0, 1)]]
     for run in runs:
-        assert isinstance(pickle.loads(pickle.dumps(run)), Run)  # noqa: S301 - our own bytes
+        assert isinstance(pickle.loads(pickle.dumps(run)), SegmentRun)  # noqa: S301 - our own bytes
     got = [row["sequence"] for run in runs for batch in reader.read(run) for row in batch.to_pylist()]
     assert got == list(range(3, 20))
     assert reader.partitions(start, start) == []
@@ -273,7 +284,7 @@ def test_a_pipeline_says_what_is_wrong_with_its_log_and_does_not_try_again(spark
     log = new_log(tmp_path / "log", events("a"))
 
     def build(spark: SparkSession) -> DataFrame:
-        return read_log(spark, log.path).select("sequence")
+        return read_log_stream(spark, log.path).select("sequence")
 
     def run() -> None:
         pipeline = Pipeline("p", tmp_path / "root")
@@ -293,18 +304,18 @@ def test_a_pipeline_says_what_is_wrong_with_its_log_and_does_not_try_again(spark
 def test_errors_of_ours_in_another_process_keep_their_kind(name: str, kind: Kind) -> None:
     said = f"PythonException: thrown from the worker:\nTraceback:\n  File x\nholdfast.errors.{name}: a b. Next: c.\n\n"
     error = RuntimeError(said)
-    assert brief(error) == f"holdfast.errors.{name}: a b. Next: c."
+    assert one_line(error) == f"holdfast.errors.{name}: a b. Next: c."
     assert diagnose(QueryFailed(stream="s", why=said), None).kind is kind
 
 
 def test_what_cannot_be_read_is_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(LogMissing):
-        read_log(spark, tmp_path / "none")
+        read_log_stream(spark, tmp_path / "none")
     log = EventLog.create(tmp_path / "wide", payload=pa.decimal256(60, 0))
     with pytest.raises(BadValue, match="Spark has no such type"):
-        read_log(spark, log.path)
+        read_log_stream(spark, log.path)
     with pytest.raises(BadValue, match="rows per epoch"):
-        read_log(spark, new_log(tmp_path / "log").path, rows_per_epoch=0)
+        read_log_stream(spark, new_log(tmp_path / "log").path, rows_per_epoch=0)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +347,7 @@ def test_what_cannot_become_events_is_refused_before_the_first_epoch(
 def test_a_log_has_one_owner_and_takes_no_second_version_of_a_row(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.createDataFrame([], "n int")
     opened(LogSink(tmp_path / "log"), df)
-    other = Owner("chain", "1" * 32, "orders")
+    other = StreamIdentity("chain", "1" * 32, "orders")
     sink = opened(LogSink(tmp_path / "log"), df, other)
     assert "uid 000" in str(sink.inspect(other, 1).foreign)
     with pytest.raises(SinkForeign):
@@ -361,7 +372,7 @@ def test_streams_of_a_pipeline_chain_through_a_log(spark: SparkSession, tmp_path
         return source.json(str(tmp_path / "in"))
 
     def doubled(spark: SparkSession) -> DataFrame:
-        return read_log(spark, tmp_path / "first", rows_per_epoch=3).selectExpr("sequence", "2 * payload.n AS n")
+        return read_log_stream(spark, tmp_path / "first", rows_per_epoch=3).selectExpr("sequence", "2 * payload.n AS n")
 
     def run(name: str, build: Callable[[SparkSession], DataFrame], sink: LogSink) -> None:
         pipeline = Pipeline(name, tmp_path / "root" / name, restart=RestartPolicy.never())
@@ -402,4 +413,4 @@ def test_a_status_tells_how_far_a_stream_is_behind_its_log_and_does_not_guess_of
         assert behind in (30, 50)  # before its first epoch, or after it
         assert seen == {None}
     assert handle.status().streams["slowly"].behind is None  # nobody asks what is over
-    assert json.loads(json.dumps(handle.status().data()))["streams"]["slowly"]["watermark_ms"] is None
+    assert json.loads(json.dumps(handle.status().to_dict()))["streams"]["slowly"]["watermark_ms"] is None

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from holdfast.errors import BadValue, CheckpointFailed, OutageTooLong, SinkFailed, SinkUnavailable, StreamFailed
 from holdfast.policy import Backoff, CheckpointPolicy
 from holdfast.repository import Gaps, LocalRepository, files
-from holdfast.sinks.files import FileSink
+from holdfast.sinks.files.sink import FileSink
 from holdfast.spark.outages import Outage
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.stream import StreamCallbacks
@@ -347,7 +347,7 @@ def test_a_connection_that_postgresql_closed_as_idle_is_an_outage() -> None:
     """As after the process was suspended inside of a transaction. psycopg does not call this operational."""
     from psycopg import errors
 
-    from holdfast.sinks.pgserver import _kind
+    from holdfast.sinks.postgres.server import _kind
 
     for error, kind in (
         (errors.IdleInTransactionSessionTimeout, SinkUnavailable),  # 25P03

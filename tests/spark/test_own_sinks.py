@@ -17,21 +17,21 @@ class Own(hf.Sink):
     def __init__(self, staged: Any = None, standing: Any = None) -> None:
         super().__init__("mine")
         self.staged = staged
-        self.standing = hf.Standing() if standing is None else standing
+        self.standing = hf.SinkPosition() if standing is None else standing
 
-    def prepare(self, df: DataFrame, key: hf.Key) -> hf.Staged:
+    def prepare(self, df: DataFrame, key: hf.EpochKey) -> hf.Staged:
         self.setting.reach("staging")
         found: hf.Staged = self.staged
         return found
 
-    def commit(self, key: hf.Key, handle: dict[str, Any]) -> None:
+    def commit(self, key: hf.EpochKey, handle: dict[str, Any]) -> None:
         raise AssertionError("nothing may be decided")
 
-    def abort(self, key: hf.Key) -> None:
+    def abort(self, key: hf.EpochKey) -> None:
         pass
 
-    def inspect(self, owner: hf.Owner, timeline: int) -> hf.Standing:
-        found: hf.Standing = self.standing
+    def inspect(self, owner: hf.StreamIdentity, timeline: int) -> hf.SinkPosition:
+        found: hf.SinkPosition = self.standing
         return found
 
 
@@ -41,7 +41,7 @@ class Unnamed(Own):
 
 
 class Unopened(Own):
-    def open(self, setting: hf.Setting) -> None:
+    def open(self, setting: hf.SinkContext) -> None:
         pass
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from holdfast.epoch import POINTS
 from holdfast.errors import BadInput, NotSupported, SchemaMismatch, SinkBehind, SinkFailed, SinkForeign, StreamFailed
 from holdfast.policy import RestartPolicy
-from holdfast.sinks.postgres import PostgresSink
+from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.spark.pipeline import Pipeline
 from holdfast.testing import CrashAt
 from pgfixture import GUARDED, Postgres, server

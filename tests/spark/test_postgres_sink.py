@@ -15,12 +15,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.errors import BadValue, HoldfastError, NotSupported, SinkFailed, SinkForeign, StagedGone
-from holdfast.sinks import pgcopy
-from holdfast.sinks.base import Owner, Setting, Sink, Standing
-from holdfast.sinks.pgcopy import PART_COLUMN, into_prepared, into_stage
-from holdfast.sinks.pgnames import Mark
-from holdfast.sinks.postgres import PostgresSink
-from holdfast.testing.sinks import Rows, SinkContract
+from holdfast.sinks.base import Sink, SinkContext, SinkPosition, StreamIdentity
+from holdfast.sinks.postgres import copying
+from holdfast.sinks.postgres.copying import PART_COLUMN, into_prepared, into_stage
+from holdfast.sinks.postgres.names import Mark
+from holdfast.sinks.postgres.sink import PostgresSink
+from holdfast.testing.sinks import SinkContract, VisibleRows
 from pgfixture import server
 from pgsupport import METHODS, OWNER, SCHEMA, Crash, Table, key
 
@@ -43,7 +43,7 @@ class _Contract(SinkContract):
     def make(self, folder: Path) -> Sink:
         return PostgresSink(self.dsn, "rows", create=True, **self.options)
 
-    def visible(self, spark: Any, sink: Sink) -> Rows:
+    def visible(self, spark: Any, sink: Sink) -> VisibleRows:
         with psycopg.connect(self.dsn) as conn:
             return conn.execute("SELECT n, text FROM rows").fetchall()
 
@@ -313,20 +313,20 @@ def test_a_worker_reads_the_catalog_once_and_keeps_no_connection(table: Table) -
     task = table.opened()._ready.task("orders")
     copier = into_stage(replace(task, table="younger"))
     batch = pa.RecordBatch.from_pydict({"n": pa.array([1], pa.int64()), "text": ["good"]})
-    pgcopy._server.cache_clear()
-    kept = pgcopy._server(task.address.conninfo)
+    copying._server.cache_clear()
+    kept = copying._server(task.address.conninfo)
     table.run(
         "CREATE TYPE mood AS ENUM ('good', 'bad')", f"CREATE TABLE younger (n int8, text mood, {PART_COLUMN} int8)"
     )
     for _ in range(2):
         assert [out.to_pylist()[0]["rows"] for out in copier(iter([batch]))] == [1]
-    assert pgcopy._server(task.address.conninfo) is kept
+    assert copying._server(task.address.conninfo) is kept
     assert table.run("SELECT n, text::text FROM younger") == [(1, "good")] * 2
     assert table.run("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast'") == [(0,)]
     table.run("DROP TABLE younger")
     with pytest.raises(SinkFailed, match="younger"):
         list(copier(iter([batch])))
-    assert pgcopy._server(task.address.conninfo) is not kept
+    assert copying._server(task.address.conninfo) is not kept
 
 
 RETRYING = """
@@ -335,8 +335,8 @@ from pyspark.sql import SparkSession
 from holdfast.epoch import Attempt
 from holdfast.errors import SinkFailed
 from holdfast.sinks.base import Key, Owner, Setting
-from holdfast.sinks.pgcopy import into_stage
-from holdfast.sinks.postgres import PostgresSink
+from holdfast.sinks.postgres.copying import into_stage
+from holdfast.sinks.postgres.sink import PostgresSink
 
 dsn, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 spark = (SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false")
@@ -480,7 +480,7 @@ def test_speculation_forbids_prepared_transactions(table: Table) -> None:
     sink = table.made(create=True, method="prepared")
     schema = table.spark.createDataFrame([], SCHEMA).schema
     with pytest.raises(NotSupported, match="speculation"):
-        sink.open(Setting(OWNER, schema, "append", Session()))
+        sink.open(SinkContext(OWNER, schema, "append", Session()))
 
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -570,7 +570,7 @@ def test_modes_without_a_meaning_are_refused_unless_every_version_is_wanted(tabl
 def test_owners_share_a_table_if_all_say_so_and_none_replaces_it(table: Table) -> None:
     sink = table.opened(method="staged", share=True)
     table.epoch(sink, 1, table.rows(1))
-    reborn, other = Owner("shop", "uid-2", "orders"), Owner("bakery", "uid-3", "bread")
+    reborn, other = StreamIdentity("shop", "uid-2", "orders"), StreamIdentity("bakery", "uid-3", "bread")
     ours = "stream 'orders' of pipeline 'shop' with the uid uid-1"
     assert sink.inspect(OWNER, 1).foreign is None
     assert table.opened(owner=reborn, share=True).inspect(reborn, 1).foreign == ours
@@ -585,20 +585,22 @@ def test_owners_share_a_table_if_all_say_so_and_none_replaces_it(table: Table) -
     replacing = table.opened(owner=other, mode="complete", share=True)
     assert replacing.inspect(other, 1).foreign == ours
     with pytest.raises(SinkForeign, match=r"sink 'postgres.orders' of stream 'orders' of this pipeline"):
-        table.opened(owner=Owner("shop", "uid-1", "totals"), mode="complete")
+        table.opened(owner=StreamIdentity("shop", "uid-1", "totals"), mode="complete")
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_table_is_its_owners_from_the_first_open_on(table: Table, method: str) -> None:
     sink = table.opened(method=method)
-    other = Owner("bakery", "uid-3", "bread")
+    other = StreamIdentity("bakery", "uid-3", "bread")
     ours = "stream 'orders' of pipeline 'shop' with the uid uid-1"
     for epoch in (0, 1, 2, 3):
         if epoch:
             table.epoch(sink, epoch, table.rows(epoch))
         assert table.opened(owner=other).inspect(other, 1).foreign == ours
         assert table.opened(owner=other, mode="complete", share=True).inspect(other, 1).foreign == ours
-        assert table.opened(method=method).inspect(OWNER, 1) == Standing(epoch)  # who was refused has claimed nothing
+        assert table.opened(method=method).inspect(OWNER, 1) == SinkPosition(
+            epoch
+        )  # who was refused has claimed nothing
     assert table.visible("SELECT count(*) FROM holdfast_epochs WHERE epoch = 0") == [1]
 
 
@@ -606,12 +608,12 @@ def test_a_sink_that_cannot_be_opened_claims_nothing(table: Table) -> None:
     table.run("CREATE TABLE orders (n bigint UNIQUE, text text)")
     with pytest.raises(NotSupported, match="unique"):
         table.opened(method="prepared")
-    other = Owner("bakery", "uid-3", "bread")
-    assert table.opened(owner=other).inspect(other, 1) == Standing()
+    other = StreamIdentity("bakery", "uid-3", "bread")
+    assert table.opened(owner=other).inspect(other, 1) == SinkPosition()
 
 
 def test_a_claim_follows_what_the_sink_does_to_the_table(table: Table) -> None:
-    other = Owner("bakery", "uid-3", "bread")
+    other = StreamIdentity("bakery", "uid-3", "bread")
     table.opened(mode="complete", share=True)
     assert table.opened(owner=other, share=True).inspect(other, 1).foreign is not None
     table.opened(mode="complete", changelog=True, share=True)

@@ -22,10 +22,10 @@ from holdfast.errors import (
     SinkFailed,
     UnsupportedVersion,
 )
-from holdfast.sinks.base import Setting
-from holdfast.sinks.pgserver import Server
-from holdfast.sinks.pgtable import TableName
-from holdfast.sinks.postgres import PostgresSink
+from holdfast.sinks.base import SinkContext
+from holdfast.sinks.postgres.server import Server
+from holdfast.sinks.postgres.sink import PostgresSink
+from holdfast.sinks.postgres.target_table import TableName
 from pgfixture import GUARDED, server
 from pgsupport import METHODS, OWNER, SCHEMA, Table, key
 
@@ -91,7 +91,7 @@ def every_type(spark: SparkSession) -> tuple[DataFrame, list[tuple[Any, ...]]]:
 def test_a_table_that_is_made_keeps_every_value_of_every_type(table: Table, method: str) -> None:
     df, rows = every_type(table.spark)
     sink = table.made(create=True, method=method)
-    sink.open(Setting(OWNER, df.schema, "append", table.spark))
+    sink.open(SinkContext(OWNER, df.schema, "append", table.spark))
     made = dict(
         table.run(
             "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute "
@@ -187,7 +187,7 @@ def test_a_missing_table_a_view_and_a_missing_index_are_refused(table: Table) ->
         table.opened(epoch_column="n")
     with pytest.raises(NotSupported, match="two of that name"):
         df = table.spark.sql("SELECT 1 AS a, 2 AS a")
-        table.made().open(Setting(OWNER, df.schema, "append", table.spark))
+        table.made().open(SinkContext(OWNER, df.schema, "append", table.spark))
 
 
 def test_what_has_to_be_parsed_is_tried_before_the_decision(table: Table) -> None:
@@ -230,7 +230,7 @@ def test_odd_names_are_quoted(table: Table, options: dict[str, Any]) -> None:
     odd = '"S c.h%s"."ta""ble %s {}"'
     sink = table.made(odd, create=True, **options)
     assert sink.name == "postgres.S-c.h-s.ta-ble--s---"
-    sink.open(Setting(OWNER, df.schema, "append", table.spark))
+    sink.open(SinkContext(OWNER, df.schema, "append", table.spark))
     table.epoch(sink, 1, df)
     (row,) = table.read("*", odd)
     assert row[: len(names)] == tuple(range(len(names)))
@@ -389,7 +389,7 @@ def test_a_table_without_epochs_may_be_dropped_and_made_again(table: Table) -> N
 
 @pytest.mark.parametrize("module", ["psycopg", "pyarrow"])
 def test_a_missing_package_is_named_at_import(module: str) -> None:
-    program = f"import sys; sys.modules[{module!r}] = None; import holdfast.sinks.postgres"
+    program = f"import sys; sys.modules[{module!r}] = None; import holdfast.sinks.postgres.sink"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert f"MissingExtra: the Python package '{module}' is needed" in done.stderr
     assert "pip install 'holdfast[postgres]'" in done.stderr

@@ -24,7 +24,7 @@ from holdfast.errors import (
     StreamFailed,
 )
 from holdfast.repository import Gaps, History, Identity, LocalRepository
-from holdfast.sinks.files import FileSink
+from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline
 from holdfast.testing import CrashAt
@@ -125,7 +125,7 @@ def test_a_sink_that_lost_just_the_last_epoch_gets_it_again_from_what_is_staged(
     pipeline = rig.pipeline()
     handle = pipeline.start(rig.spark, available_now=True)
     assert handle.recovery["rows"].finish == ("sqlite.rows",)
-    assert "committed now" in handle.recovery["rows"].words()
+    assert "committed now" in handle.recovery["rows"].summary()
     handle.await_termination()
     assert rig.visible() == [[1, 2], [1, 2]]
 
@@ -309,8 +309,8 @@ def test_what_recovery_did_is_told_as_data_and_in_words(rig: Rig) -> None:
     plan = handle.recovery["rows"]
     status = handle.await_termination()
     assert (plan.decided, plan.replays, plan.finish) == (1, True, ("sqlite.rows",))
-    assert "goes on after epoch 1" in plan.words()
-    assert json.loads(json.dumps(status.data()))["streams"]["rows"]["epoch"] == 1
+    assert "goes on after epoch 1" in plan.summary()
+    assert json.loads(json.dumps(status.to_dict()))["streams"]["rows"]["epoch"] == 1
 
 
 def test_damage_to_a_decision_is_an_error(rig: Rig) -> None:

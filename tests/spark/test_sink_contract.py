@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.log import EventLog
+from holdfast.eventlog.log import EventLog
 from holdfast.sinks.base import Sink
-from holdfast.sinks.files import FileSink
+from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.foreach import ForeachSink
 from holdfast.sinks.log import LogSink
 from holdfast.sinks.sqlite import SqliteSink
-from holdfast.testing.sinks import Rows, SinkContract
+from holdfast.testing.sinks import SinkContract, VisibleRows
 from rig import ForeachTarget
 
 
@@ -23,7 +23,7 @@ class _Files(SinkContract):
     def make(self, folder: Path) -> Sink:
         return FileSink(folder / "out", layout=self.layout, format=self.format)
 
-    def visible(self, spark: Any, sink: Sink) -> Rows:
+    def visible(self, spark: Any, sink: Sink) -> VisibleRows:
         assert isinstance(sink, FileSink)
         if not list(sink.path.rglob("*part-*")):
             return []
@@ -45,7 +45,7 @@ class _Sqlite(SinkContract):
     def make(self, folder: Path) -> Sink:
         return SqliteSink(folder / "out.db", "rows", key=self.key or None)
 
-    def visible(self, spark: Any, sink: Sink) -> Rows:
+    def visible(self, spark: Any, sink: Sink) -> VisibleRows:
         assert isinstance(sink, SqliteSink)
         with sqlite3.connect(sink.path) as connection:
             rows = connection.execute("SELECT n, text FROM rows").fetchall()
@@ -69,7 +69,7 @@ class TestLog(SinkContract):
     def make(self, folder: Path) -> Sink:
         return LogSink(folder / "log", entity="text")
 
-    def visible(self, spark: Any, sink: Sink) -> Rows:
+    def visible(self, spark: Any, sink: Sink) -> VisibleRows:
         assert isinstance(sink, LogSink)
         events = list(EventLog.open(sink.path).read())
         assert [event.sequence for event in events] == list(range(len(events))), "no holes"
@@ -83,7 +83,7 @@ class TestForeach(SinkContract):
     def make(self, folder: Path) -> Sink:
         return ForeachTarget(folder / "calls", folder / "foreach").make()
 
-    def visible(self, spark: Any, sink: Sink) -> Rows:
+    def visible(self, spark: Any, sink: Sink) -> VisibleRows:
         assert isinstance(sink, ForeachSink) and sink.path is not None
         return ForeachTarget(sink.path.with_name("calls")).visible(spark, "n text")
 

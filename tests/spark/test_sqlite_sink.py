@@ -11,17 +11,17 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.epoch import Attempt
 from holdfast.errors import SinkFailed, SinkForeign
 from holdfast.policy import RestartPolicy
-from holdfast.sinks.base import Key, Owner, Setting
+from holdfast.sinks.base import EpochKey, SinkContext, StreamIdentity
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline
 from rig import Rig, SqliteTarget
 
-OWNER, OTHER = Owner("shop", "uid-1", "orders"), Owner("bakery", "uid-2", "bread")
+OWNER, OTHER = StreamIdentity("shop", "uid-1", "orders"), StreamIdentity("bakery", "uid-2", "bread")
 SCHEMA = "n long, text string"
 
 
-def key(epoch: int, *, attempt: int = 1, lease: int = 1, owner: Owner = OWNER) -> Key:
-    return Key(owner, Attempt(stream=owner.stream, timeline=1, epoch=epoch, attempt=attempt), lease)
+def key(epoch: int, *, attempt: int = 1, lease: int = 1, owner: StreamIdentity = OWNER) -> EpochKey:
+    return EpochKey(owner, Attempt(stream=owner.stream, timeline=1, epoch=epoch, attempt=attempt), lease)
 
 
 class Table:
@@ -38,9 +38,11 @@ class Table:
         finally:
             connection.close()
 
-    def opened(self, owner: Owner = OWNER, *, mode: str = "append", schema: str = SCHEMA, **options: Any) -> SqliteSink:
+    def opened(
+        self, owner: StreamIdentity = OWNER, *, mode: str = "append", schema: str = SCHEMA, **options: Any
+    ) -> SqliteSink:
         sink = SqliteSink(self.path, "rows", **options)
-        sink.open(Setting(owner, self.spark.createDataFrame([], schema).schema, mode, self.spark))
+        sink.open(SinkContext(owner, self.spark.createDataFrame([], schema).schema, mode, self.spark))
         return sink
 
     def rows(self, *values: Any, schema: str = SCHEMA) -> DataFrame:

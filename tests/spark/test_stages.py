@@ -13,7 +13,7 @@ from holdfast.epoch import Facts
 from holdfast.errors import BadValue, StageUnserializable, StreamChanged, StreamFailed
 from holdfast.repository import Decisions, LocalRepository
 from holdfast.spark.stages import INLINE, StageKeeper
-from holdfast.stage import MsgpackCodec, Stage, StageView
+from holdfast.stages import MsgpackCodec, Stage, StageView
 from holdfast.testing import CrashAt
 from rig import Rig, SqliteTarget
 

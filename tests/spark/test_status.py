@@ -56,8 +56,8 @@ def test_a_status_has_rates_durations_lag_and_sparks_progress(spark: SparkSessio
     assert status.rows_per_s > 0
     assert status.last_progress is not None and status.last_progress["batchId"] == 2
     assert status.processed_rows_per_s == status.last_progress["processedRowsPerSecond"]
-    assert json.loads(json.dumps(ended.data()))["streams"]["rows"]["last_epoch"]["epoch"] == 3
-    assert msgspec.convert(ended.data(), RunStatus).streams["rows"].last_progress == status.last_progress
+    assert json.loads(json.dumps(ended.to_dict()))["streams"]["rows"]["last_epoch"]["epoch"] == 3
+    assert msgspec.convert(ended.to_dict(), RunStatus).streams["rows"].last_progress == status.last_progress
 
 
 def test_manifests_and_checkpoints_say_what_they_are(spark: SparkSession, tmp_path: Path) -> None:

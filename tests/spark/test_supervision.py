@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from holdfast.errors import BadInput, NotSupported, SinkFailed, StorageFailed, StreamFailed
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.repository import Decisions, GapRecord, Gaps, LocalRepository
-from holdfast.sinks.files import FileSink
+from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline, exactly_once
 from holdfast.spark.stages import StageKeeper

@@ -7,7 +7,7 @@ import pytest
 
 from fabricated import Fabricated, flip
 from holdfast import LocalRepository, MemoryRepository
-from holdfast.barrier import BarrierFlags
+from holdfast.barriers import BarrierFlags
 from holdfast.errors import (
     AlreadyExists,
     BadName,
@@ -18,9 +18,9 @@ from holdfast.errors import (
     StorageFailed,
     UnsupportedVersion,
 )
-from holdfast.manifest import StreamCut
+from holdfast.formats.manifest import StreamCut
+from holdfast.formats.sealed_json import seal
 from holdfast.repository import Checkpoints, FileList, HeldFile, Status, place_of
-from holdfast.seal import seal
 from holdfast.testing import FaultyRepository
 
 SHA = "a" * 64
@@ -107,8 +107,8 @@ def test_a_checkpoint_counts_from_its_manifest_on(made: Fabricated) -> None:
     assert (found.name, found.epochs, found.rows, found.file_count) == (1, {"orders": 1, "totals": 1}, 20, 5)
     assert found.digest == made.digest(1)
     assert set(found.lists) == {cut.files for cut in manifest.streams.values()}
-    assert found.words().startswith("1  timeline 1  restorable  2023-11-14 22:13:20 UTC  5 files")
-    assert found.data()["epochs"] == {"orders": 1, "totals": 1}
+    assert found.summary().startswith("1  timeline 1  restorable  2023-11-14 22:13:20 UTC  5 files")
+    assert found.to_dict()["epochs"] == {"orders": 1, "totals": 1}
     with pytest.raises(AlreadyExists):
         again(made).put(manifest)
 

@@ -32,13 +32,14 @@ from holdfast.errors import (
     SinkMissing,
     StagedGone,
 )
+from holdfast.formats.sealed_json import seal
 from holdfast.repository import LocalRepository, place_of
-from holdfast.seal import seal
-from holdfast.sinks import compaction, trees
 from holdfast.sinks.base import Link
-from holdfast.sinks.compaction import POINTS, Compacted
-from holdfast.sinks.compactplan import CompactPlan, closed_runs, run_of
-from holdfast.sinks.epochfolders import (
+from holdfast.sinks.compaction import apply as compaction
+from holdfast.sinks.compaction import trees
+from holdfast.sinks.compaction.apply import POINTS, Compacted
+from holdfast.sinks.compaction.plan import CompactPlan, closed_runs, run_of
+from holdfast.sinks.files.epoch_folders import (
     KEY_FILE,
     EpochFolder,
     KeyRecord,
@@ -47,7 +48,7 @@ from holdfast.sinks.epochfolders import (
     link_at,
     shape_of,
 )
-from holdfast.sinks.gate import Gate, beside
+from holdfast.sinks.files.gate import Gate, beside
 from holdfast.sinks.places import record_places
 from holdfast.testing import CrashAt, Crashed
 
@@ -154,8 +155,8 @@ def test_the_last_two_epochs_stay(files: EpochFiles) -> None:
     plan = plan_compact(files.repository, files.path)
     assert spans(plan) == [(1, 1, 2)]
     assert (plan.files, plan.files_after, plan.folders, plan.by_spark) == (8, 5, 4, False)
-    assert "epochs 1 to 2 of timeline 1: 4 files" in plan.words()
-    assert plan.data()["runs"][0]["into"] == 1
+    assert "epochs 1 to 2 of timeline 1: 4 files" in plan.summary()
+    assert plan.to_dict()["runs"][0]["into"] == 1
     assert spans(plan_compact(files.repository, files.path, keep_last=3)) == [(1, 1, 1)]
     assert plan_compact(files.repository, files.path, keep_last=4).empty
     for wrong in (1, True, 2.0):
@@ -199,7 +200,7 @@ def test_a_damaged_checkpoint_holds_all_back(files: EpochFiles) -> None:
     plan_now = plan_compact(files.repository, files.path)
     assert plan_now.empty
     assert "checkpoint 1 is damaged" in (plan_now.blocked or "")
-    assert "nothing is merged: checkpoint 1 is damaged" in plan_now.words()
+    assert "nothing is merged: checkpoint 1 is damaged" in plan_now.summary()
     with pytest.raises(CompactionOutdated, match="damaged"):
         apply_compact(files.repository, plan)
     assert not beside(files.path).exists()
@@ -235,15 +236,15 @@ def test_epochs_become_one_folder_and_again(files: EpochFiles) -> None:
     done = compact(files, progress=told.append)
     assert (done.epochs, done.folders, done.files_before, done.files_after, done.rows) == (5, 1, 10, 1, 10)
     assert done.bytes_before == done.bytes_after
-    assert "merged 5 epochs, 10 rows, into 1 folders: 10 files became 1" in done.words()
-    assert done.data()["rows"] == 10
+    assert "merged 5 epochs, 10 rows, into 1 folders: 10 files became 1" in done.summary()
+    assert done.to_dict()["rows"] == 10
     assert told[0] == "merge 1 of 1: epochs 1 to 5"
     assert files.folders() == [5, 6, 7]
     assert files.rows() == due(*range(1, 8))
     assert files.sink.inspect(files.owner, 1).epoch == 7
     assert sorted(each.name for each in files.path.parent.iterdir()) == ["out", "out.staging", "root"]
     assert plan_compact(files.repository, files.path).empty
-    assert "nothing to merge" in compact(files).words()
+    assert "nothing to merge" in compact(files).summary()
     (entry,) = History(files.repository).entries()
     assert (entry.what, entry.facts["runs"], entry.facts["stream"]) == ("compact", [[1, 1, 5]], "s")
     EpochFiles(files.path.parent).commit(8, 9)  # a restart takes the folder as it is
@@ -414,7 +415,7 @@ def test_what_is_left_is_cleared_when_there_is_nothing_to_merge(
         compact(files, reach=CrashAt("trees swapped"))
     plan = plan_compact(files.repository, files.path)
     assert (plan.runs, plan.leftovers, plan.empty) == ((), ("new",), False)
-    assert "left by a compaction that died" in plan.words()
+    assert "left by a compaction that died" in plan.summary()
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     apply_compact(files.repository, plan, grace_s=600)  # who lists it may have begun just before the swap
@@ -654,7 +655,7 @@ def test_where_the_sinks_of_a_pipeline_are(files: EpochFiles) -> None:
 
 
 def test_the_shape_is_read_back_as_it_is_written() -> None:
-    from holdfast.sinks.epochfolders import layout_and_format
+    from holdfast.sinks.files.epoch_folders import layout_and_format
 
     assert layout_and_format(shape_of("epochs", "json", ["a", "b]"])) == ("epochs", "json")
     assert layout_and_format("something else") is None

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import coordinator
-from holdfast.barrier import BarrierFlags, BarrierInjector
-from holdfast.coordinator import MOVES, POINTS, Cut, Phase, Schedule, Step, Topology, Wanted
+from holdfast.barriers import BarrierFlags, BarrierInjector
+from holdfast.coordinator import MOVES, POINTS, CheckpointAttempt, Phase, Schedule, Step, Topology, Wanted
 from holdfast.errors import BadValue
+from holdfast.formats.state import CheckpointId, CheckpointState
 from holdfast.policy import CheckpointPolicy, Progress
-from holdfast.state import CheckpointId, CheckpointState
 
 CHAIN = {"a": (), "b": ("a",), "c": ("b",)}
 DIAMOND = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
@@ -85,7 +85,7 @@ class World:
         self.topology = Topology(reads)
         self.streams = {name: Simulated(name, above) for name, above in reads.items()}
         self.chance = chance
-        self.cut: Cut | None = None
+        self.cut: CheckpointAttempt | None = None
         self.cuts: dict[str, tuple[dict[str, int], int]] = {}
         self.complete: list[dict[str, tuple[dict[str, int], int]]] = []
 
@@ -93,13 +93,13 @@ class World:
         if self.cut is not None and self.cut.acknowledge(checkpoint, state(stream.name, stream.epoch)):
             self.cuts[stream.name] = (dict(stream.taken), stream.given)
 
-    def run(self, steps: int, due: Callable[[Cut], list[str]], *, careless: bool = False) -> None:
+    def run(self, steps: int, due: Callable[[CheckpointAttempt], list[str]], *, careless: bool = False) -> None:
         for number in range(steps):
             self.streams[self.chance.choice(list(self.streams))].advance(self)
             if self.cut is None or self.cut.phase is Phase.ALIGNED:
                 if self.cut is not None:
                     self.complete.append(self.cuts)
-                self.cut, self.cuts = Cut(number + 1, BarrierFlags.NONE, self.topology, 0.0, 1e9), {}
+                self.cut, self.cuts = CheckpointAttempt(number + 1, BarrierFlags.NONE, self.topology, 0.0, 1e9), {}
             for name in due(self.cut):
                 self.cut._triggered.add(name)
                 self.streams[name].injector.trigger(self.cut.checkpoint)
@@ -156,8 +156,8 @@ def test_acknowledging_for_a_stream_whose_last_epoch_is_in_doubt_breaks_the_cut(
 # --- one attempt ---
 
 
-def cut(reads: dict[str, tuple[str, ...]] | None = None, timeout: float = 10.0) -> Cut:
-    return Cut(7, BarrierFlags.NONE, Topology(reads or CHAIN), 100.0, timeout)
+def cut(reads: dict[str, tuple[str, ...]] | None = None, timeout: float = 10.0) -> CheckpointAttempt:
+    return CheckpointAttempt(7, BarrierFlags.NONE, Topology(reads or CHAIN), 100.0, timeout)
 
 
 def test_readers_come_first() -> None:

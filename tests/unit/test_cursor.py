@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Cursor, DurableCursor, EventLog, Gap, LocalRepository, MemoryRepository, Region
-from holdfast.cursorfile import read_cursor
 from holdfast.errors import (
     BadName,
     BadValue,
@@ -20,6 +19,7 @@ from holdfast.errors import (
     LogCorrupt,
     StorageFailed,
 )
+from holdfast.eventlog._cursor_file import read_cursor
 from holdfast.testing import FaultyRepository
 from support import events, new_log, refused_in_a_child
 

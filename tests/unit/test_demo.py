@@ -18,7 +18,7 @@ from rich.console import Console
 from holdfast.demo import needs
 from holdfast.demo.orders import WATERMARK, Orders, Row, generate
 from holdfast.demo.outputs import Outputs
-from holdfast.demo.place import MARK, Place
+from holdfast.demo.place import MARK, DemoFolder
 from holdfast.demo.proof import Proof
 from holdfast.demo.show import demo
 from holdfast.demo.trial import MOST_SIGHTINGS, PLACES, draw
@@ -93,8 +93,8 @@ def test_outputs_that_hold_what_is_due_are_proven(tmp_path: Path, orders: Orders
     write(outputs, rows, rows, orders)
     proof = proven(outputs, orders)
     assert proof.ok
-    assert proof.data()["ok"] is True
-    assert "0 lost, 0 doubled" in proof.words()
+    assert proof.to_dict()["ok"] is True
+    assert "0 lost, 0 doubled" in proof.summary()
     assert outputs.parquet_count() == outputs.sqlite_shown() == len(rows)
 
 
@@ -153,12 +153,12 @@ def test_a_wrong_total_is_found(tmp_path: Path, orders: Orders, statement: str) 
 def test_a_folder_with_something_else_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(NotSupported, match="not a demo's"):
-        Place(tmp_path).clear()
+        DemoFolder(tmp_path).clear()
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_a_former_demo_is_replaced(tmp_path: Path) -> None:
-    place = Place(tmp_path / "demo")
+    place = DemoFolder(tmp_path / "demo")
     place.clear(seed=1)
     (place.folder / "input").mkdir()
     place.clear(seed=2)
@@ -169,16 +169,16 @@ def test_a_former_demo_is_replaced(tmp_path: Path) -> None:
 def test_a_mark_that_may_be_anybodys_lets_nobody_delete(tmp_path: Path, mark: str) -> None:
     (tmp_path / MARK).write_text(mark)
     (tmp_path / "thesis.txt").write_text("years of work")
-    for touch in (Place(tmp_path).clear, Place(tmp_path).locked):
+    for touch in (DemoFolder(tmp_path).clear, DemoFolder(tmp_path).locked):
         with pytest.raises(NotSupported, match="name another folder"):
             touch()
     assert sorted(each.name for each in tmp_path.iterdir()) == [MARK, "thesis.txt"]
 
 
 def test_a_second_demo_in_a_folder_is_refused(tmp_path: Path) -> None:
-    with Place(tmp_path / "demo").locked(), pytest.raises(Locked, match="the demo in"):
-        Place(tmp_path / "demo").locked()
-    Place(tmp_path / "demo").clear()
+    with DemoFolder(tmp_path / "demo").locked(), pytest.raises(Locked, match="the demo in"):
+        DemoFolder(tmp_path / "demo").locked()
+    DemoFolder(tmp_path / "demo").clear()
 
 
 def test_without_pyspark_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def test_every_change_is_found(two: Difference) -> None:
 
 
 def test_it_is_said_in_a_table(two: Difference) -> None:
-    assert two.words().splitlines() == [
+    assert two.summary().splitlines() == [
         "checkpoint 1 -> 2, 1 s later",
         "the program has changed",
         "stream 'new' is new",
@@ -114,7 +114,7 @@ def test_it_is_said_in_a_table(two: Difference) -> None:
 
 
 def test_it_is_json(two: Difference) -> None:
-    data = json.loads(json.dumps(two.data()))
+    data = json.loads(json.dumps(two.to_dict()))
     assert data["streams"]["orders"]["epoch"] == {"a": 1, "b": 2}
     assert data["streams"]["orders"]["files"]["new_bytes"] == 5
     assert data["streams"]["totals"]["keys"] is None
@@ -122,9 +122,9 @@ def test_it_is_json(two: Difference) -> None:
 
 def test_keys_are_put_in_by_whoever_has_counted_them(two: Difference) -> None:
     counted = two.with_keys("totals", {"aggregate": KeyCounts(3, 2, 1)})
-    assert "keys of aggregate" in counted.words()
-    assert "3 added, 2 changed, 1 removed" in counted.words()
-    assert counted.data()["streams"]["totals"]["keys"] == {"aggregate": {"added": 3, "changed": 2, "removed": 1}}
+    assert "keys of aggregate" in counted.summary()
+    assert "3 added, 2 changed, 1 removed" in counted.summary()
+    assert counted.to_dict()["streams"]["totals"]["keys"] == {"aggregate": {"added": 3, "changed": 2, "removed": 1}}
     assert two.streams["totals"].keys is None
     with pytest.raises(BadValue, match="orders, totals"):
         two.with_keys("gone", {})
@@ -132,10 +132,10 @@ def test_keys_are_put_in_by_whoever_has_counted_them(two: Difference) -> None:
 
 def test_backwards_is_told_too_and_nothing_is_nothing(made: Fabricated, two: Difference) -> None:
     back = diff(made.repository, 2, 1)
-    assert back.words().startswith("checkpoint 2 -> 1, 1 s earlier")
+    assert back.summary().startswith("checkpoint 2 -> 1, 1 s earlier")
     assert back.streams_added == two.streams_removed
     same = diff(made.repository, 1, 1)
-    assert same.words().splitlines()[1:] == [
+    assert same.summary().splitlines()[1:] == [
         f"stream {name!r}: nothing has changed" for name in ("orders", "totals", "gone")
     ]
 

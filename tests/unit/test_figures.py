@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast._figures import number, size, span
 from holdfast.difference import Change
-from holdfast.figures import number, size, span
 from holdfast.policy import Retention
 from holdfast.pruning import Pruned
 from holdfast.repository import Status, Summary
-from holdfast.sinks.compaction import Compacted
-from holdfast.sinks.compactplan import CompactPlan, Run
+from holdfast.sinks.compaction.apply import Compacted
+from holdfast.sinks.compaction.plan import CompactPlan, MergeRun
 from holdfast.verification import Grade, Verification
 
 
@@ -46,7 +46,7 @@ def test_no_size_has_four_digits_in_a_row(count: int) -> None:
     assert not re.search(r"\d{4}", size(count))
 
 
-RUN = Run(
+RUN = MergeRun(
     timeline=1,
     first=12_345,
     last=12_999,
@@ -59,9 +59,9 @@ RUN = Run(
     bytes=26_637,
 )
 TEXTS = [
-    Summary(checkpoint=1, timeline=1, status=Status.RESTORABLE, file_count=16_000, file_bytes=26_637).words(),
-    Verification(checkpoint=1, grade=Grade.DIGESTS, files=16_000, bytes=26_637, seconds=1.5, findings=()).words(),
-    Pruned(dropped=(1,), closed=(), objects=16_000, bytes=26_637).words(),
+    Summary(checkpoint=1, timeline=1, status=Status.RESTORABLE, file_count=16_000, file_bytes=26_637).summary(),
+    Verification(checkpoint=1, grade=Grade.DIGESTS, files=16_000, bytes=26_637, seconds=1.5, findings=()).summary(),
+    Pruned(dropped=(1,), closed=(), objects=16_000, bytes=26_637).summary(),
     Compacted(
         path="out",
         epochs=20_000,
@@ -71,12 +71,12 @@ TEXTS = [
         rows=20_000,
         bytes_before=26_637,
         bytes_after=16_000,
-    ).words(),
-    CompactPlan(path="out", stream="s", format="json", target_bytes=1, runs=(), folders=20_000, files=16_000).words(),
-    RUN.words().replace("12345", "").replace("12999", ""),  # epochs are names
-    Change(20_000, 16_000).words(number),
-    Change(26_637, 16_000).words(size),
-    Retention(within=7 * 86_400).words(),
+    ).summary(),
+    CompactPlan(path="out", stream="s", format="json", target_bytes=1, runs=(), folders=20_000, files=16_000).summary(),
+    RUN.summary().replace("12345", "").replace("12999", ""),  # epochs are names
+    Change(20_000, 16_000).summary(number),
+    Change(26_637, 16_000).summary(size),
+    Retention(within=7 * 86_400).summary(),
 ]
 
 
@@ -87,7 +87,7 @@ def test_every_text_has_them_the_same_way(text: str) -> None:
 
 
 def test_a_change_has_its_difference_and_a_name_stays_as_it_is() -> None:
-    assert Change(20_000, 26_000).words(number) == "20,000 -> 26,000 (+6,000)"
-    assert Change(26_637, 16_000).words(size) == "26.6 kB -> 16.0 kB (-10.6 kB)"
-    assert Change(12_345, 12_346).words() == "12345 -> 12346 (+1)"
-    assert Change(None, 20_000).words(number) == "none -> 20,000"
+    assert Change(20_000, 26_000).summary(number) == "20,000 -> 26,000 (+6,000)"
+    assert Change(26_637, 16_000).summary(size) == "26.6 kB -> 16.0 kB (-10.6 kB)"
+    assert Change(12_345, 12_346).summary() == "12345 -> 12346 (+1)"
+    assert Change(None, 20_000).summary(number) == "none -> 20,000"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import EventLog, KindFilter, LogWriter, NewEvent, Region, logwriter, ranges
+from holdfast import EventLog, KindFilter, LogWriter, NewEvent, Region
 from holdfast.errors import (
     AlreadyExists,
     AppendOpen,
@@ -27,8 +27,10 @@ from holdfast.errors import (
     OutcomeUnknown,
     StorageFailed,
 )
-from holdfast.logwriter import repair
-from holdfast.ranges import Cancelled, Head, encode
+from holdfast.eventlog import index as ranges
+from holdfast.eventlog import writer as logwriter
+from holdfast.eventlog.index import Cancelled, IndexHead, encode
+from holdfast.eventlog.writer import repair
 from support import events, new_log, refused_in_a_child, segment_files
 
 
@@ -280,7 +282,7 @@ def test_what_a_crash_left_behind_the_head_has_never_been(tmp_path: Path) -> Non
     log = new_log(tmp_path, events("a"))
     index = tmp_path / "index"
     good = index.read_bytes()
-    head = Head(1, len(good), good[-32:], 1)
+    head = IndexHead(1, len(good), good[-32:], 1)
     whole, _ = encode(Cancelled(1, 5, "never happened"), head)
     for rubbish in (whole, whole[:-1], b"\0", b"rubbish" * 100):
         index.write_bytes(good + rubbish)
@@ -295,7 +297,7 @@ def test_what_a_crash_left_behind_the_head_has_never_been(tmp_path: Path) -> Non
 def test_a_writer_that_failed_at_the_index_halts_and_the_next_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast import logwriter
+    from holdfast.eventlog import writer as logwriter
 
     log = new_log(tmp_path, events("a"))
     with log.writer() as writer:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from holdfast import Manifest, pack_states, pipeline_hash
 from holdfast.errors import BadValue, ManifestCorrupt, ManifestRefused, OperatorStateCorrupt, UnsupportedVersion
-from holdfast.manifest import ConnectorCheckpoint, IssueCode, Severity, SinkStatus
-from holdfast.seal import seal
-from holdfast.sidecar import OperatorState
+from holdfast.formats.manifest import ConnectorCheckpoint, IssueCode, Severity, SinkStatus
+from holdfast.formats.sealed_json import seal
+from holdfast.formats.sidecar import OperatorState
 
 BIG = 2**64 - 3  # no float can hold it
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import CheckpointId, CheckpointState, LocalRepository, MemoryCheckpointStore, MemoryRepository
-from holdfast.checked import checked_key, checked_name
+from holdfast._validation import checked_key, checked_name
 from holdfast.epoch import Attempt
 from holdfast.errors import BadInput, BadName
 from holdfast.repository import Identity
@@ -41,7 +41,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:20])
 def test_hostile_names_are_refused_at_every_edge(name: object, tmp_path: object) -> None:
-    from holdfast.cursorfile import cursor_key
+    from holdfast.eventlog._cursor_file import cursor_key
 
     edges = [
         lambda: checked_name("stream", name),

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.manifest import StreamCut
-from holdfast.offsets import differences, log_edges
+from holdfast._offsets import differences, log_edges
+from holdfast.formats.manifest import StreamCut
 
 
 def test_a_difference_is_told_by_partition() -> None:

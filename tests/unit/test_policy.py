@@ -143,8 +143,8 @@ def test_all_that_are_young_are_kept() -> None:
 
 
 def test_a_retention_says_what_it_keeps() -> None:
-    assert Retention().words() == "the last 10"
-    both = Retention(last=0, hourly=24, daily=7, within=timedelta(minutes=1)).words()
+    assert Retention().summary() == "the last 10"
+    both = Retention(last=0, hourly=24, daily=7, within=timedelta(minutes=1)).summary()
     assert both == "the last 1, one an hour for 24 hours, one a day for 7 days, all younger than 1m"
 
 

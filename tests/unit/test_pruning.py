@@ -10,7 +10,8 @@ import pytest
 
 from fabricated import Fabricated, flip
 from holdfast import History, Lease, LocalRepository, MemoryRepository, Repository, Retention, pruning
-from holdfast.barrier import BarrierFlags
+from holdfast.barriers import BarrierFlags
+from holdfast.control import ANSWERS_KEPT_MS, answer_requests, request_prune
 from holdfast.errors import (
     BadValue,
     CheckpointMissing,
@@ -24,7 +25,6 @@ from holdfast.errors import (
 )
 from holdfast.pruning import POINTS, Pruned, PrunePlan, apply_prune, plan_prune
 from holdfast.repository import Checkpoints, Status, held_key, place_of
-from holdfast.requests import ANSWERS_KEPT_MS, answer_requests, request_prune
 from holdfast.testing import FaultyRepository
 
 TWO = Retention(last=2)
@@ -63,14 +63,14 @@ def test_what_goes_and_what_stays_is_told_before_it_is_done(made: Fabricated) ->
     assert len(plan.garbage) == 6  # a file and a list each
     assert plan.garbage_bytes == sum(size or 0 for size in made.repository.sizes(plan.garbage).values())
     assert made.objects() == before
-    assert "checkpoints that go: 1, 2, 3" in plan.words()
-    assert "objects that no checkpoint will need: 6" in plan.words()
-    assert plan.data()["drops"] == [1, 2, 3]
-    assert plan.data()["garbage"] == 6
+    assert "checkpoints that go: 1, 2, 3" in plan.summary()
+    assert "objects that no checkpoint will need: 6" in plan.summary()
+    assert plan.to_dict()["drops"] == [1, 2, 3]
+    assert plan.to_dict()["garbage"] == 6
     done = prune(made)
     assert (done.dropped, done.objects, done.bytes) == ((1, 2, 3), 6, plan.garbage_bytes)
     assert len(made.objects()) == len(before) - 6
-    assert "dropped 3 checkpoints and 6 objects" in done.words()
+    assert "dropped 3 checkpoints and 6 objects" in done.summary()
     assert require_whole(made.repository) == 2
     assert plan_prune(made.repository, TWO).empty
     (entry,) = History(made.repository).entries()
@@ -119,10 +119,10 @@ def test_where_something_cannot_be_read_no_object_is_collected_and_it_is_said(ma
     plan = plan_prune(made.repository, TWO)
     assert plan.garbage == ()
     assert "checkpoint 5 is damaged" in str(plan.blocked)
-    assert "no objects are collected: checkpoint 5" in plan.words()
+    assert "no objects are collected: checkpoint 5" in plan.summary()
     done = prune(made)
     assert made.objects() == before
-    assert "no objects" in done.words()
+    assert "no objects" in done.summary()
     assert done.dropped == (() if part == "older timeline" else (1, 2)), "damaged ones do not count, and stay"
 
 
@@ -151,7 +151,7 @@ def test_attempts_that_were_left_unfinished_are_given_up_with_what_they_held(mad
     made.hold(["held, and then the driver died"], "objects")
     plan = plan_prune(made.repository, TWO)
     assert (plan.leftovers, len(plan.garbage)) == ((number,), 1)
-    assert "left unfinished: 2" in plan.words()
+    assert "left unfinished: 2" in plan.summary()
     assert prune(made).closed == (number,)
     assert [each.status for each in Checkpoints(made.repository).all()] == [Status.RESTORABLE, Status.ABORTED]
     assert require_whole(made.repository) == 1

@@ -25,7 +25,7 @@ def planned(
 def test_a_first_start() -> None:
     made = planned(None, 0, 0, a=0)
     assert (made.decided, made.replays, made.finish) == (0, False, ())
-    assert "begins with epoch 1" in made.words()
+    assert "begins with epoch 1" in made.summary()
     assert planned(None, 1, 0, a=0).decided == 0  # Spark had begun the first epoch, and nobody decided it
 
 

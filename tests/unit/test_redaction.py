@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.redaction import REDACTED, redacted, redacted_text
+from holdfast._redaction import REDACTED, redacted, redacted_text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from fabricated import UID, Fabricated, flip
 from holdfast import LocalRepository, MemoryRepository
-from holdfast.barrier import BarrierFlags
+from holdfast.barriers import BarrierFlags
 from holdfast.errors import (
     AlreadyExists,
     BadValue,
@@ -19,7 +19,7 @@ from holdfast.errors import (
     StorageFailed,
     UnsupportedVersion,
 )
-from holdfast.manifest import Manifest
+from holdfast.formats.manifest import Manifest
 from holdfast.repository import FileList, HeldFile, place_of
 from holdfast.restore import StreamRestore, plan_restore, restore_stream, stage_states
 
@@ -40,11 +40,11 @@ def test_the_newest_of_the_current_timeline_or_the_one_that_is_asked_for(made: F
     made.take("a", "bb")
     plan = plan_restore(made.repository)
     assert (plan.checkpoint, plan.streams["orders"].epoch) == (2, 2)
-    assert plan.words().splitlines() == [
+    assert plan.summary().splitlines() == [
         "checkpoint 2 of timeline 1",
         f"  stream 'orders' after epoch 2: 3 files, {plan.streams['orders'].bytes} B",
     ]
-    assert plan.data()["streams"]["orders"]["files"] == 3
+    assert plan.to_dict()["streams"]["orders"]["files"] == 3
     assert plan_restore(made.repository, 1).checkpoint == 1
     made.identity.begin_timeline(made.repository, 2)
     made.take("c", timeline=2)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from holdfast import CheckpointId, CheckpointState
 from holdfast.errors import BadValue, StateCorrupt, StateMismatch, UnsupportedVersion
-from holdfast.frame import pack
-from holdfast.state import MAGIC
+from holdfast.formats.envelope import pack
+from holdfast.formats.state import MAGIC
 from support import cuts
 
 GOLDEN = bytes.fromhex(

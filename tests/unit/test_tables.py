@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from holdfast.cli.tables import Rows
+from holdfast.cli.tables import TableRows
 
 NAME = "a_stream_with_quite_a_long_name_of_its_own"
 FOLDER = "some/where/far/down/in/a/tree/of/folders/with/names/that/are/long/orders"
 
 
-def printed(rows: Rows, width: int) -> list[str]:
+def printed(rows: TableRows, width: int) -> list[str]:
     out = io.StringIO()
     rows.print(Console(file=out, width=width))
     return out.getvalue().splitlines()
@@ -23,7 +23,7 @@ def printed(rows: Rows, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_a_table_that_is_too_wide_folds_its_texts_and_never_its_numbers(width: int) -> None:
-    rows = Rows("folder", "stream", "epochs", "rows", "files", "size", right=("rows", "files", "size"))
+    rows = TableRows("folder", "stream", "epochs", "rows", "files", "size", right=("rows", "files", "size"))
     rows.add(FOLDER, NAME, "12345-12999 of timeline 2", "1,234,567", "16,000", "26.6 kB")
     rows.add("out", "s", "1-2", "10", "10", "100 B")
     lines = printed(rows, width)
@@ -39,7 +39,7 @@ def test_a_table_that_is_too_wide_folds_its_texts_and_never_its_numbers(width: i
 
 @given(st.lists(st.text("abcdefgh", min_size=1, max_size=60), min_size=1, max_size=6), st.integers(40, 200))
 def test_no_character_is_lost_where_there_is_room_for_ten_of_each_column(cells: list[str], width: int) -> None:
-    rows = Rows(*(f"c{number}" for number in range(len(cells))))
+    rows = TableRows(*(f"c{number}" for number in range(len(cells))))
     rows.add(*cells)
     if len(cells) * 12 > width:
         return

@@ -9,10 +9,10 @@ import pytest
 
 from fabricated import Fabricated, flip
 from holdfast import LocalRepository, MemoryRepository
-from holdfast.barrier import BarrierFlags
+from holdfast.barriers import BarrierFlags
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import BadValue, CheckpointMissing, StorageFailed
-from holdfast.manifest import Severity
+from holdfast.formats.manifest import Severity
 from holdfast.repository import Decisions, HeldFile, place_of
 from holdfast.restore import RestorePlan
 from holdfast.testing import FaultyRepository
@@ -43,8 +43,8 @@ def test_a_sound_checkpoint_has_no_findings(three: Fabricated) -> None:
         found = verify(three.repository, grade=grade)
         assert (found.checkpoint, found.findings, found.ok, found.files) == (3, (), True, 5)
     assert found.bytes == sum(cut.file_bytes for cut in three.checkpoints.read(3).streams.values())
-    assert found.words().startswith(f"checkpoint 3 is sound (digests: 5 files, {found.bytes} B")
-    data = found.data()
+    assert found.summary().startswith(f"checkpoint 3 is sound (digests: 5 files, {found.bytes} B")
+    data = found.to_dict()
     assert (data["ok"], data["grade"], data["findings"], data["files"]) == (True, "digests", [], 5)
     assert [each.checkpoint for each in verify_all(three.repository)] == [1, 2, 3]
     assert verify(three.repository, 1).checkpoint == 1
@@ -109,9 +109,9 @@ def test_each_damage_is_found_by_its_grade_and_named(three: Fabricated, name: st
     assert set(codes(digests)) >= set(expected)
     assert digests.ok is (name == "whose it is")
     assert all(each.where and each.message for each in digests.findings)
-    assert digests.findings[0].code in digests.words()
-    assert ("CANNOT BE RESTORED" in digests.words()) is not digests.ok
-    assert digests.data()["findings"][0]["severity"] in ("error", "warning")
+    assert digests.findings[0].code in digests.summary()
+    assert ("CANNOT BE RESTORED" in digests.summary()) is not digests.ok
+    assert digests.to_dict()["findings"][0]["severity"] in ("error", "warning")
 
 
 def test_every_flipped_byte_of_a_checkpoint_is_found(made: Fabricated) -> None:
@@ -196,7 +196,7 @@ def test_a_downstream_that_holds_what_its_upstream_has_not_is_an_error(made: Fab
         made.finish(made.checkpoints.claim(1, 1), {"orders": ["a"], "totals": ["b"]}, cuts=cuts)
         found = verify(made.repository, grade=Grade.STRUCTURE)
         assert found.ok is ok
-    assert "downstream holds what its upstream has not" in found.words()
+    assert "downstream holds what its upstream has not" in found.summary()
 
 
 def decide(made: Fabricated, epoch: int, verdict: Verdict = Verdict.COMMIT, attempt: int = 1) -> None:

@@ -13,15 +13,14 @@ from holdfast import (
     Action,
     AtLeastOnce,
     Batch,
-    Callbacks,
     CursorWorker,
     EventLog,
     LocalRepository,
     MemoryRepository,
     Region,
     RestartPolicy,
+    WorkerCallbacks,
 )
-from holdfast.cursorfile import read_cursor
 from holdfast.errors import (
     BadValue,
     ClockNotKept,
@@ -33,8 +32,9 @@ from holdfast.errors import (
     StorageFailed,
     WorkerFailed,
 )
+from holdfast.eventlog._cursor_file import read_cursor
+from holdfast.eventlog.worker import Quarantined, _Run, read_quarantine
 from holdfast.testing import FaultyRepository, ManualClock
-from holdfast.worker import Quarantined, _Run, read_quarantine
 from support import events, eventually, new_log
 
 ALL = Region.everything()
@@ -115,7 +115,7 @@ def test_the_handler_gets_the_log_and_a_witness_where_the_cursor_is_durable(log:
 def test_an_exception_restarts_from_the_last_committed_position(log: EventLog) -> None:
     told: list[Any] = []
     handler, repository = Handler(Action.CONTINUE, RuntimeError("once")), MemoryRepository()
-    callbacks = Callbacks(on_restart=lambda error, count: told.append((str(error), count)))
+    callbacks = WorkerCallbacks(on_restart=lambda error, count: told.append((str(error), count)))
     handle = worker(log, handler, repository, batch=4, callbacks=callbacks).start()
     handle.join(60)
     assert handler.batches == [[0, 1, 2, 3], [4, 5, 6, 7], [4, 5, 6, 7], [8, 9]]
@@ -149,7 +149,7 @@ def test_a_bounded_budget_rolls_with_the_clock(log: EventLog) -> None:
         clock.advance(6)
         raise RuntimeError(str(clock.now))
 
-    callbacks = Callbacks(on_exhausted=lambda error: told.append(str(error)))
+    callbacks = WorkerCallbacks(on_exhausted=lambda error: told.append(str(error)))
     policy = RestartPolicy.bounded(2, within=10)
     handle_ = worker(log, handle, restart=policy, clock=clock, callbacks=callbacks).start()
     eventually(lambda: handle_.restarts > 10 or not handle_.alive)
@@ -185,7 +185,7 @@ def test_a_failed_persist_is_told_rolled_back_and_raised_at_join(log: EventLog) 
         if action == "put" and inner.list("cursors"):
             raise StorageFailed(action="write", key=key, why="disk full")
 
-    callbacks = Callbacks(on_persist_failed=lambda error: told.append(str(error)))
+    callbacks = WorkerCallbacks(on_persist_failed=lambda error: told.append(str(error)))
     handler = Handler()
     handle = worker(log, handler, FaultyRepository(inner, fault), batch=4, callbacks=callbacks).start()
     with pytest.raises(PersistFailed) as caught:
@@ -202,7 +202,7 @@ def test_callbacks_that_fail_change_nothing(log: EventLog, caplog: pytest.LogCap
 
     handler = Handler(RuntimeError("one"))
     with caplog.at_level(logging.ERROR):
-        worker(log, handler, callbacks=Callbacks(on_restart=fail)).start().join(60)
+        worker(log, handler, callbacks=WorkerCallbacks(on_restart=fail)).start().join(60)
     assert "callback broke" in caplog.text
     assert handler.batches[-1][-1] == 9
 
@@ -332,7 +332,7 @@ def test_a_poison_batch_is_quarantined_after_identical_failures_and_recorded(log
         batch=3,
         quarantine_after=3,
         restart=RestartPolicy.bounded(2, 60),
-        callbacks=Callbacks(on_quarantine=told.append),
+        callbacks=WorkerCallbacks(on_quarantine=told.append),
     ).start()
     handle.join(60)
     assert handler.batches == [[0, 1, 2], [3, 4, 5], [3, 4, 5], [3, 4, 5], [6, 7, 8], [9]]
@@ -357,7 +357,7 @@ def test_a_quarantine_record_stands_before_the_position_moves_on(log: EventLog) 
         if action == broken:
             raise StorageFailed(action=action, key=key, why="disk full")
 
-    options: dict[str, Any] = {"quarantine_after": 1, "callbacks": Callbacks(on_persist_failed=told.append)}
+    options: dict[str, Any] = {"quarantine_after": 1, "callbacks": WorkerCallbacks(on_persist_failed=told.append)}
     broken = "put"
     with pytest.raises(PersistFailed):
         worker(log, Handler(ValueError("x")), FaultyRepository(inner, fault), **options).start().join(60)
@@ -378,7 +378,7 @@ def test_a_failed_persist_is_told_before_the_rollback(log: EventLog) -> None:
         if action == "put":
             raise StorageFailed(action=action, key=key, why="disk full")
 
-    callbacks = Callbacks(on_persist_failed=lambda _: seen.append(handle._run.cursor.position))
+    callbacks = WorkerCallbacks(on_persist_failed=lambda _: seen.append(handle._run.cursor.position))
     entered = threading.Event()
 
     def wait(batch: Batch, log: EventLog, witness: AtLeastOnce | None) -> Action:

@@ -22,9 +22,9 @@ from tools.reference.source import class_node, fields, module_of, prose, summary
 _PAGES = {  # page -> the modules that are told there, in this order; what is on none goes to `_ELSE`
     "pipelines": "spark.pipeline spark.stream spark.checkpoints policy spark",
     "sinks": "sinks.base sinks.files sinks.sqlite sinks.postgres sinks.log sinks.foreach",
-    "checkpoints": "repository.checkpoints repository.summary manifest verification difference spark.statereader",
-    "logs": "log logwriter segment region cursor worker spark.logsource",
-    "state": "stage blocks repository.blockfile state stores barrier sidecar",
+    "checkpoints": "repository.checkpoints repository.summary formats.manifest verification difference spark.statereader",
+    "logs": "eventlog.log eventlog.writer eventlog.segment eventlog.region eventlog.cursor eventlog.worker spark.logsource",
+    "state": "stages formats.blocks repository.blockfile formats.state stores barriers formats.sidecar",
     "repository": "repository.opening repository.base repository.local repository.memory repository epoch recovery",
     "testing": "testing",
 }

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import typer
 
-from holdfast.cli import words
-from holdfast.cli.results import LINES, Envelope, Failure
+from holdfast._extras import missing_extra
+from holdfast.cli import formatting
+from holdfast.cli.results import LINES, Envelope, ErrorResult
 from holdfast.errors import Corrupt, HoldfastError, NotSupported, in_words, readable
-from holdfast.extras import missing_extra
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ class Answer:
     repository: str | None = None
 
 
-class Cut(Exception):
+class OutputClosed(Exception):
     """A verb was ended before its end, by a signal: the exit code, and what to say of it."""
 
     def __init__(self, code: Exit, message: str, next_step: str) -> None:
@@ -100,18 +100,20 @@ class Failed:
     """What went wrong, and what it ends the process with."""
 
     code: Exit
-    failure: Failure
+    failure: ErrorResult
 
 
 def _failure(error: BaseException, command: str) -> Failed:
     if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == Exit.INTERRUPTED):
-        return Failed(Exit.INTERRUPTED, Failure(kind="Interrupted", message="interrupted", next=""))
-    if isinstance(error, Cut):
-        return Failed(error.code, Failure(kind="Cut", message=error.message, next=error.next_step))
+        return Failed(Exit.INTERRUPTED, ErrorResult(kind="Interrupted", message="interrupted", next=""))
+    if isinstance(error, OutputClosed):
+        return Failed(error.code, ErrorResult(kind="Cut", message=error.message, next=error.next_step))
     error = missing_extra(error) or error
     if isinstance(error, HoldfastError):
         next_step, trace = error.next_step.format(e=error), getattr(error, "trace", None)
-        told = Failure(type(error).__name__, readable(error.summary), readable(next_step), trace and readable(trace))
+        told = ErrorResult(
+            type(error).__name__, readable(error.summary), readable(next_step), trace and readable(trace)
+        )
         return Failed(exit_code(error, command), told)
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
@@ -122,7 +124,7 @@ def _failure(error: BaseException, command: str) -> Failed:
         advice = "reinstall the package that cannot be imported: pip install --force-reinstall <package>"
     elif isinstance(error, OSError):
         advice = "mend the storage (space, rights), then try again"
-    return Failed(Exit.FAILED, Failure(type(error).__name__, in_words(error), advice))
+    return Failed(Exit.FAILED, ErrorResult(type(error).__name__, in_words(error), advice))
 
 
 def _say(command: str, as_json: bool, code: Exit, found: Answer | Failed) -> None:
@@ -155,17 +157,17 @@ def exit_code(error: HoldfastError, command: str) -> Exit:
     return Exit.FOUND if isinstance(error, Corrupt) and command != "run" else Exit.FAILED
 
 
-def _tell(failure: Failure) -> None:
+def _tell(failure: ErrorResult) -> None:
     from rich.text import Text  # not for those who want JSON
 
     errors = console(stderr=True)
     if failure.trace:
         errors.print(Text(failure.trace), soft_wrap=True)
     kind = f" [{failure.kind}]" if failure.kind not in _NO_CLASSES else ""
-    message = Text.assemble(("error: ", "bold red"), words.harmless(failure.message), (kind, "dim"))
+    message = Text.assemble(("error: ", "bold red"), formatting.harmless(failure.message), (kind, "dim"))
     errors.print(message, soft_wrap=True)
     if failure.next:
-        errors.print(Text.assemble(("next:  ", "bold"), words.harmless(failure.next)), soft_wrap=True)
+        errors.print(Text.assemble(("next:  ", "bold"), formatting.harmless(failure.next)), soft_wrap=True)
     sys.stderr.flush()
 
 

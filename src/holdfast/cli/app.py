@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import holdfast
 from holdfast.cli.answers import Answer, Exit, print_document, verb
-from holdfast.cli.results import Envelope, Failure
+from holdfast.cli.results import Envelope, ErrorResult
 
 HELP = """Checkpoints that hold, for PySpark streaming pipelines.
 
@@ -165,6 +165,6 @@ def run_app(typed: list[str]) -> int:
             raise
         verb_typed = next((word for word in typed if word in VERBS), "")
         next_step = " ".join(["holdfast", *filter(None, [verb_typed]), "--help"])
-        failure = Failure("UsageError", error.format_message(), next_step)
+        failure = ErrorResult("UsageError", error.format_message(), next_step)
         print_document(Envelope(command=verb_typed, exit=Exit.FAILED, error=failure), "")
         return Exit.FAILED

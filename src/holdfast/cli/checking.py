@@ -12,15 +12,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli import words
+from holdfast.cli import formatting
 from holdfast.cli.answers import Answer, console
 from holdfast.cli.options import CheckpointName, FirstName, Json, Repo, SecondName, checkpoint_of
-from holdfast.cli.tables import Rows, fields
+from holdfast.cli.tables import TableRows, fields
 from holdfast.cli.target import located
 from holdfast.difference import Difference
 from holdfast.difference import diff as compare
 from holdfast.errors import BadValue
-from holdfast.manifest import Severity
+from holdfast.formats.manifest import Severity
 from holdfast.repository import Checkpoints, Identity, LocalRepository
 from holdfast.verification import Finding, Grade, Progress, ReadData, Verification, verify_all
 from holdfast.verification import verify as verify_one
@@ -100,14 +100,14 @@ def verify(
 
 
 def _verified(each: Verification) -> Verified:
-    return msgspec.convert(each.data(), Verified)
+    return msgspec.convert(each.to_dict(), Verified)
 
 
 def _show_verifications(console: Console, found: list[Verification]) -> None:
-    rows = Rows("id", "verdict", "grade", "files", "size", "time", right=("files", "size", "time"))
+    rows = TableRows("id", "verdict", "grade", "files", "size", "time", right=("files", "size", "time"))
     for each in found:
         verdict = Text("sound", "green") if each.ok else Text("CANNOT BE RESTORED", "bold red")
-        files, total = words.number(each.files), words.size(each.bytes)
+        files, total = formatting.number(each.files), formatting.size(each.bytes)
         rows.add(str(each.checkpoint), verdict, each.grade.word, files, total, f"{each.seconds:.2f} s")
     rows.print(console)
     for each in found:

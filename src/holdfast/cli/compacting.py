@@ -11,19 +11,19 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli import words
+from holdfast.cli import formatting
 from holdfast.cli.answers import Answer, approved, console
 from holdfast.cli.options import Json, Repo, Yes
-from holdfast.cli.tables import Rows, print_damaged
+from holdfast.cli.tables import TableRows, print_damaged
 from holdfast.cli.target import located, shown
 from holdfast.errors import Corrupt, NotSupported, SinkFailed, SinkMissing, UnsupportedVersion
 from holdfast.policy import seconds_of
 from holdfast.repository import LocalRepository
-from holdfast.sinks.compactplan import KEEP_LAST, TARGET_BYTES, CompactPlan, plan_compact
+from holdfast.sinks.compaction.plan import KEEP_LAST, TARGET_BYTES, CompactPlan, plan_compact
 from holdfast.sinks.places import seen_file_sinks
 
 if TYPE_CHECKING:
-    from holdfast.sinks.compaction import Compacted as Done
+    from holdfast.sinks.compaction.apply import Compacted as Done
 
 
 class CompactRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,10 @@ def compact(
         holdfast compact out/orders --target 256MB --yes
     """
     repository = located(repo)
-    size, grace_s = words.bytes_of("--target", target), 0.0 if grace in ("0", "0s") else seconds_of("--grace", grace)
+    size, grace_s = (
+        formatting.bytes_of("--target", target),
+        0.0 if grace in ("0", "0s") else seconds_of("--grace", grace),
+    )
     places, bad = seen_file_sinks(repository) if path is None else ([], [])
     paths = [path] if path is not None else [str(each.path) for each in places]
     if not paths and not bad:
@@ -129,7 +132,7 @@ def compact(
     def print_it(console: Console) -> None:
         if done:
             for each in done.values():
-                console.print(each.words(), soft_wrap=True)
+                console.print(each.summary(), soft_wrap=True)
             print_damaged(console, damaged)
             return
         _show(console, plans, refused, damaged)
@@ -192,16 +195,23 @@ def _require_spark() -> None:
 
 
 def _sink(plan: CompactPlan, done: Done | None) -> CompactSink:
-    data = plan.data() | {"done": done and done.data()}
+    data = plan.to_dict() | {"done": done and done.to_dict()}
     return msgspec.convert({name: data[name] for name in CompactSink.__struct_fields__ if name in data}, CompactSink)
 
 
 def _show(console: Console, plans: list[CompactPlan], refused: list[CompactSink], damaged: list[str]) -> None:
-    rows = Rows("folder", "stream", "epochs", "rows", "files", "into", "size", right=("rows", "files", "into", "size"))
+    rows = TableRows(
+        "folder", "stream", "epochs", "rows", "files", "into", "size", right=("rows", "files", "into", "size")
+    )
     for plan in plans:
         for run in plan.runs:
             epochs = f"{run.first}-{run.last}" + f" of timeline {run.timeline}" * (run.timeline > 1)
-            counts = (words.number(run.rows), words.number(run.files), words.number(run.into), words.size(run.bytes))
+            counts = (
+                formatting.number(run.rows),
+                formatting.number(run.files),
+                formatting.number(run.into),
+                formatting.size(run.bytes),
+            )
             rows.add(shown(Path(plan.path)), plan.stream, epochs, *counts)
     if any(plan.runs for plan in plans):
         rows.print(console)

@@ -9,13 +9,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli import words
+from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, Repo
-from holdfast.cli.tables import Rows, fields
+from holdfast.cli.tables import TableRows, fields
 from holdfast.cli.target import located_cursors
-from holdfast.cursorfile import cursor_names, lock_key, read_cursor
 from holdfast.errors import Corrupt, CursorMissing, StorageFailed, UnsupportedVersion
+from holdfast.eventlog._cursor_file import cursor_names, lock_key, read_cursor
 from holdfast.repository import LocalRepository
 
 
@@ -63,7 +63,7 @@ def cursor_ls(repo: Repo = None, as_json: Json = False) -> Answer:
         if not found:
             console.print("no cursor yet: a CursorWorker or a DurableCursor makes one at its first commit")
             return
-        rows = Rows("cursor", "position", "owner", "region", "log", right=("position",))
+        rows = TableRows("cursor", "position", "owner", "region", "log", right=("position",))
         for each in found:
             position = Text(each.damaged, "bold red") if each.damaged else Text(_position(each))
             rows.add(each.cursor, position, _owner(each), each.region or "", each.log or "")
@@ -101,7 +101,7 @@ def cursor_show(
         pairs = [("position", _position(found)), ("owner", _owner(found) or "nobody reads by it now")]
         pairs += [("region", found.region or "not recorded"), ("log", found.log or "not recorded")]
         if found.behind is not None:
-            pairs.append(("behind", f"{words.number(found.behind)} sequences"))
+            pairs.append(("behind", f"{formatting.number(found.behind)} sequences"))
         fields(console, list(pairs))
 
     return Answer(CursorShow(found), print_it, repository=repository.where)

@@ -102,4 +102,4 @@ def demo(
     def print_it(_: Console) -> None:
         """Print nothing more: the demo has told its own story."""
 
-    return Answer(msgspec.convert(outcome.data(), Demo), print_it, found=not outcome.ok)
+    return Answer(msgspec.convert(outcome.to_dict(), Demo), print_it, found=not outcome.ok)

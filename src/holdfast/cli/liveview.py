@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from holdfast.cli import words
+from holdfast.cli import formatting
 from holdfast.cli.runresults import RunCheckpoints, RunEvent, RunStatus, RunStream
 from holdfast.cli.tables import NARROW
 from holdfast.errors import readable
@@ -119,7 +119,7 @@ def view(moment: Moment, width: int, height: int = 1000) -> RenderableType:
 def _header(moment: Moment) -> Text:
     status = moment.status
     facts = f"  timeline {status.timeline}  lease {status.lease}" if status else ""
-    return Text.assemble((moment.title, "bold"), facts, f"  up {words.span(moment.up_s)}")
+    return Text.assemble((moment.title, "bold"), facts, f"  up {formatting.span(moment.up_s)}")
 
 
 def _footer(moment: Moment, width: int) -> Text:
@@ -170,7 +170,7 @@ def _shortened(name: str, room: int) -> str:
 
 
 def _columns(moment: Moment, streams: list[RunStream], wide: bool) -> dict[str, list[Text]]:
-    number = words.number if wide else short
+    number = formatting.number if wide else short
     columns = {
         "STATE": [Text(each.state, _COLOURS.get(each.state, "")) for each in streams],
         "EPOCH": [Text(str(each.epoch)) for each in streams],
@@ -187,7 +187,7 @@ def _columns(moment: Moment, streams: list[RunStream], wide: bool) -> dict[str, 
         columns["IN DOUBT"] = [Text(str(each.in_doubt) if each.in_doubt else "", "bold red") for each in streams]
     if any(each.restarts for each in streams):
         columns["RESTARTS" if wide else "AGAIN"] = [
-            Text(words.number(each.restarts) if each.restarts else "", "yellow") for each in streams
+            Text(formatting.number(each.restarts) if each.restarts else "", "yellow") for each in streams
         ]
     return columns
 
@@ -201,17 +201,17 @@ def short(count: int) -> str:
     for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M")):
         if count >= 10 * size:
             return f"{count / size:.1f}{unit}"
-    return words.number(count) if count < 10**7 else f"{count / 10**6:.0f}M"
+    return formatting.number(count) if count < 10**7 else f"{count / 10**6:.0f}M"
 
 
-def rate(rows_per_s: float | None, number: Callable[[int], str] = words.number) -> str:
+def rate(rows_per_s: float | None, number: Callable[[int], str] = formatting.number) -> str:
     """Return rows a second, in as many digits as help."""
     if rows_per_s is None:
         return _UNTOLD
     return f"{rows_per_s:.1f}" if 0 < rows_per_s < 10 else number(round(rows_per_s))
 
 
-def lag(stream: RunStream, now_ms: int, number: Callable[[int], str] = words.number) -> str:
+def lag(stream: RunStream, now_ms: int, number: Callable[[int], str] = formatting.number) -> str:
     """Return the lag of a stream in events or records, in files, or of its watermark; "-" if none of them is known."""
     if stream.behind is not None:
         return number(stream.behind)
@@ -225,11 +225,11 @@ def took(stream: RunStream) -> str:
     if stream.last_epoch is None:
         return _UNTOLD
     seconds = stream.last_epoch.seconds
-    return f"{seconds:.1f}s" if seconds < 10 else words.span(seconds)
+    return f"{seconds:.1f}s" if seconds < 10 else formatting.span(seconds)
 
 
 def _event_time(stream: RunStream, now_ms: int) -> str:
-    return words.span((now_ms - stream.watermark_ms) / 1000) if stream.watermark_ms else _UNTOLD
+    return formatting.span((now_ms - stream.watermark_ms) / 1000) if stream.watermark_ms else _UNTOLD
 
 
 def _line(text: str) -> str:
@@ -241,9 +241,9 @@ def _line(text: str) -> str:
 def headline(event: RunEvent) -> Text:
     """Return an event as one line for people. The log has the whole text where a terminal cuts the line."""
     what = {
-        "restart": f"restarts, {words.number(event.restarts or 0)} so far",
-        "outage": f"waits for an outage to end ({event.kind}), next try in {words.span(event.next_try_s or 0)}",
-        "outage_over": f"goes on: the outage ({event.kind}) is over after {words.span(event.waited_s or 0)}",
+        "restart": f"restarts, {formatting.number(event.restarts or 0)} so far",
+        "outage": f"waits for an outage to end ({event.kind}), next try in {formatting.span(event.next_try_s or 0)}",
+        "outage_over": f"goes on: the outage ({event.kind}) is over after {formatting.span(event.waited_s or 0)}",
         "failed": "failed",
         "quarantine": f"skipped epoch {event.epoch}",
         "checkpoint_failed": "checkpoint failed",
@@ -251,7 +251,7 @@ def headline(event: RunEvent) -> Text:
     whose = f"stream {event.stream} " if event.stream else ""
     why = f": {_line(event.error)}" if event.error else ""
     line = f"{event.at[11:19]}Z  {whose}{what}{why}"
-    return Text(words.harmless(line), "green" if event.event == "outage_over" else "red")
+    return Text(formatting.harmless(line), "green" if event.event == "outage_over" else "red")
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------
@@ -261,11 +261,11 @@ def _checkpoints(moment: Moment, status: RunCheckpoints) -> Text:
     if status.last is None:
         text = Text("no checkpoint yet")
     else:
-        age = words.span((moment.now_ms - (status.last_at_ms or 0)) / 1000)
+        age = formatting.span((moment.now_ms - (status.last_at_ms or 0)) / 1000)
         text = Text.assemble("checkpoint ", (str(status.last), "bold"), f" taken {age} ago")
     if moment.checkpoints:
-        text.append(f"; {words.number(status.taken)} in this run, ")
-        text.append(f"{words.number(status.failed)} failed", "red" if status.failed else "")
+        text.append(f"; {formatting.number(status.taken)} in this run, ")
+        text.append(f"{formatting.number(status.failed)} failed", "red" if status.failed else "")
     else:
         text.append("; they are turned off (--no-checkpoints)")
     if status.under_way is not None:

@@ -12,15 +12,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli import words
+from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
-from holdfast.cli.tables import Rows, fields, print_damaged
+from holdfast.cli.tables import TableRows, fields, print_damaged
 from holdfast.cli.target import located, missing, pipelines, roots, shown
-from holdfast.decoding import Undecodable, from_json
-from holdfast.doubt import Doubt, in_doubt
 from holdfast.errors import Corrupt, StorageFailed, UnsupportedVersion
-from holdfast.manifest import INHERITED, Manifest, StreamCut
+from holdfast.formats.decoding import Undecodable, from_json
+from holdfast.formats.manifest import INHERITED, Manifest, StreamCut
+from holdfast.in_doubt import Doubt, in_doubt
 from holdfast.policy import seconds_of
 from holdfast.repository import (
     Checkpoints,
@@ -219,7 +219,7 @@ def _listing(repository: LocalRepository, last: int | None, every: bool, *, alon
 
 
 def _line(each: Summary) -> CheckpointLine:
-    return msgspec.convert(each.data(), CheckpointLine)
+    return msgspec.convert(each.to_dict(), CheckpointLine)
 
 
 def holder_of(repository: LocalRepository) -> Holder | None:
@@ -255,16 +255,16 @@ def _seen_holder(repository: LocalRepository) -> tuple[Holder | None, str | None
 def _show_listing(console: Console, listing: PipelineListing) -> None:
     running = _running(listing.holder) if listing.holder_unknown is None else "it is unknown whether it runs"
     console.print(Text.assemble((listing.pipeline, "bold"), f"  timeline {listing.timeline}  {running}"))
-    console.print(Text(words.harmless(shown(Path(listing.where))), "dim"), soft_wrap=True)
+    console.print(Text(formatting.harmless(shown(Path(listing.where))), "dim"), soft_wrap=True)
     if listing.damaged:
-        console.print(Text(words.harmless(listing.damaged), "bold red"), soft_wrap=True)
+        console.print(Text(formatting.harmless(listing.damaged), "bold red"), soft_wrap=True)
         return
     print_damaged(console, [listing.holder_unknown] if listing.holder_unknown else [])
     if not listing.checkpoints:
         console.print("no checkpoint yet: a running pipeline takes one every minute and when it is stopped,")
         console.print("unless checkpoints are turned off (checkpoint_every=None, --no-checkpoints)")
         return
-    rows = Rows(
+    rows = TableRows(
         *("id", "name", "status", "taken (UTC)", "age", "files", "size", "epochs"),
         right=("id", "files", "size"),
         wide_only=("taken (UTC)", "files"),
@@ -276,10 +276,10 @@ def _show_listing(console: Console, listing: PipelineListing) -> None:
             str(each.checkpoint) if each.checkpoint else "?",
             each.savepoint or "",
             Text(each.status, _COLOURS[each.status]),
-            words.moment(each.timestamp_ms) if each.timestamp_ms else "",
-            words.age(each.timestamp_ms) if each.timestamp_ms else "",
-            words.number(each.file_count) if restorable else "",
-            words.size(each.file_bytes) if restorable else "",
+            formatting.moment(each.timestamp_ms) if each.timestamp_ms else "",
+            formatting.age(each.timestamp_ms) if each.timestamp_ms else "",
+            formatting.number(each.file_count) if restorable else "",
+            formatting.size(each.file_bytes) if restorable else "",
             each.why or epochs,
         )
     rows.print(console)
@@ -291,7 +291,9 @@ def _running(holder: Holder | None) -> str:
     if holder.shared:
         where, how = ("this machine", "is alive") if holder.certain else (holder.host, "cannot be checked from here")
         return f"shared: process {holder.pid} on {where}, lease {holder.lease}, {how}"
-    return f"running for {words.age(holder.taken_at_ms)}: process {holder.pid} on {holder.host}, lease {holder.lease}"
+    return (
+        f"running for {formatting.age(holder.taken_at_ms)}: process {holder.pid} on {holder.host}, lease {holder.lease}"
+    )
 
 
 # --- show ------------------------------------------------------------------------------------------------------------
@@ -340,9 +342,9 @@ def show(
         )
         for stream, each in lists.items():
             console.print()
-            rows = Rows("path", "size", "sha256", right=("size",))
+            rows = TableRows("path", "size", "sha256", right=("size",))
             for file in each.files:
-                rows.add(f"{stream}: {file.path}", words.size(file.size), file.sha256)
+                rows.add(f"{stream}: {file.path}", formatting.size(file.size), file.sha256)
             rows.print(console)
 
     return Answer(result, print_it, repository=repository.where)
@@ -359,7 +361,7 @@ def _show_manifest(console: Console, manifest: Manifest, digest: str, where: str
     fields(
         console,
         [
-            ("taken", f"{words.moment(manifest.timestamp_ms)} UTC, {words.age(manifest.timestamp_ms)} ago"),
+            ("taken", f"{formatting.moment(manifest.timestamp_ms)} UTC, {formatting.age(manifest.timestamp_ms)} ago"),
             ("timeline", f"{manifest.timeline}, lease {manifest.lease}"),
             ("digest", digest or "none"),
             ("parent", manifest.parent or "none: the first of its chain"),
@@ -379,21 +381,23 @@ def _gap_fields(manifest: Manifest) -> list[tuple[str, str | Text]]:
         return []
     shown_gaps = gaps.newest[-_SHOWN_GAPS:]
     found: list[tuple[str, str | Text]] = [
-        ("gap", Text(words.harmless(f"{each.stream} epoch {each.epoch}, {each.kind}: {each.why}"), "red"))
+        ("gap", Text(formatting.harmless(f"{each.stream} epoch {each.epoch}, {each.kind}: {each.why}"), "red"))
         for each in shown_gaps
     ]
     more = gaps.total - len(shown_gaps)
-    return [*found, *([("gaps", f"{words.number(more)} more: holdfast gaps")] if more else [])] or [("gaps", "none")]
+    return [*found, *([("gaps", f"{formatting.number(more)} more: holdfast gaps")] if more else [])] or [
+        ("gaps", "none")
+    ]
 
 
 def _cut_fields(cut: StreamCut) -> list[tuple[str, str | Text]]:
     if not cut.epoch:
         return [("epoch", "none: it had not started")]
     found: list[tuple[str, str | Text]] = [
-        ("epoch", f"{cut.epoch}, {cut.output_mode}; {words.number(cut.rows)} rows so far to each sink"),
+        ("epoch", f"{cut.epoch}, {cut.output_mode}; {formatting.number(cut.rows)} rows so far to each sink"),
     ]
     if cut.watermark_ms:
-        found.append(("watermark", f"{words.moment(cut.watermark_ms)} UTC"))
+        found.append(("watermark", f"{formatting.moment(cut.watermark_ms)} UTC"))
     if cut.reads:
         found.append(("reads", ", ".join(cut.reads)))
     for number, offset in enumerate(cut.offsets):
@@ -402,7 +406,7 @@ def _cut_fields(cut: StreamCut) -> list[tuple[str, str | Text]]:
     found += [("sink", f"{name}  {_noted(note)}".rstrip()) for name, note in cut.sinks.items()]
     if cut.state_format:
         found.append(("state", cut.state_format))
-    found.append(("files", f"{words.number(cut.file_count)}, {words.size(cut.file_bytes)}"))
+    found.append(("files", f"{formatting.number(cut.file_count)}, {formatting.size(cut.file_bytes)}"))
     return found
 
 
@@ -435,7 +439,7 @@ def log(
     entries = [LogLine(at=each.at, who=each.who, what=each.what, why=each.why, facts=each.facts) for each in history]
     entries += [
         LogLine(
-            at=words.iso(each.taken_at_ms),
+            at=formatting.iso(each.taken_at_ms),
             who=each.holder,
             what=each.why or "lease",
             why=f"took lease {each.number}",
@@ -449,7 +453,7 @@ def log(
         if not entries and not damaged:
             console.print("nothing was done yet")
             return
-        rows = Rows("when (UTC)", "who", "what", "why")
+        rows = TableRows("when (UTC)", "who", "what", "why")
         for each in entries:
             rows.add(each.at[:19].replace("T", " "), each.who, each.what, each.why or _told(each.facts))
         if entries:
@@ -500,9 +504,9 @@ def gaps(
         if not found and not damaged:
             console.print("no gaps" if since is None else f"no gaps in the last {since}", markup=False)
             return
-        rows = Rows("stream", "timeline", "epoch", "kind", "when (UTC)", "why", right=("timeline", "epoch"))
+        rows = TableRows("stream", "timeline", "epoch", "kind", "when (UTC)", "why", right=("timeline", "epoch"))
         for gap in found:
-            rows.add(gap.stream, str(gap.timeline), str(gap.epoch), gap.kind, words.moment(gap.at_ms), gap.why)
+            rows.add(gap.stream, str(gap.timeline), str(gap.epoch), gap.kind, formatting.moment(gap.at_ms), gap.why)
         if found:
             rows.print(console)
         print_damaged(console, damaged)
@@ -535,10 +539,12 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
         if not found:
             console.print("nothing else is in doubt" if damaged else "nothing is in doubt")
             return
-        rows = Rows("stream", "epoch", "sink", "rows", "age", right=("epoch", "rows"))
+        rows = TableRows("stream", "epoch", "sink", "rows", "age", right=("epoch", "rows"))
         for each in found:
             for sink, count in (each.sinks or {"none": 0}).items():
-                rows.add(each.stream, str(each.epoch), sink, words.number(count), words.age(each.decided_at_ms))
+                rows.add(
+                    each.stream, str(each.epoch), sink, formatting.number(count), formatting.age(each.decided_at_ms)
+                )
         rows.print(console)
         console.print(_advice(holder, settling=settling))
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.checked import checked_name
+from holdfast._validation import checked_name
 from holdfast.cli.target import located
 from holdfast.errors import BadValue, HoldfastError
 from holdfast.repository import Checkpoints, Repository, Status

@@ -9,14 +9,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli import words
+from holdfast.cli import formatting
 from holdfast.cli.answers import Answer, approved
 from holdfast.cli.options import Json, Repo, Yes
-from holdfast.cli.tables import Rows, fields
+from holdfast.cli.tables import TableRows, fields
 from holdfast.cli.target import located
+from holdfast.control import request_prune
 from holdfast.policy import Retention, seconds_of
 from holdfast.pruning import Pruned, PrunePlan, plan_prune
-from holdfast.requests import request_prune
 
 _KEPT = Retention()
 
@@ -76,11 +76,11 @@ def prune(
         approved("prune", yes=yes, as_json=as_json, show=lambda console: _show_plan(console, plan))
         answered = request_prune(repository, retention, timeout_s=patience, take_over=take_over)
         done = answered if isinstance(answered, Pruned) else None
-    result = msgspec.convert(plan.data() | {"pruned": done and done.data()}, Prune)
+    result = msgspec.convert(plan.to_dict() | {"pruned": done and done.to_dict()}, Prune)
 
     def print_it(console: Console) -> None:
         if done is not None:
-            console.print(done.words())
+            console.print(done.summary())
             return
         _show_plan(console, plan)
         if plan.empty:
@@ -92,7 +92,7 @@ def prune(
 
 
 def _show_plan(console: Console, plan: PrunePlan) -> None:
-    rows = Rows("id", "plan", "why")
+    rows = TableRows("id", "plan", "why")
     for number in plan.drops:
         rows.add(str(number), Text("goes", "red"), "no rule keeps it")
     for name, why in plan.keeps.items():
@@ -102,5 +102,5 @@ def _show_plan(console: Console, plan: PrunePlan) -> None:
             rows.add(str(number), Text("closed", "yellow"), "an attempt that was left unfinished")
     if plan.drops or plan.keeps or plan.leftovers:
         rows.print(console)
-    garbage = f"{words.number(len(plan.garbage))}, {words.size(plan.garbage_bytes)}"
+    garbage = f"{formatting.number(len(plan.garbage))}, {formatting.size(plan.garbage_bytes)}"
     fields(console, [("keep", plan.retention), ("objects that go", plan.blocked or garbage)], indent=0)

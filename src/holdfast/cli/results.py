@@ -13,7 +13,7 @@ FORMAT = 1
 LINES = ("run",)  # verbs that go on for a while: they print a document a line, the last of which is the envelope
 
 
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+class ErrorResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """What went wrong: the class of the error, its text, and what to do next."""
 
     kind: str  # the class of the error
@@ -29,6 +29,6 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit: int  # the exit code
     repository: str | None = None  # where it was found
     result: Any = None  # there where the verb came to an answer; its shape is the verb's
-    error: Failure | None = None  # there where it failed
+    error: ErrorResult | None = None  # there where it failed
     # always there: a default that is made is not omitted
     format: int = msgspec.field(default_factory=lambda: FORMAT)  # of this document

@@ -22,22 +22,22 @@ from rich.console import Console
 from rich.text import Text
 
 import holdfast
-from holdfast.brief import brief
-from holdfast.cli import runresults, words
-from holdfast.cli.answers import Answer, Cut, Exit, console
+from holdfast._error_text import one_line
+from holdfast.cli import formatting, runresults
+from holdfast.cli.answers import Answer, Exit, OutputClosed, console
 from holdfast.cli.looking import holder_of
 from holdfast.cli.outlets import into_file, into_stderr
 from holdfast.cli.programs import Target, as_theirs, found, is_theirs, pipeline_of, trace_of
 from holdfast.cli.reports import JsonLines, LiveView, PlainLines, Report, utc_now
 from holdfast.cli.runresults import RunEnded, RunEvent, RunStatus
-from holdfast.cli.tables import Rows
+from holdfast.cli.tables import TableRows
 from holdfast.cli.target import shown
 from holdfast.errors import BadValue, Locked, ProgramFailed, StreamFailed
 from holdfast.policy import CHECKPOINT_EVERY, seconds_of
 from holdfast.repository import GapRecord, Gaps
 
 if TYPE_CHECKING:
-    from holdfast.manifest import Manifest
+    from holdfast.formats.manifest import Manifest
     from holdfast.spark.outages import Outage
     from holdfast.spark.pipeline import Pipeline, PipelineHandle
     from holdfast.spark.spec import Accept
@@ -138,7 +138,7 @@ def run(
     require_java()
     hush()
     live = sys.stdout.isatty() and not (plain or as_json or console().is_dumb_terminal)
-    course = Course(where, interval_s, progress=not live)
+    course = RunOutcome(where, interval_s, progress=not live)
     try:
         with _terminable(), _told_by(course, live, as_json, log_file, checkpoints=every is not None):
             course.load(arguments or [])
@@ -171,7 +171,9 @@ def _limits(given: list[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _told_by(course: Course, live: bool, as_json: bool, log_file: str | None, *, checkpoints: bool) -> Iterator[None]:
+def _told_by(
+    course: RunOutcome, live: bool, as_json: bool, log_file: str | None, *, checkpoints: bool
+) -> Iterator[None]:
     """Choose how the run is told of; at its end stdout and stderr are what they were."""
     with contextlib.ExitStack() as outlets:
         if live:
@@ -206,7 +208,9 @@ def _terminable() -> Iterator[None]:
             raise ProgramFailed(program="the program", why=why, trace=trace_of(ended)) from ended
         terminated = isinstance(ended, _Terminated | SystemExit)
         code = Exit.TERMINATED if terminated else Exit.INTERRUPTED
-        raise Cut(code, "it was ended at once", "run it again: it first finishes what was under way") from ended
+        raise OutputClosed(
+            code, "it was ended at once", "run it again: it first finishes what was under way"
+        ) from ended
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -219,7 +223,7 @@ def _code(ended: SystemExit) -> str:
 
 
 @dataclass
-class Course:
+class RunOutcome:
     """One run: what is known of it, and whom to tell."""
 
     target: Target
@@ -285,14 +289,14 @@ class Course:
         return holdfast.StreamCallbacks(
             on_epoch=count,
             on_restart=lambda stream, error, so_far: self._note(
-                "restart", stream=stream, restarts=so_far, error=brief(error)
+                "restart", stream=stream, restarts=so_far, error=one_line(error)
             ),
             on_outage=lambda stream, outage: self._note_outage("outage", stream, outage),
             on_outage_over=lambda stream, outage: self._note_outage("outage_over", stream, outage),
-            on_exhausted=lambda stream, error: self._note("failed", stream=stream, error=brief(error)),
+            on_exhausted=lambda stream, error: self._note("failed", stream=stream, error=one_line(error)),
             on_quarantine=lambda stream, gap: self._note("quarantine", stream=stream, epoch=gap.epoch, error=gap.why),
             on_checkpoint=taken,
-            on_checkpoint_failed=lambda _, error: self._note("checkpoint_failed", error=brief(error)),
+            on_checkpoint_failed=lambda _, error: self._note("checkpoint_failed", error=one_line(error)),
         )
 
     def _note(self, event: str, **facts: object) -> None:
@@ -352,7 +356,7 @@ class Course:
     def _status(self) -> RunStatus:
         if self._handle is None:
             raise RuntimeError("a status is asked for when it runs")
-        return msgspec.convert(self._handle.status().data(), RunStatus)
+        return msgspec.convert(self._handle.status().to_dict(), RunStatus)
 
     # --- when it is over ---
 
@@ -373,7 +377,7 @@ class Course:
             where = shlex.quote(shown(Path(repository.where)))
             look = f"holdfast gaps -r {where}" if gaps else f"holdfast ls -r {where}"
             if gaps:
-                count = "1 gap was" if len(gaps) == 1 else f"{words.number(len(gaps))} gaps were"
+                count = "1 gap was" if len(gaps) == 1 else f"{formatting.number(len(gaps))} gaps were"
                 out.print(Text(f"{count} recorded: epochs that no sink received, or that began elsewhere"))
             out.print(f"next: {look}", soft_wrap=True, markup=False)
 
@@ -388,10 +392,10 @@ class Course:
         out.print(
             Text.assemble(
                 (status.pipeline, "bold"),
-                f"  timeline {status.timeline}  ran {words.span(time.monotonic() - self._began)}",
+                f"  timeline {status.timeline}  ran {formatting.span(time.monotonic() - self._began)}",
             )
         )
-        rows = Rows(
+        rows = TableRows(
             "stream",
             "state",
             "epochs",
@@ -404,16 +408,16 @@ class Course:
             rows.add(
                 name,
                 each.state,
-                words.number(self._epochs[name]),
-                words.number(each.rows),
-                words.number(each.restarts) if each.restarts else "",
+                formatting.number(self._epochs[name]),
+                formatting.number(each.rows),
+                formatting.number(each.restarts) if each.restarts else "",
                 str(each.epoch),
             )
         rows.print(out)
         taken = status.checkpoints
         if taken.taken or taken.failed:
-            failed = f", {words.number(taken.failed)} failed" if taken.failed else ""
-            out.print(f"{words.number(taken.taken)} checkpoints taken{failed}; the newest is {taken.last}")
+            failed = f", {formatting.number(taken.failed)} failed" if taken.failed else ""
+            out.print(f"{formatting.number(taken.taken)} checkpoints taken{failed}; the newest is {taken.last}")
 
     def explain(self, error: Exception, *, lines: bool) -> None:
         """Say, before the error itself is said, how far it came and where to look."""

@@ -6,14 +6,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.words import harmless
+from holdfast.cli.formatting import harmless
 
 NARROW = 100  # columns of a terminal that is called narrow
 _LEAST = 8  # minimum width of a text column
 _GAP = "  "
 
 
-class Rows:
+class TableRows:
     """A table that leaves out columns which are empty, or which a narrow terminal has no room for."""
 
     def __init__(self, *columns: str, right: tuple[str, ...] = (), wide_only: tuple[str, ...] = ()) -> None:

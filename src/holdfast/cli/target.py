@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from holdfast.cursorfile import FOLDER as CURSORS
 from holdfast.errors import BadValue, RepositoryMissing
+from holdfast.eventlog._cursor_file import FOLDER as CURSORS
 from holdfast.repository.files import failing_as, local_path
 from holdfast.repository.identity import KEY
 from holdfast.repository.local import LocalRepository

@@ -9,9 +9,9 @@ import msgspec
 from rich.console import Console
 
 import holdfast
+from holdfast._extras import SPARK, is_supported, pyspark_version
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json
-from holdfast.extras import SPARK, is_supported, pyspark_version
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,13 +11,13 @@ from pyspark.sql import functions as f
 
 import holdfast as hf
 from holdfast.demo.orders import WATERMARK, Row
-from holdfast.demo.place import Place
+from holdfast.demo.place import DemoFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def orders_of(spark: SparkSession, place: Place) -> DataFrame:
+def orders_of(spark: SparkSession, place: DemoFolder) -> DataFrame:
     """Read the events, let each count once however often it comes, and add what is known of the product."""
     events = (
         spark.readStream.schema("event string, time timestamp, product string, quantity long")
@@ -40,7 +40,7 @@ def totals_of(orders: DataFrame) -> DataFrame:
     return orders.groupBy("day", "category").agg(f.count("*").alias("orders"), f.sum("cents").alias("cents"))
 
 
-def pipeline(place: Place) -> hf.Pipeline:
+def pipeline(place: DemoFolder) -> hf.Pipeline:
     """Return the pipeline: orders go to Parquet and to SQLite at once, and on to the totals."""
     pipeline = hf.Pipeline("orders", root=place.checkpoints)
     out = place.outputs("holdfast")
@@ -59,10 +59,10 @@ def pipeline(place: Place) -> hf.Pipeline:
     return pipeline
 
 
-def run(spark: SparkSession, place: Place) -> None:
+def run(spark: SparkSession, place: DemoFolder) -> None:
     """Run until all orders have gone through, with a checkpoint every few epochs and one at the end."""
     policy = hf.CheckpointPolicy(every=None, epochs=4)
     with pipeline(place).start(spark, checkpoint_every=policy) as running:
         for plan in running.recovery.values():
-            print(plan.words(), flush=True)
+            print(plan.summary(), flush=True)
         print(f"all is through; the last checkpoint is {running.drain(timeout='10m').checkpoint_id}", flush=True)

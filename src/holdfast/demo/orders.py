@@ -37,7 +37,7 @@ PRODUCTS = {  # product: category, price in cents
 }
 
 
-class Event(NamedTuple):
+class OrderEvent(NamedTuple):
     """One order, as it is told."""
 
     event: str
@@ -72,12 +72,12 @@ class Total(NamedTuple):
 class Orders:
     """The input, file by file in the order of arrival; how many of its events are late, and how many come twice."""
 
-    files: tuple[tuple[Event, ...], ...]
+    files: tuple[tuple[OrderEvent, ...], ...]
     late: int
     twice: int
 
     @property
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[OrderEvent]:
         """Every event in the order of arrival, copies too."""
         return (event for file in self.files for event in file)
 
@@ -108,12 +108,12 @@ class Orders:
 def generate(seed: int, files: int, per_file: int) -> Orders:
     """Draw the orders of so many files."""
     chance = random.Random(f"orders {seed}")
-    arriving: list[list[Event]] = [[] for _ in range(files)]
+    arriving: list[list[OrderEvent]] = [[] for _ in range(files)]
     late = twice = 0
     for number in range(files * per_file):
         slot = number // per_file
         time = _BEGIN + slot * _SLOT + timedelta(seconds=chance.randrange(int(_SLOT.total_seconds())))
-        event = Event(f"order-{number:06}", time, chance.choice(list(PRODUCTS)), chance.randint(1, 5))
+        event = OrderEvent(f"order-{number:06}", time, chance.choice(list(PRODUCTS)), chance.randint(1, 5))
         file = slot
         if chance.random() < _LATE:
             file = min(slot + chance.randint(1, _LATE_FILES), files - 1)
@@ -127,6 +127,6 @@ def generate(seed: int, files: int, per_file: int) -> Orders:
     return Orders(tuple(map(tuple, arriving)), late, twice)
 
 
-def _row(event: Event) -> Row:
+def _row(event: OrderEvent) -> Row:
     category, price = PRODUCTS[event.product]
     return Row(event.event, f"{event.time:%Y-%m-%d}", event.product, category, event.quantity, event.quantity * price)

@@ -30,7 +30,7 @@ _OURS = frozenset({MARK, LOCK, "input", "products.json", "checkpoints", "holdfas
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DemoFolder:
     """The folder of a demo."""
 
     folder: Path

@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from holdfast.demo.job import orders_of, totals_of
-from holdfast.demo.place import Place
+from holdfast.demo.place import DemoFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS totals
 """
 
 
-def run(spark: SparkSession, place: Place) -> None:
+def run(spark: SparkSession, place: DemoFolder) -> None:
     """Run until all orders have gone through."""
     out = place.outputs("plain")
     out.parquet.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from holdfast.demo.outputs import Outputs
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowCounts:
     """The rows of one output: how many there are, are due and missing, come too often, and are nobody's."""
 
     found: int
@@ -22,7 +22,7 @@ class Rows:
     wrong: int
 
     @classmethod
-    def compare(cls, found: Counter[Row], due: Counter[Row]) -> Rows:
+    def compare(cls, found: Counter[Row], due: Counter[Row]) -> RowCounts:
         """Compare row by row, with all columns."""
         surplus = found - due
         wrong = sum(count for row, count in surplus.items() if row not in due)
@@ -34,7 +34,7 @@ class Rows:
         """Whether every row is there once, and no other."""
         return not (self.lost or self.doubled or self.wrong)
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it."""
         wrong = f", {self.wrong:,} wrong" if self.wrong else ""
         return f"{self.found:,} rows of {self.due:,}: {self.lost:,} lost, {self.doubled:,} doubled{wrong}"
@@ -60,7 +60,7 @@ class Totals:
         """Whether each is as it should be."""
         return not self.wrong
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it."""
         return f"{self.wrong} of {self.due} wrong, {self.cents / 100:+,.2f} in all"
 
@@ -69,16 +69,16 @@ class Totals:
 class Proof:
     """What the three outputs of a job hold."""
 
-    parquet: Rows
-    sqlite: Rows
+    parquet: RowCounts
+    sqlite: RowCounts
     totals: Totals
 
     @classmethod
     def of(cls, outputs: Outputs, rows: Counter[Row], totals: Mapping[tuple[str, str], Total]) -> Proof:
         """Read the outputs and compare them with what is due."""
         return cls(
-            Rows.compare(outputs.parquet_rows(), rows),
-            Rows.compare(outputs.sqlite_rows(), rows),
+            RowCounts.compare(outputs.parquet_rows(), rows),
+            RowCounts.compare(outputs.sqlite_rows(), rows),
             Totals.compare(outputs.totals(), totals),
         )
 
@@ -87,13 +87,13 @@ class Proof:
         """Whether nothing is lost, doubled or wrong anywhere."""
         return self.parquet.ok and self.sqlite.ok and self.totals.ok
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it in three lines."""
         return "\n".join(
-            f"{name}: {each.words()}"
+            f"{name}: {each.summary()}"
             for name, each in (("Parquet", self.parquet), ("SQLite", self.sqlite), ("totals", self.totals))
         )
 
-    def data(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return {"ok": self.ok} | asdict(self)

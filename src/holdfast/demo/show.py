@@ -22,8 +22,8 @@ from rich.table import Table
 
 from holdfast.demo import needs
 from holdfast.demo.orders import WATERMARK, Orders, generate
-from holdfast.demo.place import DEFAULT, Place
-from holdfast.demo.proof import Proof, Rows
+from holdfast.demo.place import DEFAULT, DemoFolder
+from holdfast.demo.proof import Proof, RowCounts
 from holdfast.demo.trial import MOST_SIGHTINGS, Kill, Strike, Trial, draw
 from holdfast.errors import BadValue
 
@@ -58,13 +58,13 @@ class Outcome:
         """Count the kills of a job."""
         return sum(kill.job == job for kill in self.kills)
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it, a paragraph a job."""
         return "\n\n".join(
-            f"{name}, killed {self.killed(job)} times\n{self.proofs[job].words()}" for job, name in JOBS.items()
+            f"{name}, killed {self.killed(job)} times\n{self.proofs[job].summary()}" for job, name in JOBS.items()
         )
 
-    def data(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return {
             "ok": self.ok,
@@ -74,8 +74,8 @@ class Outcome:
             "events": self.events,
             "late": self.late,
             "twice": self.twice,
-            "kills": [kill.data() for kill in self.kills],
-            "jobs": {job: {"killed": self.killed(job)} | self.proofs[job].data() for job in JOBS},
+            "kills": [kill.to_dict() for kill in self.kills],
+            "jobs": {job: {"killed": self.killed(job)} | self.proofs[job].to_dict() for job in JOBS},
         }
 
 
@@ -89,12 +89,12 @@ def demo(folder: Path | None, *, fast: bool, seed: int | None, kills: int | None
     most = 1 if fast else MOST_SIGHTINGS
     strikes = draw(seed, _checked_kills(kills, fast=fast), most)
     needs.require()
-    place = Place((folder or DEFAULT).absolute())
+    place = DemoFolder((folder or DEFAULT).absolute())
     with place.locked():
         return _shown(place, strikes, seed, most, console)
 
 
-def _shown(place: Place, strikes: tuple[Strike, ...], seed: int, most: int, console: Console) -> Outcome:
+def _shown(place: DemoFolder, strikes: tuple[Strike, ...], seed: int, most: int, console: Console) -> Outcome:
     began = time.monotonic()
     files = most * (len(strikes) + 1) + 2  # more than a life uses up before its kill: the next one needs work too
     orders = generate(seed, files, _EVENTS_PER_FILE)
@@ -273,7 +273,7 @@ def _table(outcome: Outcome) -> Table:
     def count(found: int, text: str | None = None) -> str:
         return f"[{'red' if found else 'green'}]{text or f'{found:,}'}[/]"
 
-    def rows(name: str, found: list[Rows]) -> None:
+    def rows(name: str, found: list[RowCounts]) -> None:
         table.add_row(f"{name}: rows, of {found[0].due:,}", *(f"{each.found:,}" for each in found))
         table.add_row("  lost", *(count(each.lost) for each in found))
         table.add_row(

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.demo.place import Place
+from holdfast.demo.place import DemoFolder
 from holdfast.errors import DemoFailed
 
 PLACES = ("Parquet", "SQLite")
@@ -64,7 +64,7 @@ class Kill:
     parquet: int
     sqlite: int | None
 
-    def data(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return asdict(self)
 
@@ -72,7 +72,7 @@ class Kill:
 class Trial:
     """A job, its worker, and the kills that are still to come."""
 
-    def __init__(self, job: str, place: Place, strikes: tuple[Strike, ...]) -> None:
+    def __init__(self, job: str, place: DemoFolder, strikes: tuple[Strike, ...]) -> None:
         self.job = job
         self.outputs = place.outputs(job)
         self.kills: list[Kill] = []

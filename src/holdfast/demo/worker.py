@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.demo.place import Place
+from holdfast.demo.place import DemoFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,7 @@ def main(job: str, folder: str) -> None:
     runs = {"holdfast": pipeline.run, "plain": plain.run}
     spark = _session(job)
     spark.sparkContext.setLogLevel("ERROR")
-    runs[job](spark, Place(Path(folder)))
+    runs[job](spark, DemoFolder(Path(folder)))
     os._exit(0)  # all is written and closed; an orderly end of Java would only take time
 
 

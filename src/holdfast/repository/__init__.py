@@ -2,7 +2,7 @@
 
 from holdfast.repository.base import Data, Held, Lock, Put, Repository, checked_repository, held_key
 from holdfast.repository.blockfile import FileBlocks
-from holdfast.repository.checkpoints import Checkpoints, Place, place_of
+from holdfast.repository.checkpoints import CheckpointPlace, Checkpoints, place_of
 from holdfast.repository.decisions import Decisions, Slots, streams_of
 from holdfast.repository.filelist import FileList, HeldFile
 from holdfast.repository.gaps import GapRecord, Gaps
@@ -16,6 +16,7 @@ from holdfast.repository.oslock import OsLock
 from holdfast.repository.summary import Status, Summary
 
 __all__ = [
+    "CheckpointPlace",
     "Checkpoints",
     "Data",
     "Decisions",
@@ -34,7 +35,6 @@ __all__ = [
     "Lock",
     "MemoryRepository",
     "OsLock",
-    "Place",
     "Put",
     "Repository",
     "Slots",

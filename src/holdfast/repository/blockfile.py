@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from holdfast.blocks import BLOCK_SIZE
-from holdfast.checked import checked_positive
+from holdfast._validation import checked_positive
 from holdfast.errors import AlreadyExists, BadValue, BlocksCut, BlocksMissing, Closed
+from holdfast.formats.blocks import BLOCK_SIZE
 from holdfast.repository import files
 from holdfast.repository.files import local_path
 from holdfast.repository.oslock import OsLock

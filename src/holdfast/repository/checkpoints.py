@@ -25,9 +25,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from holdfast.barrier import BarrierFlags
-from holdfast.checked import checked_name, checked_positive, is_name
-from holdfast.decoding import Undecodable, from_json
+from holdfast._validation import checked_name, checked_positive, is_name
+from holdfast.barriers import BarrierFlags
 from holdfast.errors import (
     AlreadyExists,
     CheckpointDamaged,
@@ -40,11 +39,12 @@ from holdfast.errors import (
     StorageFailed,
     UnsupportedVersion,
 )
-from holdfast.manifest import VERSION, Manifest, StreamCut
+from holdfast.formats.decoding import Undecodable, from_json
+from holdfast.formats.manifest import VERSION, Manifest, StreamCut
+from holdfast.formats.sealed_json import Record, SealBroken, digest_of
 from holdfast.repository.base import Repository, checked_repository, held_key
 from holdfast.repository.filelist import DIGEST, FileList, HeldFile
-from holdfast.repository.summary import Head, Status, Summary
-from holdfast.seal import Record, SealBroken, digest_of
+from holdfast.repository.summary import ManifestHead, Status, Summary
 
 OBJECTS = "objects"
 SAVEPOINTS = "savepoints"
@@ -77,7 +77,7 @@ class AbortRecord(Record, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CheckpointPlace:
     """Where a checkpoint's own files are, and the files that it names."""
 
     folder: str
@@ -98,12 +98,12 @@ class Place:
         return held_key(self.objects, sha256)
 
 
-def place_of(timeline: int, checkpoint: int, savepoint: str | None = None) -> Place:
+def place_of(timeline: int, checkpoint: int, savepoint: str | None = None) -> CheckpointPlace:
     """Return where a checkpoint, or a savepoint of this name, is kept."""
     if savepoint is None:
-        return Place(_folder(timeline, checkpoint), OBJECTS)
+        return CheckpointPlace(_folder(timeline, checkpoint), OBJECTS)
     folder = f"{SAVEPOINTS}/{checked_name('savepoint', savepoint)}"
-    return Place(folder, f"{folder}/files")
+    return CheckpointPlace(folder, f"{folder}/files")
 
 
 class Checkpoints:
@@ -165,7 +165,7 @@ class Checkpoints:
         place, timeline = self.find(checkpoint)
         return self._read(place, checkpoint, timeline)
 
-    def find(self, checkpoint: int | str) -> tuple[Place, int]:
+    def find(self, checkpoint: int | str) -> tuple[CheckpointPlace, int]:
         """Return where a checkpoint is and in which timeline (0 for a savepoint), or raise `CheckpointMissing`."""
         why = ""
         if isinstance(checkpoint, str):
@@ -207,7 +207,7 @@ class Checkpoints:
                 return found.checkpoint
         return None
 
-    def files(self, place: Place, cut: StreamCut, checkpoint: int | str) -> FileList:
+    def files(self, place: CheckpointPlace, cut: StreamCut, checkpoint: int | str) -> FileList:
         """Return the list of the files that one stream's cut needs, proven by its digest."""
         if cut.files is None:
             return FileList([])
@@ -216,7 +216,7 @@ class Checkpoints:
             raise self.damaged(checkpoint, found)
         return found
 
-    def file_list(self, place: Place, digest: str) -> FileList | str:
+    def file_list(self, place: CheckpointPlace, digest: str) -> FileList | str:
         """Return a list of files by its digest, or say what is wrong with it."""
         if not DIGEST.fullmatch(digest):
             return f"its file list is named {digest!r}, which is no digest"
@@ -236,7 +236,7 @@ class Checkpoints:
         wrong = found.unsound()
         return found if wrong is None else f"its file list {key} is refused: {wrong}"
 
-    def sidecar(self, place: Place, manifest: Manifest) -> bytes | None:
+    def sidecar(self, place: CheckpointPlace, manifest: Manifest) -> bytes | None:
         """Return the sidecar where the manifest names one; `None` where it names none or it is gone."""
         if manifest.state_checksum is None:
             return None
@@ -325,7 +325,7 @@ class Checkpoints:
             raise CheckpointFailed(checkpoint=manifest.checkpoint_id, why="it was given up before it was finished")
         return digest_of(data)
 
-    def put_files(self, place: Place, files: Iterable[HeldFile]) -> tuple[str, FileList]:
+    def put_files(self, place: CheckpointPlace, files: Iterable[HeldFile]) -> tuple[str, FileList]:
         """Keep a list of files as an object; return its digest."""
         listed = FileList(sorted(files, key=lambda each: each.path))
         data = listed.to_bytes()
@@ -411,7 +411,7 @@ class Checkpoints:
             return replace(found, status=Status.ABORTED, why="it was given up before it was finished")
         return found
 
-    def _headed(self, place: Place, number: int, timeline: int, savepoint: str | None = None) -> Summary:
+    def _headed(self, place: CheckpointPlace, number: int, timeline: int, savepoint: str | None = None) -> Summary:
         try:
             data = self.repository.read(place.manifest)
         except NotFound:
@@ -421,7 +421,7 @@ class Checkpoints:
             return Summary(number, timeline, Status.DAMAGED, savepoint=savepoint, why=f"its manifest: {error.summary}")
         try:
             digest_of(data)
-            head = from_json(data, Head)
+            head = from_json(data, ManifestHead)
         except (SealBroken, Undecodable) as error:
             return Summary(number, timeline, Status.DAMAGED, savepoint=savepoint, why=f"its manifest: {error}")
         wrong = _misplaced(head, savepoint or number, timeline)
@@ -444,7 +444,7 @@ class Checkpoints:
             lists=tuple(dict.fromkeys(cut.files for cut in head.streams.values() if cut.files is not None)),
         )
 
-    def _read(self, place: Place, checkpoint: int | str, timeline: int) -> Manifest:
+    def _read(self, place: CheckpointPlace, checkpoint: int | str, timeline: int) -> Manifest:
         try:
             manifest = Manifest.from_bytes(self.repository.read(place.manifest))
         except NotFound:
@@ -511,7 +511,7 @@ def _abort_key(timeline: int, checkpoint: int) -> str:
     return f"timelines/{timeline}/checkpoints/{_ABORTED}/{checkpoint}.json"
 
 
-def _misplaced(found: Manifest | Head, checkpoint: int | str, timeline: int) -> str | None:
+def _misplaced(found: Manifest | ManifestHead, checkpoint: int | str, timeline: int) -> str | None:
     """Say whose a manifest is that does not stand where it belongs."""
     if isinstance(checkpoint, str):
         return None if found.savepoint == checkpoint else f"its manifest is that of savepoint {found.savepoint!r}"

@@ -10,11 +10,11 @@ import contextlib
 import re
 from dataclasses import dataclass
 
-from holdfast.checked import is_name
+from holdfast._validation import is_name
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import EpochClosed, NotFound, RecordCorrupt
+from holdfast.formats.sealed_json import Record
 from holdfast.repository.base import Repository, checked_repository
-from holdfast.seal import Record
 
 _SLOT = re.compile(r"(\d+)\.(\d+)\.json")
 

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from holdfast.decoding import from_json
+from holdfast.formats.decoding import from_json
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 # An empty part, `.`, `..`, or a character that is no part of a path.

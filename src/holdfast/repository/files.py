@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from holdfast._redaction import redacted_text
 from holdfast.errors import BadValue, OutcomeUnknown, StorageFailed
-from holdfast.redaction import redacted_text
 from holdfast.repository.base import Data, buffers
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import HoldfastError
+from holdfast.formats.sealed_json import Record
 from holdfast.repository.base import Repository, checked_repository, read_each
 from holdfast.repository.decisions import stream_folder
-from holdfast.seal import Record
 
 QUARANTINED = "quarantined"  # an epoch that no sink was given
 OFFSETS = "offsets"  # an epoch that does not begin where the last one ended

@@ -25,8 +25,8 @@ from holdfast.errors import (
     StorageFailed,
     UnsupportedVersion,
 )
+from holdfast.formats.sealed_json import Record, SealBroken, digest_of
 from holdfast.repository.base import Lock, Repository, checked_repository, read_each
-from holdfast.seal import Record, SealBroken, digest_of
 
 KEY = "history.jsonl"
 LOCK = "history.lock"

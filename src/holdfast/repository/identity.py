@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 
-from holdfast.checked import checked_name, checked_positive
+from holdfast._validation import checked_name, checked_positive
 from holdfast.errors import AlreadyExists, BadValue, NotFound, RepositoryMissing
+from holdfast.formats.sealed_json import Record
 from holdfast.repository.base import Repository, checked_repository
-from holdfast.seal import Record
 
 KEY = "holdfast.json"
 

@@ -19,9 +19,9 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.errors import Closed, Fenced, HoldfastError, LeaseTaken, NotFound, RecordCorrupt, UnsupportedVersion
+from holdfast.formats.sealed_json import Record
 from holdfast.repository.base import Lock, Repository, checked_repository, read_each
 from holdfast.repository.oslock import OsLock
-from holdfast.seal import Record
 
 FOLDER = "lease"
 LOCK = f"{FOLDER}/os.lock"

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from holdfast.checked import checked_key, checked_value_key
+from holdfast._validation import checked_key, checked_value_key
 from holdfast.errors import AlreadyExists, BadValue, NotFound, StorageFailed
 from holdfast.repository import files
 from holdfast.repository.base import Data, Held, Put, held_key, joined

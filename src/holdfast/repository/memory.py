@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from holdfast.checked import checked_key, checked_value_key
+from holdfast._validation import checked_key, checked_value_key
 from holdfast.errors import AlreadyExists, BadValue, Locked, NotFound
 from holdfast.repository.base import Data, Held, Put, held_key, joined
 from holdfast.repository.files import failing_as, local_path

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast import figures
-from holdfast.seal import plain
+from holdfast import _figures as figures
+from holdfast.formats.sealed_json import plain
 
 
 class Status(StrEnum):
@@ -47,7 +47,7 @@ class Summary:
         """What to ask for: the name of a savepoint, else the id."""
         return self.savepoint or self.checkpoint
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Say it in a line."""
         text = f"{self.savepoint or ''} ".lstrip() + f"{self.checkpoint}  timeline {self.timeline}  {self.status}"
         if self.status is Status.RESTORABLE:
@@ -56,7 +56,7 @@ class Summary:
             text += f"  {utc(self.timestamp_ms)}  {files}  epochs: {epochs}"
         return f"{text}  {self.why}" if self.why else text
 
-    def data(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return plain(self)
 
@@ -71,7 +71,7 @@ class CutHead(msgspec.Struct):
     file_bytes: int = 0
 
 
-class Head(msgspec.Struct):
+class ManifestHead(msgspec.Struct):
     """What a list shows of a manifest; the rest is not decoded."""
 
     digest: str

@@ -36,10 +36,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 import msgspec
 
-from holdfast.checked import checked_name
+from holdfast._validation import checked_name
 from holdfast.epoch import Attempt, Reach, unwatched
 from holdfast.errors import BadValue, NotSupported, SinkBehind, SinkFailed, SinkForeign
-from holdfast.seal import plain
+from holdfast.formats.sealed_json import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +51,7 @@ OUTPUT_MODES: tuple[OutputMode, ...] = get_args(OutputMode)
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class StreamIdentity:
     """Who writes: a stream of a pipeline. The uid tells two pipelines of one name apart."""
 
     pipeline: str  # its name
@@ -68,7 +68,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class EpochKey:
     """What is written: one attempt at one epoch, under one lease.
 
     `lease` is `None` only in `abort`, where it means the attempt under any lease. `before` is set in `commit`:
@@ -76,7 +76,7 @@ class Key:
     its last handle detects by it that another copy of the repository has written there.
     """
 
-    owner: Owner  # whose it is
+    owner: StreamIdentity  # whose it is
     attempt: Attempt  # stream, timeline, epoch and number of the try
     lease: int | None
     before: Link | None = field(default=None, compare=False)
@@ -113,7 +113,7 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SinkPosition:
     """What a sink holds of one owner in one timeline.
 
     `epoch` is the last committed one that left a trace, 0 for none. `foreign` is another uid under which the sink knows
@@ -125,16 +125,17 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SinkContext:
     """What a sink is told before the first epoch: who writes to it, what, and how."""
 
-    owner: Owner
+    owner: StreamIdentity
     schema: StructType  # of every DataFrame that `prepare` is given
     output_mode: str  # append, update or complete
     spark: SparkSession  # the session that the stream runs in
     local: bool = True  # the executors are on this machine
     shared: bool = False  # the user says that paths are seen alike by every machine
     folder: Path | None = None  # in the repository, for the sink's own files; the sink creates it
+    folder_mode: int = 0o755  # permissions of the folders that Spark creates: Hadoop has a umask of its own
     reach: Reach = field(default=unwatched, compare=False)  # call it with `staging` and `committing`, for crash tests
     tell: Callable[[str], None] = field(default=print, compare=False)  # something a person should know, once
 
@@ -150,17 +151,17 @@ class Sink(ABC):
 
     def __init__(self, name: str) -> None:
         self.name = checked_name("sink", name)
-        self._setting: Setting | None = None
+        self._setting: SinkContext | None = None
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> SinkContext:
         """Who writes to this sink; there once `open` was called."""
         if self._setting is None:
             do = "give it to a stream; where it has one, let its open() begin with super().open(setting)"
             raise NotSupported(what=f"sink {self.name!r}", why="it was not opened for a stream", do=do)
         return self._setting
 
-    def open(self, setting: Setting) -> None:
+    def open(self, setting: SinkContext) -> None:
         """Get ready, before the first epoch and again after each restart; raise if this cannot work.
 
         Refuse output modes that have no meaning here; check that the other side can be reached and takes these columns.
@@ -169,26 +170,26 @@ class Sink(ABC):
         self._setting = setting
 
     @abstractmethod
-    def prepare(self, df: DataFrame, key: Key) -> Staged:
+    def prepare(self, df: DataFrame, key: EpochKey) -> Staged:
         """Write the rows so that nobody can see them."""
 
     @abstractmethod
-    def commit(self, key: Key, handle: dict[str, Any]) -> None:
+    def commit(self, key: EpochKey, handle: dict[str, Any]) -> None:
         """Make what was prepared visible, once; idempotent."""
 
     @abstractmethod
-    def abort(self, key: Key) -> None:
+    def abort(self, key: EpochKey) -> None:
         """Clear what this attempt staged; idempotent."""
 
     @abstractmethod
-    def inspect(self, owner: Owner, timeline: int) -> Standing:
+    def inspect(self, owner: StreamIdentity, timeline: int) -> SinkPosition:
         """Tell what the sink holds."""
 
     def mark(self) -> dict[str, Any]:
         """Return what a checkpoint notes of this sink at the end of an epoch: small JSON, cheap to tell; optional."""
         return {}
 
-    def rewind(self, owner: Owner, timeline: int, epoch: int) -> None:
+    def rewind(self, owner: StreamIdentity, timeline: int, epoch: int) -> None:
         """Undo what was committed after that epoch; optional, refused where a sink does not do it."""
         del owner, timeline, epoch
         raise NotSupported(what=f"rewinding sink {self.name!r}", why=f"{type(self).__name__} cannot take epochs back")
@@ -239,13 +240,13 @@ _ONE_COPY = (
 )
 
 
-def decided_elsewhere(sink: Sink, key: Key, place: str) -> SinkForeign:
+def decided_elsewhere(sink: Sink, key: EpochKey, place: str) -> SinkForeign:
     """Return the error for an epoch that the sink holds by another decision: two copies of one repository are run."""
     owner = "another copy of this repository, which has decided it too"
     return SinkForeign(sink=sink.name, place=f"epoch {key.epoch} in {place}", owner=owner, do=_ONE_COPY)
 
 
-def is_past(sink: Sink, key: Key, held: Link, place: str) -> bool:
+def is_past(sink: Sink, key: EpochKey, held: Link, place: str) -> bool:
     """Whether the sink holds a later epoch; raise if this repository did not decide what the sink holds.
 
     `held` is the last epoch that the ledger has in the key's timeline; it is not the key's own. The decision says which
@@ -264,9 +265,9 @@ def is_past(sink: Sink, key: Key, held: Link, place: str) -> bool:
     return False
 
 
-def checked_standing(sink: Sink, standing: object) -> Standing:
+def checked_standing(sink: Sink, standing: object) -> SinkPosition:
     """Return what a sink's `inspect` returned if it is an answer."""
-    if not isinstance(standing, Standing):
+    if not isinstance(standing, SinkPosition):
         why, do = "an hf.Standing is due", "let inspect() return one; of a sink that holds nothing, hf.Standing()"
         raise BadValue(what=f"what inspect() of sink {sink.name!r} returned,", value=standing, why=why, do=do)
     return standing

@@ -26,25 +26,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.errors import BadValue, NotSupported
+from holdfast.formats.sealed_json import Record
 from holdfast.repository.files import hadoop_address, local_path, sync_folder, temporary
-from holdfast.seal import Record
 from holdfast.sinks.base import (
-    Key,
+    EpochKey,
     Link,
-    Owner,
-    Setting,
     Sink,
+    SinkContext,
+    SinkPosition,
     Staged,
-    Standing,
+    StreamIdentity,
     decided_elsewhere,
     failing,
     handle_digest,
     is_past,
 )
-from holdfast.sinks.epochfolders import LEDGER_FILE, place, places_in
+from holdfast.sinks.files.epoch_folders import LEDGER_FILE, place, places_in
 from holdfast.sinks.owners import claim, owner_of
 from holdfast.sinks.rows import default_name
-from holdfast.sinks.stagedfiles import proven, require_seen_by_all, stage
+from holdfast.sinks.staged_files import proven, require_seen_by_all, stage
 from holdfast.sinks.staging import Staging
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _STAGING = "staging"
 
 
 @dataclass(frozen=True, slots=True)
-class EpochKey:
+class ForeachKey:
     """Identifies an epoch: equal in every repetition of a call, different for every other epoch of any pipeline."""
 
     pipeline: str  # its name
@@ -73,7 +73,7 @@ class EpochKey:
         return f"{self.uid}/{self.stream}/{place(self.timeline, self.epoch)}"
 
 
-EpochFunction: TypeAlias = Callable[["DataFrame", EpochKey], object]
+EpochFunction: TypeAlias = Callable[["DataFrame", ForeachKey], object]
 """What a `ForeachSink` calls; its result is not used."""
 
 
@@ -105,7 +105,7 @@ class ForeachSink(Sink):
     """Calls `function(df, key)` for every epoch, at least once: the replacement for `foreachBatch`.
 
     `df` holds the rows of the epoch, read back from a staged copy: the same rows in every repetition, however often the
-    function reads them. `key` is an `EpochKey`: equal in every repetition, and `str(key)` is a text that a table can
+    function reads them. `key` is an `ForeachKey`: equal in every repetition, and `str(key)` is a text that a table can
     keep. The function is called only for epochs that are decided, in their order, and for empty ones too.
 
     **Exactly-once is up to the function.** If the driver dies inside it, or before the call is recorded, the function
@@ -139,7 +139,7 @@ class ForeachSink(Sink):
 
     # --- before the first epoch ---
 
-    def open(self, setting: Setting) -> None:
+    def open(self, setting: SinkContext) -> None:
         """Create the folder, and write the owner into it if it has none."""
         super().open(setting)
         require_seen_by_all(self.name, setting)
@@ -166,13 +166,13 @@ class ForeachSink(Sink):
 
     # --- an epoch ---
 
-    def prepare(self, df: DataFrame, key: Key) -> Staged:
+    def prepare(self, df: DataFrame, key: EpochKey) -> Staged:
         """Stage the rows as Parquet. An epoch without rows stages nothing, but the function is called for it too."""
         with failing(self.name, "prepare"):
             staged = stage(df, key, self._staged, self.setting)
         return Staged(staged.handle, staged.rows, staged.paths)
 
-    def commit(self, key: Key, handle: dict[str, Any]) -> None:
+    def commit(self, key: EpochKey, handle: dict[str, Any]) -> None:
         """Call the function, unless that is recorded.
 
         1. Look for the record.  2. Check the staged rows.  3. Call the function.  4. Record the call.
@@ -182,13 +182,13 @@ class ForeachSink(Sink):
             df = None if done else self._rows(key, handle)  # 2
         if df is not None:
             owner = key.owner
-            self._function(df, EpochKey(owner.pipeline, owner.uid, owner.stream, *key.place))  # 3
+            self._function(df, ForeachKey(owner.pipeline, owner.uid, owner.stream, *key.place))  # 3
             self.setting.reach("committing")
             with failing(self.name, f"record epoch {key.epoch}"):
                 self._record(key, handle)  # 4
         self._staged.sweep(key)
 
-    def _rows(self, key: Key, handle: dict[str, Any]) -> DataFrame:
+    def _rows(self, key: EpochKey, handle: dict[str, Any]) -> DataFrame:
         spark = self.setting.spark
         if not handle["rows"]:
             return spark.createDataFrame([], self.setting.schema)
@@ -196,7 +196,7 @@ class ForeachSink(Sink):
         reader = spark.read.option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
         return reader.parquet(hadoop_address(self._staged.folder(key)))
 
-    def _is_done(self, key: Key, handle: dict[str, Any]) -> bool:
+    def _is_done(self, key: EpochKey, handle: dict[str, Any]) -> bool:
         """Whether the call is recorded; raise where another copy of the repository recorded it, or the one before."""
         if any(timeline > key.timeline for timeline, _ in self._recorded()):
             return True
@@ -208,7 +208,7 @@ class ForeachSink(Sink):
             raise decided_elsewhere(self, key, str(self._folder))
         return True
 
-    def _record(self, key: Key, handle: dict[str, Any]) -> None:
+    def _record(self, key: EpochKey, handle: dict[str, Any]) -> None:
         owner, folder = key.owner, self._folder
         record = CalledRecord(
             pipeline=owner.pipeline,
@@ -236,19 +236,19 @@ class ForeachSink(Sink):
         except FileNotFoundError:
             return None
 
-    def abort(self, key: Key) -> None:
+    def abort(self, key: EpochKey) -> None:
         """Remove the attempt's folder."""
         self._staged.clear(key)
 
     # --- what is there ---
 
-    def inspect(self, owner: Owner, timeline: int) -> Standing:
+    def inspect(self, owner: StreamIdentity, timeline: int) -> SinkPosition:
         """Return the last epoch for which the function has returned."""
         with failing(self.name, "be inspected"):
             found = owner_of(self._folder)
             if found is None:
-                return Standing()
-            return Standing(self._last(timeline)) if found.is_of(owner) else Standing(foreign=found.words)
+                return SinkPosition()
+            return SinkPosition(self._last(timeline)) if found.is_of(owner) else SinkPosition(foreign=found.summary)
 
     def _recorded(self) -> list[tuple[int, int]]:
         return places_in(self._folder, LEDGER_FILE)

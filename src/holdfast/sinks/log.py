@@ -43,32 +43,32 @@ from holdfast.errors import (
     StorageFailed,
     StreamChanged,
 )
-from holdfast.log import EventLog
-from holdfast.loghead import read_about, read_head, sync_head
-from holdfast.logwriter import LogWriter, StagedSegment
-from holdfast.region import KIND_MAX, checked_kind_part
+from holdfast.eventlog._files import read_about, read_head, sync_head
+from holdfast.eventlog.log import EventLog
+from holdfast.eventlog.region import KIND_MAX, checked_kind_part
+from holdfast.eventlog.segment import schema_of
+from holdfast.eventlog.writer import LogWriter, StagedSegment
+from holdfast.formats.sealed_json import Record, digest_of
 from holdfast.repository.files import local_path, replace_durably
-from holdfast.seal import Record, digest_of
-from holdfast.segment import schema_of
 from holdfast.sinks.base import (
-    Key,
+    EpochKey,
     Link,
-    Owner,
-    Setting,
     Sink,
+    SinkContext,
+    SinkPosition,
     Staged,
-    Standing,
+    StreamIdentity,
     decided_elsewhere,
     failing,
     handle_digest,
     is_past,
     refuse_mode,
 )
-from holdfast.sinks.epochfolders import KeyRecord
-from holdfast.sinks.logtypes import arrow_of
+from holdfast.sinks.files.epoch_folders import KeyRecord
+from holdfast.sinks.log_types import arrow_of
 from holdfast.sinks.owners import claim, owner_of
 from holdfast.sinks.rows import default_name, quoted
-from holdfast.sinks.stagedfiles import StagedCheck, digests, key_record, proven, require_seen_by_all, stage
+from holdfast.sinks.staged_files import StagedCheck, digests, key_record, proven, require_seen_by_all, stage
 from holdfast.sinks.staging import SUFFIX, Staging
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ class LogSink(Sink):
         hf.LogSink("out/log", entity="order_id", category=1)
 
     Each row becomes an event whose payload is a struct of all columns. Other streams read the log with
-    `pipeline.read(...)` or `hf.read_log(...)`; `hf.EventLog`, cursors and workers read it without Spark. All events of
-    an epoch become visible at once and get consecutive sequence numbers then.
+    `pipeline.read(...)` or `hf.read_log_stream(...)`; `hf.EventLog`, cursors and workers read it without Spark. All
+    events of an epoch become visible at once and get consecutive sequence numbers then.
 
     - `path`: the log's folder, on a local disk or on a file system that every machine mounts. One stream owns it.
     - `entity`, `scope`, `clock`: columns with each event's entity, scope and entity clock. Without them the entity is
@@ -159,7 +159,7 @@ class LogSink(Sink):
 
     # --- before the first epoch ---
 
-    def open(self, setting: Setting) -> None:
+    def open(self, setting: SinkContext) -> None:
         """Check the columns and the place, make the log or open it, and write the owner into it if it has none."""
         super().open(setting)
         refuse_mode(self, setting.output_mode, self.changelog, "use a table: SqliteSink or PostgresSink")
@@ -190,7 +190,7 @@ class LogSink(Sink):
         with self._failing("be made"):
             EventLog.open_or_create(self.path, keep_clock=self.clock is not None, payload=_payload(schema))
 
-    def _check_columns(self, setting: Setting) -> None:
+    def _check_columns(self, setting: SinkContext) -> None:
         kinds = {each.name: each.dataType.typeName() for each in setting.schema.fields}
         twice = len({name.lower() for name in kinds}) < len(setting.schema.fields)
         if twice or not kinds:
@@ -208,7 +208,7 @@ class LogSink(Sink):
             if what in numbers and kinds[column] not in _WHOLE:
                 raise BadValue(what=what, value=column, why=f"whole numbers are due, not {kinds[column]}")
 
-    def _open_log(self, owner: Owner, payload: pa.DataType) -> EventLog:
+    def _open_log(self, owner: StreamIdentity, payload: pa.DataType) -> EventLog:
         keep_clock = self.clock is not None
         try:
             return EventLog.open_or_create(self.path, keep_clock=keep_clock, payload=payload)
@@ -217,13 +217,13 @@ class LogSink(Sink):
             if found is None:
                 raise
             if not found.is_of(owner):
-                raise SinkForeign(sink=self.name, place=str(self.path), owner=found.words) from None
+                raise SinkForeign(sink=self.name, place=str(self.path), owner=found.summary) from None
             before, now = EventLog.open(self.path).schema, schema_of(payload, keep_clock=keep_clock)
             raise StreamChanged(what=f"sink {self.name!r}", before=_columns(before), now=_columns(now)) from None
 
     # --- an epoch ---
 
-    def prepare(self, df: DataFrame, key: Key) -> Staged:
+    def prepare(self, df: DataFrame, key: EpochKey) -> Staged:
         """Let Spark write the events as Parquet, and put the list of the segments-to-be beside them."""
         with self._failing("prepare"):
             events, unfit = self._events(df)
@@ -270,7 +270,7 @@ class LogSink(Sink):
 
         return events, tell
 
-    def commit(self, key: Key, handle: dict[str, Any]) -> None:
+    def commit(self, key: EpochKey, handle: dict[str, Any]) -> None:
         """Make the staged files segments of the log.
 
         1. Look whether the log holds the epoch.  2. Take the writer's place, and look again.  3. Prove what was staged.
@@ -285,7 +285,7 @@ class LogSink(Sink):
                             writer.adopt(segments, _key(key, handle), self.setting.reach)  # 4
         self._staging.sweep(key)
 
-    def _proven(self, key: Key, handle: dict[str, Any]) -> list[StagedSegment]:
+    def _proven(self, key: EpochKey, handle: dict[str, Any]) -> list[StagedSegment]:
         """Return the staged files, after a check that they are what was staged."""
         action, folder = f"commit epoch {key.epoch}", self._staging.folder(key)
         listed = proven(self.name, self._staging, key, handle)
@@ -321,24 +321,24 @@ class LogSink(Sink):
                     raise SinkFailed(sink=self.name, action="append", why=locked.summary, do=do) from locked
             time.sleep(_LOCK_PAUSE_S)
 
-    def abort(self, key: Key) -> None:
+    def abort(self, key: EpochKey) -> None:
         """Remove the attempt's folder."""
         self._staging.clear(key)
 
     # --- what is there ---
 
-    def inspect(self, owner: Owner, timeline: int) -> Standing:
+    def inspect(self, owner: StreamIdentity, timeline: int) -> SinkPosition:
         """Look at the owner, and at the keys in the log's index."""
         with self._failing("be inspected"):
             found = owner_of(self.path)
             if found is None:
-                return Standing()
+                return SinkPosition()
             if not found.is_of(owner):
-                return Standing(foreign=found.words)
+                return SinkPosition(foreign=found.summary)
             try:
-                return Standing(self._places(owner).get(timeline, (0, ""))[0])
+                return SinkPosition(self._places(owner).get(timeline, (0, ""))[0])
             except LogMissing:
-                return Standing()
+                return SinkPosition()
 
     def mark(self) -> dict[str, Any]:
         """Return which log it is, where, and its tail."""
@@ -354,7 +354,7 @@ class LogSink(Sink):
             self._log = None
             self._held = {}
 
-    def _holds(self, key: Key, handle: dict[str, Any]) -> bool:
+    def _holds(self, key: EpochKey, handle: dict[str, Any]) -> bool:
         """Whether the log holds the epoch; raise where another copy of the repository appended it, or the one before.
 
         If the log holds a later timeline, this one is done. Earlier versions did not record handles.
@@ -369,13 +369,13 @@ class LogSink(Sink):
             raise decided_elsewhere(self, key, str(self.path))
         return True
 
-    def _places(self, owner: Owner) -> dict[int, tuple[int, str]]:
+    def _places(self, owner: StreamIdentity) -> dict[int, tuple[int, str]]:
         """Return the last epoch of each timeline and its handle's digest, after a look at what is new in the index."""
         with self._mutex:
             self._take_in(self._log or EventLog.open(self.path), owner)
             return dict(self._held)
 
-    def _take_in(self, log: EventLog, owner: Owner) -> None:
+    def _take_in(self, log: EventLog, owner: StreamIdentity) -> None:
         taken = self._taken if log is self._log else 0
         log.refresh()
         for key in log.keys(taken):  # may fail, and is then gone over again
@@ -431,7 +431,7 @@ def _listed(folder: Path, record: KeyRecord) -> list[StagedFile]:
     return [StagedFile(name, rows, record.files[name], known[name]) for name, rows in found if rows]
 
 
-def _key(key: Key, handle: dict[str, Any]) -> str:
+def _key(key: EpochKey, handle: dict[str, Any]) -> str:
     return f"{key.owner.uid}/{key.owner.stream}/t{key.timeline}-{key.epoch:010}/{handle_digest(handle)}"
 
 

@@ -6,9 +6,9 @@ import contextlib
 import os
 from pathlib import Path
 
+from holdfast.formats.sealed_json import Record
 from holdfast.repository.files import sync_folder, temporary
-from holdfast.seal import Record
-from holdfast.sinks.base import Owner
+from holdfast.sinks.base import StreamIdentity
 
 OWNER_FILE = "owner.key"
 
@@ -21,17 +21,17 @@ class OwnerRecord(Record, frozen=True, kw_only=True):
     stream: str
     shape: str  # what readers could not bear a change of: layout, format, partitioning
 
-    def is_of(self, owner: Owner) -> bool:
+    def is_of(self, owner: StreamIdentity) -> bool:
         """Whether it names this owner."""
         return (self.pipeline, self.uid, self.stream) == (owner.pipeline, owner.uid, owner.stream)
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """The owner, for people."""
         return f"stream {self.stream!r} of pipeline {self.pipeline!r} with the uid {self.uid}"
 
 
-def claim(folder: Path, owner: Owner, shape: str) -> OwnerRecord:
+def claim(folder: Path, owner: StreamIdentity, shape: str) -> OwnerRecord:
     """Write the owner into the folder if it has none, and return whose it is now."""
     record = OwnerRecord(pipeline=owner.pipeline, uid=owner.uid, stream=owner.stream, shape=shape)
     with temporary(folder, record.sealed()) as temp, contextlib.suppress(FileExistsError):

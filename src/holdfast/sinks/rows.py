@@ -10,7 +10,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, StructType
 
-from holdfast.checked import MAX_LENGTH
+from holdfast._validation import MAX_LENGTH
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import BadValue, MissingExtra, NotSupported, SchemaMismatch, SinkFailed, SinkUnavailable
 from holdfast.repository.files import local_path, make_folder, sync_folder
 from holdfast.sinks.base import (
-    Key,
+    EpochKey,
     Link,
-    Owner,
-    Setting,
     Sink,
+    SinkContext,
+    SinkPosition,
     Staged,
-    Standing,
+    StreamIdentity,
     decided_elsewhere,
     failing,
     handle_digest,
@@ -41,7 +41,7 @@ from holdfast.sinks.base import (
     refuse_mode,
 )
 from holdfast.sinks.rows import default_name
-from holdfast.sinks.stagedfiles import proven, require_seen_by_all, stage
+from holdfast.sinks.staged_files import proven, require_seen_by_all, stage
 from holdfast.sinks.staging import SUFFIX, Staging
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class SqliteSink(Sink):
 
     # --- before the first epoch ---
 
-    def open(self, setting: Setting) -> None:
+    def open(self, setting: SinkContext) -> None:
         """Make the ledger and, on request, the table; check that the table takes the columns."""
         super().open(setting)
         _require_arrow()
@@ -175,13 +175,13 @@ class SqliteSink(Sink):
                 connection.execute("COMMIT")
             sync_folder(self.path.parent)
 
-    def _claim(self, connection: sqlite3.Connection, owner: Owner) -> None:
+    def _claim(self, connection: sqlite3.Connection, owner: StreamIdentity) -> None:
         """Say whose the table is, before the first epoch. Of somebody else's, `inspect` tells."""
         if self._foreign(connection, owner) is None:
             values = (owner.pipeline, owner.uid, owner.stream, self._ledger_name, time.time_ns() // 1_000_000)
             connection.execute(f"INSERT OR IGNORE INTO {LEDGER} ({_FACTS}) VALUES (?, ?, ?, ?, 0, 0, 0, ?)", values)  # noqa: S608
 
-    def _columns(self, setting: Setting) -> dict[str, str]:
+    def _columns(self, setting: SinkContext) -> dict[str, str]:
         """Return the stream's columns with their types here, or refuse one that has none."""
         found: dict[str, str] = {}
         for each in setting.schema.fields:
@@ -238,7 +238,7 @@ class SqliteSink(Sink):
 
     # --- an epoch ---
 
-    def prepare(self, df: DataFrame, key: Key) -> Staged:
+    def prepare(self, df: DataFrame, key: EpochKey) -> Staged:
         """Stage the rows as Parquet. An epoch without rows leaves no trace, unless it replaces what was there."""
         with self._failing("prepare"):
             staged = stage(df, key, self._staging, self.setting)
@@ -250,7 +250,7 @@ class SqliteSink(Sink):
         handle = staged.handle | {"effect": effect, "key": self.key}  # decided with the epoch, whatever is said later
         return Staged(handle, staged.rows, staged.paths, trace=staged.trace or effect == "replace")
 
-    def _check_nulls(self, key: Key) -> None:
+    def _check_nulls(self, key: EpochKey) -> None:
         """Refuse nulls where the table takes none: after the decision it would be too late."""
         import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
 
@@ -264,7 +264,7 @@ class SqliteSink(Sink):
                 do = "give every row a value there (coalesce, filter), then run again"
                 raise SinkFailed(sink=self.name, action="take the rows", why=why, do=do)
 
-    def _check_keys(self, key: Key) -> None:
+    def _check_keys(self, key: EpochKey) -> None:
         """Refuse keys that are null, or come twice in one epoch: none of those rows is the last."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
         import pyarrow.parquet as pq  # noqa: PLC0415
@@ -287,7 +287,7 @@ class SqliteSink(Sink):
         mode = self._setting.output_mode if self._setting else None
         return mode == "complete" and not self.changelog
 
-    def commit(self, key: Key, handle: dict[str, Any]) -> None:
+    def commit(self, key: EpochKey, handle: dict[str, Any]) -> None:
         """Write rows and ledger in one transaction."""
         if handle["rows"] or handle["effect"] == "replace":
             with self._failing(f"commit epoch {key.epoch}"), self._connected() as connection:
@@ -297,7 +297,7 @@ class SqliteSink(Sink):
                 connection.execute("COMMIT")
         self._staging.sweep(key)
 
-    def _is_done(self, connection: sqlite3.Connection, key: Key, handle: dict[str, Any]) -> bool:
+    def _is_done(self, connection: sqlite3.Connection, key: EpochKey, handle: dict[str, Any]) -> bool:
         """Whether the table holds the epoch; raise where another copy of the repository wrote it, or the one before."""
         if self._later(connection, key):
             return True
@@ -311,7 +311,7 @@ class SqliteSink(Sink):
         held = self._handle(connection, key.owner, key.timeline, last) or Link(last, None)
         return is_past(self, key, held, place)
 
-    def _handle(self, connection: sqlite3.Connection, owner: Owner, timeline: int, epoch: int) -> Link | None:
+    def _handle(self, connection: sqlite3.Connection, owner: StreamIdentity, timeline: int, epoch: int) -> Link | None:
         """Return the ledger's row of an epoch, if there is one. Older versions wrote rows without a handle."""
         found = connection.execute(
             f"SELECT handle FROM {LEDGER} WHERE {_OF_OURS} AND timeline = ? AND epoch = ?",  # noqa: S608 - constants
@@ -319,7 +319,7 @@ class SqliteSink(Sink):
         ).fetchone()
         return Link(epoch, found[0]) if found else None
 
-    def _write(self, connection: sqlite3.Connection, key: Key, handle: dict[str, Any]) -> None:
+    def _write(self, connection: sqlite3.Connection, key: EpochKey, handle: dict[str, Any]) -> None:
         if handle["effect"] == "replace":
             connection.execute(f"DELETE FROM {_quoted(self.table)}")  # noqa: S608 - quoted
         if handle["rows"]:
@@ -342,7 +342,7 @@ class SqliteSink(Sink):
             (*ours, key.timeline, key.epoch - 1),
         )
 
-    def _row(self, row: tuple[Any, ...], key: Key) -> tuple[Any, ...]:
+    def _row(self, row: tuple[Any, ...], key: EpochKey) -> tuple[Any, ...]:
         return (*row, key.epoch) if self.epoch_column is not None else row
 
     def _insert(self, staged: list[str], handle: dict[str, Any]) -> str:
@@ -356,23 +356,23 @@ class SqliteSink(Sink):
         keys = ", ".join(map(_quoted, handle["key"]))
         return f"{text} ON CONFLICT ({keys}) DO " + (f"UPDATE SET {', '.join(rest)}" if rest else "NOTHING")
 
-    def abort(self, key: Key) -> None:
+    def abort(self, key: EpochKey) -> None:
         """Remove what the attempt staged."""
         self._staging.clear(key)
 
     # --- what is there ---
 
-    def inspect(self, owner: Owner, timeline: int) -> Standing:
+    def inspect(self, owner: StreamIdentity, timeline: int) -> SinkPosition:
         """Ask the ledger."""
         if not self.path.exists():
-            return Standing()
+            return SinkPosition()
         with self._failing("be inspected"), self._connected() as connection:
             if not _columns_of(connection, LEDGER):
-                return Standing()
+                return SinkPosition()
             foreign = self._foreign(connection, owner)
-            return Standing(foreign=foreign) if foreign else Standing(self._last(connection, owner, timeline))
+            return SinkPosition(foreign=foreign) if foreign else SinkPosition(self._last(connection, owner, timeline))
 
-    def _foreign(self, connection: sqlite3.Connection, owner: Owner) -> str | None:
+    def _foreign(self, connection: sqlite3.Connection, owner: StreamIdentity) -> str | None:
         """Return another owner that must not share the table with this one, in words."""
         others = connection.execute(
             f"SELECT pipeline, stream, uid FROM {LEDGER} WHERE target = ? AND NOT (uid = ? AND stream = ?)",  # noqa: S608
@@ -383,14 +383,14 @@ class SqliteSink(Sink):
                 return f"stream {stream!r} of pipeline {pipeline!r} with the uid {uid}"
         return None
 
-    def _last(self, connection: sqlite3.Connection, owner: Owner, timeline: int) -> int:
+    def _last(self, connection: sqlite3.Connection, owner: StreamIdentity, timeline: int) -> int:
         found = connection.execute(
             f"SELECT max(epoch) FROM {LEDGER} WHERE {_OF_OURS} AND timeline = ?",  # noqa: S608 - constants
             (owner.uid, owner.stream, self._ledger_name, timeline),
         ).fetchone()
         return int(found[0] or 0)
 
-    def _later(self, connection: sqlite3.Connection, key: Key) -> bool:
+    def _later(self, connection: sqlite3.Connection, key: EpochKey) -> bool:
         """Whether a later timeline has begun here: then this epoch is of one that was left."""
         found = connection.execute(
             f"SELECT 1 FROM {LEDGER} WHERE {_OF_OURS} AND timeline > ?",  # noqa: S608 - constants

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.repository.files import make_folder
-from holdfast.sinks.base import Key, Owner
+from holdfast.sinks.base import EpochKey, StreamIdentity
 
 SUFFIX = ".staging"
 _NAME = re.compile(r"(?P<uid>[^.]+)\.(?P<stream>.+)\.t(?P<t>\d+)\.e(?P<e>\d+)\.a(?P<a>\d+)\.l(?P<l>\d+)")
@@ -37,7 +37,6 @@ class Staging:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.mode: int | None = None  # of an attempt's folder, once it is known
         self.hashed: str | None = None  # digest of the last key file that was written here since `make`
 
     def make(self) -> None:
@@ -45,13 +44,13 @@ class Staging:
         make_folder(self.root)
         self.hashed = None
 
-    def folder(self, key: Key) -> Path:
+    def folder(self, key: EpochKey) -> Path:
         """Return the folder of one attempt."""
         tried = key.attempt
         name = f"{key.owner.uid}.{tried.stream}.t{tried.timeline}.e{tried.epoch:010}.a{tried.attempt}.l{key.lease}"
         return self.root / name
 
-    def left(self, owner: Owner) -> Iterator[Left]:
+    def left(self, owner: StreamIdentity) -> Iterator[Left]:
         """Find what this owner's attempts left."""
         for name in names_in(self.root):
             match = _NAME.fullmatch(name)
@@ -59,13 +58,13 @@ class Staging:
                 place = int(match["t"]), int(match["e"])
                 yield Left(self.root / name, place, int(match["a"]), int(match["l"]))
 
-    def clear(self, key: Key) -> None:
+    def clear(self, key: EpochKey) -> None:
         """Remove what one attempt left, under its lease or, where the key has none, under any."""
         for each in self.left(key.owner):
             if each.place == key.place and each.attempt == key.attempt.attempt and key.lease in (None, each.lease):
                 _remove(each.path)
 
-    def sweep(self, key: Key) -> None:
+    def sweep(self, key: EpochKey) -> None:
         """After a commit: remove what earlier epochs left, and other attempts at this one."""
         for each in self.left(key.owner):
             other = (each.attempt, each.lease) != (key.attempt.attempt, key.lease)

@@ -3,6 +3,6 @@
 Importing any of its modules raises `MissingExtra` if PySpark is missing, and `NotSupported` for an unsupported version.
 """
 
-from holdfast.extras import require_pyspark
+from holdfast._extras import require_pyspark
 
 require_pyspark()

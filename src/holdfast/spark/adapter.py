@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.brief import brief
+from holdfast._error_text import one_line
 from holdfast.errors import BadValue, Closed, Locked, MissingExtra, NotSupported, StorageFailed
 from holdfast.repository.files import hadoop_address
 from holdfast.repository.oslock import OsLock
@@ -368,7 +368,7 @@ class Batches:
         try:
             body(DataFrame(jdf, SparkSession(self._spark.sparkContext, jdf.sparkSession())), batch)
         except Exception as error:  # the function has kept it
-            raise BatchFailed(brief(error)) from None
+            raise BatchFailed(one_line(error)) from None
 
     def release(self) -> None:
         """Drop the function, and close the connection of the query's thread, which py4j would keep.

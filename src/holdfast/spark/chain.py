@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from holdfast.coordinator import Topology
 from holdfast.errors import BadValue, NotSupported
 from holdfast.sinks.log import LogSink
-from holdfast.spark.logsource import read_log
+from holdfast.spark.logsource import read_log_stream
 from holdfast.spark.spec import StreamSpec
 
 if TYPE_CHECKING:
@@ -68,13 +68,16 @@ class Chain:
         if stream in self._under_way:
             Topology({**self._reads, reader: [*self._reads[reader], stream]})  # names the whole way round
         log = self._log(stream)
-        return read_log(self._spark, log.path, rows_per_epoch=rows_per_epoch).select("payload.*")
+        return read_log_stream(self._spark, log.path, rows_per_epoch=rows_per_epoch).select("payload.*")
 
     def _log(self, stream: str) -> LogSink:
         """Return the log that joins a stream to those who read it; it is made where there is none yet."""
         logs = [sink for sink in self._specs[stream].sinks if isinstance(sink, LogSink)]
         if len(logs) > 1:
-            why, do = "it has several event logs", "read the one that you mean with hf.read_log, and say reads=[...]"
+            why, do = (
+                "it has several event logs",
+                "read the one that you mean with hf.read_log_stream, and say reads=[...]",
+            )
             raise BadValue(what="stream to read", value=stream, why=why, do=do)
         if not logs and stream not in self._inner:
             name = self._specs[stream].name
@@ -126,11 +129,11 @@ def read_here(pipeline: str, stream: str, rows_per_epoch: int | None) -> DataFra
     found = _building.get()
     if found is None:
         why = "only while a stream is built is it known who reads"
-        do = "call it inside the function of the stream that reads, or use hf.read_log with the log's path"
+        do = "call it inside the function of the stream that reads, or use hf.read_log_stream with the log's path"
         raise NotSupported(what=f"reading stream {stream!r} of pipeline {pipeline!r} here", why=why, do=do)
     chain, reader = found
     if chain.pipeline != pipeline:
         why = f"stream {reader!r} belongs to pipeline {chain.pipeline!r}"
-        do = "read another pipeline's log by its path, with hf.read_log"
+        do = "read another pipeline's log by its path, with hf.read_log_stream"
         raise NotSupported(what=f"reading stream {stream!r} of pipeline {pipeline!r} here", why=why, do=do)
     return chain.read(reader, stream, rows_per_epoch)

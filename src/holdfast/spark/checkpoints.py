@@ -22,9 +22,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from holdfast.barrier import BarrierFlags
-from holdfast.brief import brief
-from holdfast.coordinator import Cut, Phase, Schedule, Topology, Wanted
+from holdfast._error_text import one_line
+from holdfast.barriers import BarrierFlags
+from holdfast.control import FOLDER as REQUESTS
+from holdfast.control import answer_requests, is_asked
+from holdfast.coordinator import CheckpointAttempt, Phase, Schedule, Topology, Wanted
 from holdfast.errors import (
     AlreadyExists,
     CheckpointFailed,
@@ -36,19 +38,17 @@ from holdfast.errors import (
     HoldfastError,
     NotSupported,
 )
-from holdfast.manifest import ConnectorCheckpoint, GapNote, GapNotes, Manifest, SinkStatus, StreamCut
+from holdfast.formats.manifest import ConnectorCheckpoint, GapNote, GapNotes, Manifest, SinkStatus, StreamCut
+from holdfast.formats.sealed_json import digest_of
+from holdfast.formats.sidecar import pack_states
+from holdfast.formats.state import CheckpointState
 from holdfast.policy import CheckpointPolicy, Progress
 from holdfast.pruning import apply_prune, plan_prune
-from holdfast.repository import Checkpoints, GapRecord, Gaps, Place, place_of
-from holdfast.requests import FOLDER as REQUESTS
-from holdfast.requests import answer_requests, is_asked
-from holdfast.seal import digest_of
-from holdfast.sidecar import pack_states
+from holdfast.repository import CheckpointPlace, Checkpoints, GapRecord, Gaps, place_of
 from holdfast.spark.epochs import STAGE
 from holdfast.spark.snapshot import Pinned, SparkCut
-from holdfast.spark.stream import Run, StreamRun
-from holdfast.stage import FlushObserver, flushing
-from holdfast.state import CheckpointState
+from holdfast.spark.stream import RunContext, StreamRun
+from holdfast.stages import FlushObserver, flushing
 
 Inbox: TypeAlias = queue.SimpleQueue[tuple[int, CheckpointState | Exception]]
 """Acknowledgements on their way from the streams: of which checkpoint, and the state, or why there is none."""
@@ -79,9 +79,9 @@ class CheckpointStatus:
 class _Attempt:
     """The attempt that is under way: its cut, where it is kept, what was kept so far, and who waits for it."""
 
-    cut: Cut
+    cut: CheckpointAttempt
     wanted: Wanted
-    place: Place
+    place: CheckpointPlace
     pinned: dict[str, Pinned] = field(default_factory=dict)
     kept: dict[str, SparkCut] = field(default_factory=dict)
     began_ms: int = 0
@@ -102,7 +102,7 @@ class Checkpointing:
 
     def __init__(
         self,
-        run: Run,
+        run: RunContext,
         streams: Sequence[StreamRun],
         topology: Topology,
         policy: CheckpointPolicy,
@@ -294,7 +294,7 @@ class Checkpointing:
         except Fenced:
             raise
         except Exception as error:  # what could not be removed is found again
-            _log.warning("pipeline %s: could not clean up: %s", self._run.identity.pipeline, brief(error))
+            _log.warning("pipeline %s: could not clean up: %s", self._run.identity.pipeline, one_line(error))
 
     def _heed_requests(self, now: float) -> None:
         """Do what other processes ask for; let old answers go, now and then."""
@@ -366,9 +366,9 @@ class Checkpointing:
         except Fenced:
             raise
         except Exception as error:  # a name that is taken, or the storage's: the streams go on
-            self._failed_with(wanted, CheckpointFailed(checkpoint=0, why=brief(error)))
+            self._failed_with(wanted, CheckpointFailed(checkpoint=0, why=one_line(error)))
             return
-        cut = Cut(number, wanted.flags, self._topology, self._run.clock(), self._policy.timeout_s)
+        cut = CheckpointAttempt(number, wanted.flags, self._topology, self._run.clock(), self._policy.timeout_s)
         place = place_of(self._timeline, number, wanted.savepoint)
         self._attempt = _Attempt(cut, wanted, place, began_ms=int(time.time() * 1000))
         self._cancelled.clear()
@@ -397,11 +397,11 @@ class Checkpointing:
             raise
         except Exception as error:  # the storage's, or a sink's of the user's: the streams go on
             _log.debug("checkpoint %d", cut.checkpoint, exc_info=True)
-            why = brief(error)
+            why = one_line(error)
         if why is not None:
             self._give_up(attempt, why)
 
-    def _send(self, cut: Cut) -> None:
+    def _send(self, cut: CheckpointAttempt) -> None:
         for stream in cut.due():
             self._streams[stream].injector.trigger(cut.checkpoint, cut.flags)
             cut.trigger(stream)
@@ -409,7 +409,7 @@ class Checkpointing:
         for stream in cut.awaited:
             self._streams[stream].acknowledge_idle()
 
-    def _take_acknowledgements(self, cut: Cut) -> None:
+    def _take_acknowledgements(self, cut: CheckpointAttempt) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 checkpoint, state = self._inbox.get_nowait()
@@ -646,7 +646,7 @@ class Checkpointing:
             yield
 
 
-def _is_full(cut: Cut) -> bool:
+def _is_full(cut: CheckpointAttempt) -> bool:
     return bool(cut.flags & BarrierFlags.FULL_SNAPSHOT)
 
 

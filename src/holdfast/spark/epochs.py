@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.barrier import BarrierHandle, BarrierInjector
-from holdfast.brief import brief
+from holdfast._error_text import one_line
+from holdfast._offsets import differences
+from holdfast.barriers import BarrierHandle, BarrierInjector
 from holdfast.epoch import Attempt, Decision, Facts, Move, Reach, Share, State, Verdict, after, unwatched
 from holdfast.errors import (
     BadValue,
@@ -34,15 +35,14 @@ from holdfast.errors import (
     Storage,
     StorageFailed,
 )
-from holdfast.offsets import differences
+from holdfast.formats.state import CheckpointId, CheckpointState
 from holdfast.repository import Decisions, GapRecord, Gaps, Lease
 from holdfast.repository.gaps import OFFSETS, QUARANTINED, REPLAY
-from holdfast.sinks.base import Key, Link, Owner, Sink, Staged, checked_staged, handle_digest
+from holdfast.sinks.base import EpochKey, Link, Sink, Staged, StreamIdentity, checked_staged, handle_digest
 from holdfast.sinks.rows import RowDigest, is_comparable
 from holdfast.spark import adapter
 from holdfast.spark.sparklog import Offsets, SparkLog, last_entries
 from holdfast.spark.stages import Sealed, StageKeeper, refuse_lost_stage
-from holdfast.state import CheckpointId, CheckpointState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Course:
+class EpochBase:
     """What the last decided epoch left for the next one to start from."""
 
     epoch: int = 0
@@ -110,7 +110,7 @@ class _Laps:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class EpochFailure:
     """Where an epoch failed."""
 
     error: BaseException
@@ -123,7 +123,7 @@ class Stopping(Exception):
     """A batch arrived after the stream was stopped. Nothing of it was begun."""
 
 
-class Cut(Exception):
+class EpochInterrupted(Exception):
     """Something ended the epoch that is no ordinary error."""
 
 
@@ -132,7 +132,7 @@ class EpochRunner:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: StreamIdentity,
         timeline: int,
         sinks: Sequence[Sink],
         *,
@@ -151,8 +151,8 @@ class EpochRunner:
         self.timeline = timeline
         self.sinks = {sink.name: sink for sink in sinks}
         self.mutex = threading.Lock()  # held while an epoch is under way
-        self.course = Course()
-        self.failure: Failure | None = None
+        self.course = EpochBase()
+        self.failure: EpochFailure | None = None
         self.rows = 0
         self.last_epoch: EpochTimes | None = None  # of this run
         self._laps = _Laps()
@@ -162,7 +162,7 @@ class EpochRunner:
         self._busy = False  # an epoch is under way
         self._shut = False  # no more may begin
         self.returned: int | None = None  # the last batch that was given back to Spark, for it to commit
-        self.poison: Failure | None = None  # the next try at this epoch is to be quarantined instead
+        self.poison: EpochFailure | None = None  # the next try at this epoch is to be quarantined instead
         self.at_end: Callable[[], None] = lambda: None  # called at the end of an epoch, once stopping was asked for
         self.decided: Callable[[int, int], None] = lambda *_: None
         self.quarantined: Callable[[GapRecord], None] = lambda *_: None
@@ -226,10 +226,10 @@ class EpochRunner:
             except BaseException as error:
                 self._fresh, self._unused = True, None
                 found = self.cause(error)
-                self.failure = Failure(found, batch + 1, self._state, self._sink)
+                self.failure = EpochFailure(found, batch + 1, self._state, self._sink)
                 if isinstance(found, Exception):
                     raise found from found.__cause__
-                raise Cut from error  # py4j would not answer the JVM
+                raise EpochInterrupted from error  # py4j would not answer the JVM
             self.failure, self.returned = None, batch
             if self.stopping.is_set():
                 self.at_end()  # it was asked for: the epoch at hand was the last one
@@ -283,7 +283,7 @@ class EpochRunner:
             rows=max((each.rows for each in staged.values()), default=0),
             watermark_ms=offsets.watermark_ms,
             row_digest=digest,
-            quarantined=brief(poison.error) if poison else None,
+            quarantined=one_line(poison.error) if poison else None,
             total_rows=self.course.rows + max((each.rows for each in staged.values()), default=0),
             stage=stage.record if stage else None,
             decided_at_ms=int(time.time() * 1000),
@@ -324,7 +324,7 @@ class EpochRunner:
         for decision in closed if len(closed) % _DROPPED_AGAIN == 0 else closed[-_DROPPED_AGAIN:]:
             for sink in self.sinks.values():
                 self._sink = sink.name
-                sink.abort(Key(self.owner, decision.attempt, None))
+                sink.abort(EpochKey(self.owner, decision.attempt, None))
         self._sink = None
         self._move(Move.DISCARD)
         self._reach("discarded")
@@ -348,7 +348,7 @@ class EpochRunner:
         if self.stateful:
             df, tell = self._digested(df)
         staged: dict[str, Staged] = {}
-        key = Key(self.owner, attempt, self._lease.number)
+        key = EpochKey(self.owner, attempt, self._lease.number)
         freeze = len(self.sinks) > 1 or not all(sink.one_action for sink in self.sinks.values())
         with contextlib.ExitStack() as frozen:
             if self._on_epoch is not None:
@@ -417,7 +417,7 @@ class EpochRunner:
         if stands != ours:
             self._move(Move.LOSE)
             for sink in self.sinks.values():
-                sink.abort(Key(self.owner, attempt, self._lease.number))
+                sink.abort(EpochKey(self.owner, attempt, self._lease.number))
             self._lease.check()
             why = f"lease {stands.lease} closed it with {stands.verdict} at the same moment"
             raise StorageFailed(action="decide", key=str(attempt), why=why)
@@ -439,7 +439,7 @@ class EpochRunner:
             except Exception as error:  # a sink of the user's may raise anything
                 failed[name] = error
                 if len(failed) > 1:  # the first one is raised, and reported by the supervisor
-                    _log.warning("stream %s epoch %d: %s", self.owner.stream, attempt.epoch, brief(error))
+                    _log.warning("stream %s epoch %d: %s", self.owner.stream, attempt.epoch, one_line(error))
                 continue
             self._move(Move.COMMIT)
             self._reach("committed")
@@ -448,7 +448,7 @@ class EpochRunner:
             if isinstance(first, StagedGone):
                 raise first
             raise InDoubt(
-                stream=self.owner.stream, epoch=attempt.epoch, sinks=tuple(failed), why=brief(first)
+                stream=self.owner.stream, epoch=attempt.epoch, sinks=tuple(failed), why=one_line(first)
             ) from first
         self._sink = None
         self._move(Move.COMMIT_LAST)
@@ -482,7 +482,7 @@ class EpochRunner:
         try:
             yield
         except Storage as error:
-            _log.warning("stream %s: cleaning up after epoch %d: %s", self.owner.stream, epoch, brief(error))
+            _log.warning("stream %s: cleaning up after epoch %d: %s", self.owner.stream, epoch, one_line(error))
 
     # --- barriers ---
 
@@ -550,7 +550,7 @@ class EpochRunner:
             stage = self._stage.load(facts.stage if facts else None)
         elif facts is not None:
             refuse_lost_stage(self.owner.stream, facts.stage)
-        course = _course_after(decision.attempt.epoch, facts, stage) if decision and facts else Course(stage=stage)
+        course = _course_after(decision.attempt.epoch, facts, stage) if decision and facts else EpochBase(stage=stage)
         course.stands = stands
         self.course = course
         self._digest = None  # the query was built anew, and may have other columns
@@ -636,19 +636,19 @@ class EpochRunner:
 _DUE = "a DataFrame of this epoch is due"
 
 
-def commit_key(owner: Owner, attempt: Attempt, lease: int, share: Share) -> Key:
+def commit_key(owner: StreamIdentity, attempt: Attempt, lease: int, share: Share) -> EpochKey:
     """Return the key with which a sink's share of a decided epoch is committed."""
-    return Key(owner, attempt, lease, Link(share.before, share.before_handle))
+    return EpochKey(owner, attempt, lease, Link(share.before, share.before_handle))
 
 
-def _course_after(epoch: int, facts: Facts, stage: Sealed | None) -> Course:
+def _course_after(epoch: int, facts: Facts, stage: Sealed | None) -> EpochBase:
     """Return what a decided epoch leaves for the next one."""
     stands = {name: share.stands for name, share in facts.sinks.items()}
     handles = {
         name: handle_digest(share.handle) if share.stands == epoch else share.before_handle
         for name, share in facts.sinks.items()
     }
-    return Course(
+    return EpochBase(
         epoch,
         facts.end,
         facts.source_log,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pyspark.errors import AnalysisException
 
-from holdfast.brief import kind_told
+from holdfast._error_text import kind_told
 from holdfast.errors import (
     BadInput,
     Busy,
@@ -34,7 +34,7 @@ from holdfast.errors import (
     Storage,
 )
 from holdfast.spark import adapter
-from holdfast.spark.epochs import Failure
+from holdfast.spark.epochs import EpochFailure
 
 
 class Kind(StrEnum):
@@ -111,7 +111,7 @@ _CAUSED = "\nCaused by: "
 _DAMAGE = re.compile(r"Checksum error|does not exist|doesn't exist|FileNotFoundException|MISSING_METADATA_FILE")
 
 
-def diagnose(error: BaseException, failure: Failure | None, step: Kind = Kind.SOURCE) -> Diagnosis:
+def diagnose(error: BaseException, failure: EpochFailure | None, step: Kind = Kind.SOURCE) -> Diagnosis:
     """Return what failed and what can help.
 
     `failure` is where in an epoch it happened, if it was in one; otherwise `step` is what was in progress.
@@ -130,7 +130,7 @@ def diagnose(error: BaseException, failure: Failure | None, step: Kind = Kind.SO
     return Diagnosis(kind, Remedy.RESTART)
 
 
-def _refused(error: BaseException, failure: Failure | None) -> Kind | None:
+def _refused(error: BaseException, failure: EpochFailure | None) -> Kind | None:
     """Return the kind of a failure that neither a restart nor waiting can fix; `None` for all others."""
     if isinstance(error, Busy):
         return Kind.FENCED
@@ -156,12 +156,12 @@ def damaged_file(error: BaseException, folder: Path) -> str | None:
     return found[0].rstrip(".") if found else None
 
 
-def same(one: Failure, other: Failure) -> bool:
+def same(one: EpochFailure, other: EpochFailure) -> bool:
     """Whether two failures are the same one again: the same epoch and sink, and the same words but for numbers."""
     return (one.epoch, one.sink, _gist(one.error)) == (other.epoch, other.sink, _gist(other.error))
 
 
-def _kind(error: BaseException, failure: Failure | None, step: Kind, text: str) -> Kind:
+def _kind(error: BaseException, failure: EpochFailure | None, step: Kind, text: str) -> Kind:
     inside = failure.sink is not None if failure is not None else step is Kind.SINK
     if isinstance(error, SinkFailed | InDoubt):
         return Kind.SINK

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.loghead import read_about, read_head
-from holdfast.offsets import leaves, log_position
+from holdfast._offsets import leaves, log_position
+from holdfast.eventlog._files import read_about, read_head
 
 _KAFKA = "Kafka"
 _WINDOW_S = 60.0

@@ -30,14 +30,14 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import LongType, StructField, StructType
 
-from holdfast.checked import checked_positive, checked_u64
-from holdfast.decoding import Undecodable, converted
+from holdfast._validation import checked_positive, checked_u64
 from holdfast.errors import BadValue, LogDiverged
-from holdfast.log import EventLog
-from holdfast.loghead import SEGMENTS, read_about, read_schema, read_segment
-from holdfast.ranges import Segment
+from holdfast.eventlog._files import SEGMENTS, read_about, read_schema, read_segment
+from holdfast.eventlog.index import Segment
+from holdfast.eventlog.log import EventLog
+from holdfast.formats.decoding import Undecodable, converted
 from holdfast.repository.files import hadoop_address, local_path
-from holdfast.sinks.logtypes import arrow_of, spark_of
+from holdfast.sinks.log_types import arrow_of, spark_of
 from holdfast.spark import adapter
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ _BATCH_ROWS = 32_768
 _loading = threading.Lock()
 
 
-def read_log(spark: SparkSession, path: str | os.PathLike[str], *, rows_per_epoch: int | None = None) -> DataFrame:
+def read_log_stream(
+    spark: SparkSession, path: str | os.PathLike[str], *, rows_per_epoch: int | None = None
+) -> DataFrame:
     """Return an event log as a streaming DataFrame, from its first event on.
 
     Columns: sequence, scope, entity, category, type, clock where the log keeps one, payload. `rows_per_epoch` is the
@@ -75,7 +77,7 @@ def read_log(spark: SparkSession, path: str | os.PathLike[str], *, rows_per_epoc
         return reader.load()
 
 
-def load_log(spark: SparkSession, path: str | os.PathLike[str], *, start: int = 0, end: int | None = None) -> DataFrame:
+def read_log(spark: SparkSession, path: str | os.PathLike[str], *, start: int = 0, end: int | None = None) -> DataFrame:
     """Return the events from `start` to before `end`, or to the tail as it is now, as a batch DataFrame.
 
     Spark reads the segments by itself, only the columns and rows that are asked for; so their digests are not checked.
@@ -108,7 +110,7 @@ class Piece:
     stop: int
 
 
-class Run(InputPartition):  # type: ignore[misc] # pyspark's classes are skipped by the type checker
+class SegmentRun(InputPartition):  # type: ignore[misc] # pyspark's classes are skipped by the type checker
     """Pieces that follow one another; what one task reads."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
@@ -183,7 +185,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Cut the segments between two offsets into runs of about as many rows each."""
         pieces = list(self._pieces(self.checked(start), self.checked(end)))
-        return [Run(run) for run in in_runs(pieces, self._partitions)]
+        return [SegmentRun(run) for run in in_runs(pieces, self._partitions)]
 
     def _limited(self, begin: int, end: int, rows: int) -> int:
         for piece in self._pieces(begin, end):
@@ -229,7 +231,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
 
     # --- on the executors ---
 
-    def read(self, partition: Run) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: SegmentRun) -> Iterator[pa.RecordBatch]:
         """Give the events of a run, checked."""
         schema = read_schema(read_about(self._folder), self._folder)
         target = pa.schema([_field(each) for each in self._schema.fields])

@@ -17,12 +17,12 @@ from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from holdfast.barrier import BarrierFlags
-from holdfast.checked import checked_name
+from holdfast._validation import checked_name
+from holdfast.barriers import BarrierFlags
 from holdfast.coordinator import Topology, Wanted
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import AlreadyExists, BadValue, Fenced, Locked, NotFound, NotSupported, SessionLost, StreamFailed
-from holdfast.manifest import Manifest, pipeline_hash
+from holdfast.formats.manifest import Manifest, pipeline_hash
 from holdfast.policy import CHECKPOINT_EVERY, Backoff, CheckpointPolicy, RestartPolicy, seconds_of
 from holdfast.recovery import RecoveryPlan
 from holdfast.repository import Identity, Lease, LocalRepository
@@ -47,8 +47,8 @@ from holdfast.spark.spec import (
     checked_spec,
     defined_twice,
 )
-from holdfast.spark.stream import Run, StreamCallbacks, StreamRun, StreamStatus, as_data
-from holdfast.stage import FlushObserver, Stage
+from holdfast.spark.stream import RunContext, StreamCallbacks, StreamRun, StreamStatus, as_data
+from holdfast.stages import FlushObserver, Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,7 +69,7 @@ class PipelineStatus:
     streams: dict[str, StreamStatus]  # by name
     checkpoints: CheckpointStatus
 
-    def data(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
         return dict(as_data(self))
 
@@ -264,7 +264,7 @@ class Pipeline:
             chain = Chain(self.name, self._streams, self.repository.root, session)
             inbox: Inbox = queue.SimpleQueue()
             topology, specs = chain.join()
-            run = Run(
+            run = RunContext(
                 spark=session,
                 repository=self.repository,
                 identity=self._identity(),
@@ -364,7 +364,7 @@ class Pipeline:
                     elif asked.signals > 1:
                         raise asked.end
             except BaseException:
-                handle.cut()
+                handle.kill()
                 raise
             return handle.await_termination()
 
@@ -410,7 +410,7 @@ class PipelineHandle:
     def __init__(
         self,
         name: str,
-        run: Run,
+        run: RunContext,
         streams: list[StreamRun],
         *,
         topology: Topology,
@@ -528,12 +528,12 @@ class PipelineHandle:
             thread.join()
         self._over.wait()
 
-    def cut(self) -> None:
+    def kill(self) -> None:
         """Stop at once, without a last checkpoint: as safe as a kill. The next start completes what was in flight."""
         self.stopping = True
         self._checkpointing.cut_off()
         for stream in self._streams:
-            threading.Thread(target=stream.cut, daemon=True).start()
+            threading.Thread(target=stream.kill, daemon=True).start()
         self._over.wait(_PATIENCE_S)
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -574,7 +574,7 @@ class PipelineHandle:
         if isinstance(error, Exception):
             self._stop_all()
         else:
-            threading.Thread(target=self.cut, daemon=True).start()
+            threading.Thread(target=self.kill, daemon=True).start()
 
     def _stop_all(self) -> None:
         if self.stopping:
@@ -676,7 +676,7 @@ def _require_running_allowed(pipeline: str) -> None:
         raise NotSupported(what=f"running pipeline {pipeline!r} here", why=why, do=do)
 
 
-class _Asked:
+class _StopSignals:
     """How many signals have asked for an end."""
 
     def __init__(self) -> None:
@@ -690,9 +690,9 @@ class _Asked:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[_Asked]:
+def _signals() -> Iterator[_StopSignals]:
     """Count SIGTERM and Ctrl-C instead of dying of them; only the main thread can."""
-    asked = _Asked()
+    asked = _StopSignals()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return

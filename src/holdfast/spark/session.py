@@ -20,7 +20,7 @@ from pyspark import SparkConf, SparkContext, cloudpickle
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from holdfast.brief import brief
+from holdfast._error_text import one_line
 from holdfast.errors import JavaMissing, SessionFailed
 from holdfast.spark import adapter
 from holdfast.spark.localfiles import CLASS, JAR, SETTING
@@ -54,7 +54,7 @@ def embedded() -> tuple[SparkSession, bool]:
     try:
         return _made(), True
     except Exception as error:  # whatever Java says, and it may be pages
-        raise SessionFailed(why=brief(error)) from error
+        raise SessionFailed(why=one_line(error)) from error
 
 
 def _made() -> SparkSession:

@@ -33,9 +33,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.decoding import Undecodable, from_json
 from holdfast.errors import NotFound, SparkFileDamaged, StorageFailed, UnsupportedVersion
-from holdfast.repository import Held, HeldFile, Place, Repository
+from holdfast.formats.decoding import Undecodable, from_json
+from holdfast.repository import CheckpointPlace, Held, HeldFile, Repository
 from holdfast.repository.files import failing_as, link_or_copy
 from holdfast.spark.sparklog import log_offset
 
@@ -109,7 +109,7 @@ class Snapshots:
         """The keys of what was kept and would not have to be read again, also for a checkpoint that failed since."""
         return (known.held.key for known in self._known.values())
 
-    def pin(self, batch: int, place: Place, *, copy: bool = False) -> Pinned:
+    def pin(self, batch: int, place: CheckpointPlace, *, copy: bool = False) -> Pinned:
         """Link what Spark needs to start after a batch that it has committed: from then on it may delete it."""
         if self._last is not None and self._last.batch == batch and not copy and self._all_there(self._last, place):
             return Pinned(self._folder, self._repository, place, {}, self._last)
@@ -170,7 +170,7 @@ class Snapshots:
         formats = {f"{store.kind}-{2 if commit.ids else 1}" for store in stores}
         return _Facts(batch, offsets.confs, ", ".join(sorted(formats)) or None)
 
-    def _all_there(self, cut: SparkCut, place: Place) -> bool:
+    def _all_there(self, cut: SparkCut, place: CheckpointPlace) -> bool:
         return None not in self._repository.sizes(place.object(each.sha256) for each in cut.files).values()
 
     # --- what there is ---
@@ -213,7 +213,7 @@ class Pinned:
         self,
         folder: Path,
         repository: Repository,
-        place: Place,
+        place: CheckpointPlace,
         known: Mapping[str, _Known],
         cut: SparkCut | None = None,
         *,

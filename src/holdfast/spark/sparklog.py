@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.decoding import Undecodable, from_json
 from holdfast.errors import SparkFileDamaged, SparkLogMismatch, UnsupportedVersion
+from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.recovery import SparkPosition
 from holdfast.repository.files import failing_as, sync_all
-from holdfast.spark.torn import (
+from holdfast.spark.torn_writes import (
     Form,
     checksum_file,
     is_commit,

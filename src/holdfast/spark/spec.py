@@ -10,13 +10,13 @@ from datetime import timedelta
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from holdfast.checked import checked_name, checked_positive
+from holdfast._validation import checked_name, checked_positive
 from holdfast.errors import BadValue, NotSupported
 from holdfast.policy import RestartPolicy, seconds_of
 from holdfast.sinks.base import OUTPUT_MODES, Sink
 from holdfast.spark.epochs import OnEpoch
 from holdfast.spark.failures import BUDGETED, Kind
-from holdfast.stage import Stage
+from holdfast.stages import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

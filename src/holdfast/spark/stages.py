@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.blocks import BLOCK_SIZE, MemoryBlocks
-from holdfast.decoding import Undecodable, converted
 from holdfast.errors import StageCorrupt, StageMismatch, StreamChanged
+from holdfast.formats.blocks import BLOCK_SIZE, MemoryBlocks
+from holdfast.formats.decoding import Undecodable, converted
 from holdfast.repository import FileBlocks, LocalRepository
 from holdfast.repository.files import failing_as, make_folder
-from holdfast.stage import CheckpointedStage, Stage, StageView
+from holdfast.stages import CheckpointedStage, Stage, StageView
 
 FOLDER = "stages"
 INLINE = 8 * 1024  # bytes that a decision may carry

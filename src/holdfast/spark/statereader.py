@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from holdfast.brief import brief
+from holdfast._error_text import one_line
 from holdfast.difference import Difference, KeyCounts, diff
 from holdfast.errors import HoldfastError, NotSupported
-from holdfast.manifest import Severity, StreamCut
+from holdfast.formats.manifest import Severity, StreamCut
 from holdfast.repository import Repository
 from holdfast.repository.files import hadoop_address
 from holdfast.restore import RestorePlan, plan_restore, restore_stream
@@ -56,7 +56,7 @@ def read_data(spark: SparkSession, repository: Repository) -> ReadData:
             except NotSupported as error:
                 yield Finding("state-not-read", Severity.WARNING, str(error), f"stream {name!r}")
             except Exception as error:  # whatever Spark says of it
-                yield Finding("state-unreadable", Severity.ERROR, brief(error), f"stream {name!r}")
+                yield Finding("state-unreadable", Severity.ERROR, one_line(error), f"stream {name!r}")
 
     return look
 

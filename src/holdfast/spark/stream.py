@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.barrier import BarrierInjector
-from holdfast.brief import brief
+from holdfast._error_text import one_line
+from holdfast._redaction import redacted
+from holdfast.barriers import BarrierInjector
 from holdfast.epoch import Decision, Facts, Reach, State, unwatched
 from holdfast.errors import (
     HoldfastError,
@@ -36,17 +37,17 @@ from holdfast.errors import (
     StreamChanged,
     StreamFailed,
 )
-from holdfast.manifest import Manifest
+from holdfast.formats.manifest import Manifest
+from holdfast.formats.sealed_json import Record
+from holdfast.formats.state import CheckpointState
 from holdfast.policy import Backoff, RestartBudget
 from holdfast.recovery import RecoveryPlan, plan
-from holdfast.redaction import redacted
 from holdfast.repository import Decisions, GapRecord, Gaps, History, Identity, Lease, LocalRepository
 from holdfast.repository.decisions import stream_folder
-from holdfast.seal import Record
-from holdfast.sinks.base import Owner, Setting, Sink, checked_standing
+from holdfast.sinks.base import Sink, SinkContext, StreamIdentity, checked_standing
 from holdfast.sinks.places import record_places
 from holdfast.spark import adapter
-from holdfast.spark.epochs import EpochRunner, EpochTimes, Failure, Stopping, commit_key
+from holdfast.spark.epochs import EpochFailure, EpochRunner, EpochTimes, Stopping, commit_key
 from holdfast.spark.failures import BUDGETED, Diagnosis, Kind, Remedy, damaged_file, diagnose, same
 from holdfast.spark.lag import RowRate, behind_logs, behind_topics
 from holdfast.spark.logsource import FORMAT as LOG_SOURCE
@@ -56,7 +57,6 @@ from holdfast.spark.sparklog import SparkLog
 from holdfast.spark.spec import StreamSpec
 from holdfast.spark.stages import StageKeeper
 from holdfast.spark.unread import Unread, UnreadFiles
-from holdfast.state import CheckpointState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,7 +114,7 @@ def _built_alone(spec: StreamSpec) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunContext:
     """What all streams of one run share."""
 
     spark: SparkSession
@@ -171,10 +171,10 @@ class StreamRecord(Record, frozen=True, kw_only=True):
 class _Repeats:
     """How often the same failure came in a row."""
 
-    last: Failure | None = None
+    last: EpochFailure | None = None
     times: int = 0
 
-    def count(self, failure: Failure) -> int:
+    def count(self, failure: EpochFailure) -> int:
         self.times = self.times + 1 if self.last is not None and same(self.last, failure) else 1
         self.last = failure
         return self.times
@@ -194,12 +194,12 @@ class _Watch:
 class StreamRun:
     """One stream of a running pipeline."""
 
-    def __init__(self, spec: StreamSpec, run: Run) -> None:
+    def __init__(self, spec: StreamSpec, run: RunContext) -> None:
         self.spec = spec
         self.name = spec.name
         self.failed: StreamFailed | None = None
         self._run = run
-        self._owner = Owner(run.identity.pipeline, run.identity.uid, spec.name)
+        self._owner = StreamIdentity(run.identity.pipeline, run.identity.uid, spec.name)
         self._timeline = run.identity.timeline
         self._decisions = Decisions(run.repository)
         self._gaps = Gaps(run.repository)
@@ -277,7 +277,7 @@ class StreamRun:
         self._runner.unfinished = self._settled = False
         self._watch.plan = made
         unusual = (made.finish or made.replays) and self._outages.current is None
-        _log.log(logging.WARNING if unusual else logging.INFO, "%s", made.words())
+        _log.log(logging.WARNING if unusual else logging.INFO, "%s", made.summary())
         return made
 
     def _require_log(self, decision: Decision) -> None:
@@ -297,7 +297,7 @@ class StreamRun:
                 older = self._decisions.committed(self.name, self._timeline, each)
                 found = Facts.of(older).source_entries if older else None
             except RecordCorrupt as error:
-                _log.warning("stream %s: entries of sources' logs are not compared: %s", self.name, brief(error))
+                _log.warning("stream %s: entries of sources' logs are not compared: %s", self.name, one_line(error))
                 continue
             if found is None:
                 break  # pruned, as are those before it
@@ -351,8 +351,8 @@ class StreamRun:
             settings |= adapter.FAST_FILES  # under our lock nobody else writes there
         return settings
 
-    def _setting(self, df: DataFrame, sink: Sink) -> Setting:
-        return Setting(
+    def _setting(self, df: DataFrame, sink: Sink) -> SinkContext:
+        return SinkContext(
             owner=self._owner,
             schema=df.schema,
             output_mode=self.spec.output_mode,
@@ -360,6 +360,7 @@ class StreamRun:
             local=adapter.is_local(self._run.spark),
             shared=self._run.shared,
             folder=self._run.repository.root / "sinks" / self.name / sink.name,
+            folder_mode=adapter.folder_mode(self._run.spark),
             reach=self._run.reach,
             tell=lambda text: _log.warning("stream %s: %s", self.name, text),
         )
@@ -430,10 +431,10 @@ class StreamRun:
                 raise self._doubt(decision, list(made.finish), error) from error
 
     def _typed(self, sink: str, action: str, error: Exception) -> Exception:
-        return error if isinstance(error, HoldfastError) else SinkFailed(sink=sink, action=action, why=brief(error))
+        return error if isinstance(error, HoldfastError) else SinkFailed(sink=sink, action=action, why=one_line(error))
 
     def _doubt(self, decision: Decision, sinks: list[str], error: Exception) -> InDoubt:
-        return InDoubt(stream=self.name, epoch=decision.attempt.epoch, sinks=tuple(sinks), why=brief(error))
+        return InDoubt(stream=self.name, epoch=decision.attempt.epoch, sinks=tuple(sinks), why=one_line(error))
 
     def _accepts(self, word: str) -> bool:
         return word in self._run.accept
@@ -470,7 +471,7 @@ class StreamRun:
         self._watch.state = "stopped" if self._stopping.is_set() else "ended"
 
     def _exited(self, raised: BaseException) -> None:
-        error = QueryFailed(stream=self.name, why=brief(raised))
+        error = QueryFailed(stream=self.name, why=one_line(raised))
         error.__cause__ = raised
         self._watch.error = error
         self._give_up(error, Diagnosis(Kind.REFUSED, Remedy.NONE), None)
@@ -547,7 +548,7 @@ class StreamRun:
             cause = failure.error
             if isinstance(cause, HoldfastError | Stopping):
                 return cause
-            why = brief(cause)
+            why = one_line(cause)
             found = QueryFailed(stream=self.name, why=why)
             found.__cause__ = cause
             return found
@@ -556,7 +557,7 @@ class StreamRun:
         if self._stopping.is_set() and adapter.is_gone(error):
             _log.warning("stream %s: its JVM was ended too; the next start finishes what it was at", self.name)
             return Stopping()
-        return QueryFailed(stream=self.name, why=brief(error))
+        return QueryFailed(stream=self.name, why=one_line(error))
 
     def _again(self, error: Exception) -> bool:
         """Wait for an outage to end, quarantine the epoch, restart after a wait, or give up."""
@@ -573,7 +574,7 @@ class StreamRun:
             return False
         if self._stopping.is_set():
             _log.warning(
-                "stream %s was stopped in an attempt that failed (%s): %s", self.name, found.kind, brief(error)
+                "stream %s was stopped in an attempt that failed (%s): %s", self.name, found.kind, one_line(error)
             )
             self._stopped()
             return False
@@ -586,7 +587,7 @@ class StreamRun:
             self.name,
             wait,
             found.kind,
-            brief(error),
+            one_line(error),
         )
         _log.debug("stream %s: the failure in full", self.name, exc_info=error)
         if isinstance(error, HoldfastError):
@@ -595,9 +596,9 @@ class StreamRun:
         self._stopping.wait(wait)
         return True
 
-    def _wait_out(self, error: Exception, found: Diagnosis, failure: Failure | None) -> bool:
+    def _wait_out(self, error: Exception, found: Diagnosis, failure: EpochFailure | None) -> bool:
         """Wait until the next try, and return whether there is one: not after a stop, nor once the limit is reached."""
-        outage = self._outages.failed(found.kind, brief(error))
+        outage = self._outages.failed(found.kind, one_line(error))
         if outage is None:
             self._give_up(error, found, failure)
             return False
@@ -630,7 +631,7 @@ class StreamRun:
         if runner is not None and (self._settled or not runner.unfinished):
             runner.unfinished, runner.failure = False, None  # a last checkpoint may be taken
 
-    def _is_poison(self, failure: Failure, kind: Kind) -> bool:
+    def _is_poison(self, failure: EpochFailure, kind: Kind) -> bool:
         """Whether the next try shall pass the epoch over.
 
         Only what is not decided, and only where Spark can go on without the batch's plan, or the plan itself is sound.
@@ -651,7 +652,7 @@ class StreamRun:
         self._budgets[kind].give_back(times - 1)  # they led here, which the user asked for
         return True
 
-    def _give_up(self, error: Exception, found: Diagnosis, failure: Failure | None) -> None:
+    def _give_up(self, error: Exception, found: Diagnosis, failure: EpochFailure | None) -> None:
         kind, outage = found.kind, self._outages.current
         blamed = kind in (Kind.SINK, Kind.REFUSED)
         facts: dict[str, Any] = {
@@ -661,7 +662,7 @@ class StreamRun:
             "sink": ((failure.sink if failure else None) or getattr(error, "sink", None)) if blamed else None,
             "failure": str(kind),
             "restarts": self._watch.restarts,
-            "why": brief(error),
+            "why": one_line(error),
             **self._advice(error, found, failure),
         }
         if outage is not None and found.remedy is Remedy.WAIT:
@@ -675,7 +676,7 @@ class StreamRun:
         _log.error("%s", self.failed)
         self._tell(self._run.callbacks.on_exhausted, error)
 
-    def _advice(self, error: Exception, found: Diagnosis, failure: Failure | None) -> dict[str, str]:
+    def _advice(self, error: Exception, found: Diagnosis, failure: EpochFailure | None) -> dict[str, str]:
         """Return specific advice, if there is any."""
         if found.do is not None:
             return {"do": found.do}
@@ -810,7 +811,7 @@ class StreamRun:
         if self._runner is not None:
             self._runner.stopping.set()
 
-    def cut(self) -> None:
+    def kill(self) -> None:
         """End at once, wherever it is: as safe as a kill."""
         self._stopping.set()
         if self._runner is not None:
@@ -839,7 +840,7 @@ class StreamRun:
             rows=runner.rows if runner else 0,
             restarts=watch.restarts,
             in_doubt=doubt.epoch if doubt else None,
-            last_error=brief(watch.error) if watch.error else None,
+            last_error=one_line(watch.error) if watch.error else None,
             behind=self._behind(live) if live else None,
             watermark_ms=(runner.course.watermark_ms or None) if runner else None,
             unread=self._unread_files(live) if live else None,

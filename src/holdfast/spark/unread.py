@@ -47,7 +47,7 @@ class FileInput:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenFiles:
     """The files that a source has taken, up to an entry of its log."""
 
     entry: int = -1
@@ -62,7 +62,7 @@ class UnreadFiles:
         self._sources = sources  # Spark's folder of the sources' logs
         self._inputs = inputs
         self._clock = clock
-        self._seen = {each.number: _Seen() for each in inputs}
+        self._seen = {each.number: _SeenFiles() for each in inputs}
         self._found: Unread | None = None
         self._good_until = float("-inf")
 
@@ -89,11 +89,11 @@ class UnreadFiles:
             files, size = files + found.files, size + found.bytes
         return Unread(files, size) if self._inputs else None
 
-    def _read_log(self, number: int, last: int) -> _Seen:
+    def _read_log(self, number: int, last: int) -> _SeenFiles:
         """Read a source's log up to an entry; the first time, from the last compacted entry on."""
         seen, folder = self._seen[number], self._sources / str(number)
         if last < seen.entry:
-            seen = self._seen[number] = _Seen()
+            seen = self._seen[number] = _SeenFiles()
         first = seen.entry + 1
         if seen.entry < 0 and last >= 0:
             compacted = (n for n in range(last, -1, -1) if (folder / f"{n}.compact").exists())
@@ -110,7 +110,7 @@ class UnreadFiles:
         return seen
 
 
-def _new_files(source: FileInput, seen: _Seen) -> Unread | None:
+def _new_files(source: FileInput, seen: _SeenFiles) -> Unread | None:
     options = source.options
     if _UNCOUNTABLE & options.keys() or "{" in source.path:
         return None

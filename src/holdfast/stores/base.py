@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from holdfast.errors import SaveTooOld
-from holdfast.state import CheckpointId, CheckpointState
+from holdfast.formats.state import CheckpointId, CheckpointState
 
 
 class CheckpointStore(Protocol):

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.checked import checked_type
+from holdfast._validation import checked_type
 from holdfast.errors import BadValue
+from holdfast.formats.state import CheckpointState
 from holdfast.policy import IntervalPolicy, Progress
-from holdfast.state import CheckpointState
 from holdfast.stores.base import CheckpointStore
 
 

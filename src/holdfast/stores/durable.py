@@ -9,10 +9,10 @@ import contextlib
 import re
 from collections.abc import Sequence
 
-from holdfast.checked import checked_name, checked_positive, checked_type, checked_u64
+from holdfast._validation import checked_name, checked_positive, checked_type, checked_u64
 from holdfast.errors import NotFound, StateCorrupt, UnsupportedVersion
+from holdfast.formats.state import CheckpointId, CheckpointState
 from holdfast.repository import Repository, checked_repository
-from holdfast.state import CheckpointId, CheckpointState
 from holdfast.stores.base import evicted_by
 
 FOLDER = "states"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.checked import checked_name, checked_positive, checked_type
-from holdfast.state import CheckpointId, CheckpointState
+from holdfast._validation import checked_name, checked_positive, checked_type
+from holdfast.formats.state import CheckpointId, CheckpointState
 from holdfast.stores.base import evicted_by
 
 

@@ -10,7 +10,7 @@ import threading
 
 from holdfast import coordinator, epoch, pruning
 from holdfast.errors import BadValue
-from holdfast.sinks import compaction
+from holdfast.sinks.compaction import apply as compaction
 
 POINTS = (*epoch.POINTS, *coordinator.POINTS, *pruning.POINTS, *compaction.POINTS)
 

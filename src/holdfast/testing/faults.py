@@ -7,7 +7,7 @@ import errno
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from holdfast.blocks import BLOCK_SIZE, BlockDevice
+from holdfast.formats.blocks import BLOCK_SIZE, BlockDevice
 from holdfast.repository import Data, Held, Lock, Put, Repository
 
 

@@ -18,24 +18,24 @@ from typing import Any
 
 from holdfast.epoch import Attempt
 from holdfast.errors import HoldfastError, StagedGone
-from holdfast.seal import seal
-from holdfast.sinks.base import Key, Owner, Setting, Sink, Staged, checked_staged
+from holdfast.formats.sealed_json import seal
+from holdfast.sinks.base import EpochKey, Sink, SinkContext, Staged, StreamIdentity, checked_staged
 from holdfast.testing.crash import Crashed
 
-Rows = list[tuple[Any, ...]]
+VisibleRows = list[tuple[Any, ...]]
 
 
 class SinkContract:
     """What every sink must keep. Subclass it, and give `make` and `visible`."""
 
     output_mode = "append"
-    owner = Owner("contract", "0" * 31 + "1", "rows")
+    owner = StreamIdentity("contract", "0" * 31 + "1", "rows")
 
     def make(self, folder: Path) -> Sink:
         """Return a new object for the same place each time it is called with the same folder."""
         raise NotImplementedError
 
-    def visible(self, spark: Any, sink: Sink) -> Rows:
+    def visible(self, spark: Any, sink: Sink) -> VisibleRows:
         """Return the rows that a reader sees now, as `(n, text)`."""
         raise NotImplementedError
 
@@ -156,7 +156,7 @@ class SinkContract:
         sink = self._open(spark, tmp_path)
         self._epoch(spark, sink, 1, 1)
         assert sink.inspect(self.owner, 1).foreign is None
-        other = Owner(self.owner.pipeline, "0" * 31 + "2", self.owner.stream)
+        other = StreamIdentity(self.owner.pipeline, "0" * 31 + "2", self.owner.stream)
         assert self.make(tmp_path).inspect(other, 1).foreign is not None
 
     def test_a_new_timeline_counts_anew(self, spark: Any, tmp_path: Path) -> None:
@@ -178,12 +178,12 @@ class SinkContract:
 
         sink = self.make(folder)
         schema = _rows(spark, 1).schema
-        sink.open(Setting(self.owner, schema, self.output_mode, spark, reach=reach, tell=lambda _: None))
+        sink.open(SinkContext(self.owner, schema, self.output_mode, spark, reach=reach, tell=lambda _: None))
         return sink
 
-    def _key(self, epoch: int, *, attempt: int = 1, lease: int | None = 1, timeline: int = 1) -> Key:
+    def _key(self, epoch: int, *, attempt: int = 1, lease: int | None = 1, timeline: int = 1) -> EpochKey:
         tried = Attempt(stream=self.owner.stream, timeline=timeline, epoch=epoch, attempt=attempt)
-        return Key(self.owner, tried, lease)
+        return EpochKey(self.owner, tried, lease)
 
     def _epoch(self, spark: Any, sink: Sink, epoch: int, *numbers: int) -> Staged:
         staged = sink.prepare(_rows(spark, *numbers), self._key(epoch))

@@ -1,0 +1,97 @@
+"""A cursor's file: how a durable reading position is kept, and how to look at one without its log.
+
+The durable form is `cursors/<name>.ckpt`, a frame (see `frame`) around the MessagePack map `{version, position,
+started, process_boot_ns, region_identity, log_identity, log_chain}`. Version 1 is the bare map of the middle four
+without the last two; it is read, and rewritten as version 2 at the next commit.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast._validation import checked_bytes, checked_name, is_name
+from holdfast.errors import CursorCorrupt, NotFound, UnsupportedVersion
+from holdfast.formats import envelope
+from holdfast.formats.decoding import Undecodable, from_msgpack
+from holdfast.repository import Repository
+
+MAGIC = b"HFCURSOR"
+VERSION = 2
+FOLDER = "cursors"
+SUFFIX = ".ckpt"
+_U64_MAX = (1 << 64) - 1
+
+
+class _CursorV1(msgspec.Struct, frozen=True):
+    position: int
+    started: bool
+    process_boot_ns: int | None
+    region_identity: str | None = None
+
+
+class CursorRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A cursor as it stands in its file. A version 1 file names no log."""
+
+    version: int = VERSION
+    position: int
+    started: bool
+    process_boot_ns: int | None = None
+    region_identity: str | None
+    log_identity: str | None
+    log_chain: bytes | None = None
+
+    def to_bytes(self) -> bytes:
+        """Encode as version 2."""
+        return envelope.pack(MAGIC, VERSION, msgspec.msgpack.encode(msgspec.structs.replace(self, version=VERSION)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str, where: str = "") -> CursorRecord:
+        """Decode either version; the name and `where`, its repository, are for errors."""
+        data = checked_bytes("cursor", data)
+        file = "/".join([*([where] if where else []), FOLDER, f"{name}{SUFFIX}"])
+        try:
+            record = cls._v2(data, file) if data.startswith(MAGIC) else cls._v1(data)
+        except (envelope.EnvelopeDamaged, Undecodable) as damage:
+            raise CursorCorrupt(cursor=name, file=file, why=str(damage)) from damage
+        if not 0 <= record.position <= _U64_MAX:
+            why = f"position {record.position} does not fit 64 bits"
+            raise CursorCorrupt(cursor=name, file=file, why=why)
+        return record
+
+    @classmethod
+    def _v2(cls, data: bytes, file: str) -> CursorRecord:
+        version, body = envelope.unpack(MAGIC, data)
+        if version != VERSION:
+            raise UnsupportedVersion(what=f"cursor file {file}", found=version, known="versions 1 and 2")
+        return from_msgpack(body, cls)
+
+    @classmethod
+    def _v1(cls, data: bytes) -> CursorRecord:
+        old = from_msgpack(data, _CursorV1)
+        return cls(version=1, **msgspec.structs.asdict(old), log_identity=None)
+
+
+def cursor_key(name: str) -> str:
+    """Return the key of a cursor's file."""
+    return f"{FOLDER}/{checked_name('cursor', name)}{SUFFIX}"
+
+
+def lock_key(name: str) -> str:
+    """Return the lock of whoever reads by a cursor."""
+    return f"{FOLDER}/{name}.lock"
+
+
+def read_cursor(repository: Repository, name: str) -> CursorRecord | None:
+    """Return a cursor as it was last saved, or `None` where there is none. Takes no lock: for those who only look."""
+    key = cursor_key(name)
+    try:
+        data = repository.read(key)
+    except NotFound:
+        return None
+    return CursorRecord.from_bytes(data, name, repository.where)
+
+
+def cursor_names(repository: Repository) -> list[str]:
+    """Return the names of all cursors that were ever saved, sorted; a folder in place of a file counts too."""
+    names = [name.removesuffix("/") for name in repository.list(FOLDER)]
+    return [stem for name in names if name.endswith(SUFFIX) and is_name(stem := name.removesuffix(SUFFIX))]

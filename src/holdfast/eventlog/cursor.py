@@ -1,0 +1,222 @@
+"""Cursors: a reading position in an event log, which may be durable.
+
+Rules:
+- A poll gives visible events strictly after the position, in order. `started` tells "nothing yet" from "at sequence 0".
+- `commit` makes the position the one to come back to; `rollback` goes back to it. A durable cursor's commit is on disk
+  when it returns, and its position never goes back.
+- One durable cursor has one live owner: opening it takes a lock.
+- A cursor for another region, for another log, past the end of its log, in a history that its log no longer has, or
+  damaged is refused, each with its own error.
+
+The durable form is in `cursorfile`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holdfast._validation import checked_name, checked_positive, checked_type
+from holdfast.errors import (
+    BadValue,
+    Closed,
+    CursorAhead,
+    CursorDiverged,
+    CursorLogMismatch,
+    CursorRegionMismatch,
+)
+from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, lock_key, read_cursor
+from holdfast.eventlog.log import EventLog
+from holdfast.eventlog.region import Region
+from holdfast.eventlog.segment import LogEvent
+from holdfast.repository import Repository, checked_repository
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Sequences that were cancelled between what was expected next and what came; half-open ranges."""
+
+    expected: int  # the next sequence, had none been cancelled
+    delivered: int  # the one that came
+    cancelled: tuple[tuple[int, int], ...]  # from, and up to but not including
+
+
+class Cursor:
+    """Reads a region of a log from its beginning; lasts as long as the object. Not safe to share between threads.
+
+    With `gap_buffer` the last so many gaps are kept for `take_gaps`; older ones are dropped and counted.
+    """
+
+    def __init__(self, log: EventLog, region: Region, *, gap_buffer: int = 0) -> None:
+        checked_type("log", log, EventLog).check_region(checked_type("region", region, Region))
+        if isinstance(gap_buffer, bool) or not isinstance(gap_buffer, int) or gap_buffer < 0:
+            raise BadValue(what="gap buffer", value=gap_buffer, why="a number of gaps to keep is due")
+        self.log = log
+        self.region = region
+        self.dropped_gaps = 0
+        self._gaps: deque[Gap] = deque(maxlen=gap_buffer)
+        self._settled: tuple[tuple[Gap, ...], int] = ((), 0)  # gaps and drops as of the last commit
+        self._position: int | None = None
+        self._committed: int | None = None
+        self._events: Iterator[LogEvent] = iter(())
+        self._scanned = 0  # everything before it has been looked at
+        self._reading_to = 0  # where it will stand when `_events` is at its end
+
+    @property
+    def started(self) -> bool:
+        """Whether any event has been delivered."""
+        return self._position is not None
+
+    @property
+    def position(self) -> int | None:
+        """The sequence of the last event delivered, or `None`."""
+        return self._position
+
+    @property
+    def committed(self) -> int | None:
+        """The position that `rollback` goes back to, or `None` for the beginning."""
+        return self._committed
+
+    def poll(self) -> LogEvent | None:
+        """Return the next event, or `None` if there is none yet."""
+        batch = self.poll_batch(1)
+        return batch[0] if batch else None
+
+    def poll_batch(self, limit: int) -> list[LogEvent]:
+        """Return up to `limit` next events."""
+        checked_positive("limit", limit)
+        before, gaps = self._position, (self.gaps, self.dropped_gaps)
+        try:
+            return self._poll(limit)
+        except BaseException:
+            self._go_to(before, gaps)  # events that were read and not returned must come again
+            raise
+
+    def _poll(self, limit: int) -> list[LogEvent]:
+        batch: list[LogEvent] = []
+        looked = False
+        while len(batch) < limit:
+            event = next(self._events, None)
+            if event is not None:
+                self._note_gap(event.sequence)
+                self._position = event.sequence
+                batch.append(event)
+                continue
+            self._scanned = self._reading_to  # at its end, not broken off
+            if looked:
+                break
+            looked = True  # once: look for what has come since
+            self._events = self.log.read(self.region, self._scanned)
+            self._reading_to = self.log.tail
+        return batch
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The gaps seen and kept, not taken yet."""
+        return tuple(self._gaps)
+
+    def take_gaps(self) -> list[Gap]:
+        """Return the gaps seen and kept since the last call, and forget them."""
+        gaps = list(self._gaps)
+        self._gaps.clear()
+        self._settled = ((), self._settled[1])
+        return gaps
+
+    def commit(self) -> None:
+        """Make the position the one to come back to."""
+        self._committed = self._position
+        self._settled = (self.gaps, self.dropped_gaps)
+
+    def rollback(self) -> None:
+        """Go back to the last committed position. Gaps seen since will be seen again."""
+        self._go_to(self._committed, self._settled)
+
+    def _go_to(self, position: int | None, gaps: tuple[tuple[Gap, ...], int]) -> None:
+        self._position = position
+        self._scanned = self._reading_to = 0 if position is None else position + 1
+        self._events = iter(())
+        kept, self.dropped_gaps = gaps
+        self._gaps.clear()
+        self._gaps.extend(kept)
+
+    def _note_gap(self, delivered: int) -> None:
+        if not self._gaps.maxlen:
+            return
+        expected = 0 if self._position is None else self._position + 1
+        cancelled = self.log.cancelled(expected, delivered)
+        if cancelled:
+            if len(self._gaps) == self._gaps.maxlen:
+                self.dropped_gaps += 1
+            self._gaps.append(Gap(expected, delivered, tuple(cancelled)))
+
+
+class DurableCursor(Cursor):
+    """A cursor whose committed position is kept in a repository. Close it, or use it in `with`."""
+
+    def __init__(
+        self, repository: Repository, name: str, log: EventLog, region: Region, *, gap_buffer: int = 0
+    ) -> None:
+        """Take the cursor and go on from where it was committed; a missing file is a fresh start."""
+        super().__init__(log, region, gap_buffer=gap_buffer)
+        self.name = checked_name("cursor", name)
+        self._repository = checked_repository(repository)
+        self._lock = repository.lock(lock_key(self.name), f"cursor {self.name!r} in {repository.where}")
+        self._closed = False
+        try:
+            self._committed = self._saved_position()
+            self._go_to(self._committed, self._settled)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def poll_batch(self, limit: int) -> list[LogEvent]:
+        """Return up to `limit` next events."""
+        self._require_open()
+        return super().poll_batch(limit)
+
+    def commit(self) -> None:
+        """Save the position durably, then make it the one to come back to."""
+        self._require_open()
+        record = CursorRecord(
+            position=self._position or 0,
+            started=self.started,
+            region_identity=self.region.identity,
+            log_identity=self.log.identity,
+            log_chain=None if self._position is None else self.log.chain_at(self._position),
+        )
+        self._repository.put(cursor_key(self.name), record.to_bytes())
+        super().commit()
+
+    def close(self) -> None:
+        """Let go of the cursor; what was not committed is not saved. Harmless when done twice."""
+        self._closed = True
+        self._lock.release()
+
+    def _require_open(self) -> None:
+        """Refuse what was let go of: by now the cursor may be somebody else's, who has moved it on."""
+        if self._closed or not self._lock.held:  # a forked child has no part in its parent's
+            raise Closed(what=f"cursor {self.name!r}")
+
+    def __enter__(self) -> DurableCursor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _saved_position(self) -> int | None:
+        record = read_cursor(self._repository, self.name)
+        if record is None:
+            return None
+        if record.region_identity != self.region.identity:
+            raise CursorRegionMismatch(cursor=self.name, saved=record.region_identity, asked=self.region.identity)
+        if record.log_identity not in (None, self.log.identity):
+            raise CursorLogMismatch(cursor=self.name, saved=str(record.log_identity), asked=self.log.identity)
+        if not record.started:
+            return None
+        tail = self.log.refresh()
+        if record.position >= tail:
+            raise CursorAhead(cursor=self.name, position=record.position, tail=tail)
+        if record.log_chain not in (None, self.log.chain_at(record.position)):
+            raise CursorDiverged(cursor=self.name, position=record.position)
+        return record.position

@@ -1,0 +1,248 @@
+"""The index of an event log: which ranges of sequences were committed, and which were cancelled.
+
+The index is append-only. A record is
+
+    u32 LE length of the body | body, MessagePack | 32 bytes of chain
+
+and the chain is the SHA-256 of the chain before it (of the log's uid, at first), the length and the body: a record that
+was changed, taken out or put elsewhere breaks it. The head holds how many records and bytes there are and the last
+chain, so a cut at a record's edge is found too. Ranges follow one another without a hole from sequence 0 on.
+
+A committed range may say whose append it was, by a key. One without a key is written as it was before there were any.
+
+`LogIndex` holds little of a long index: the newest records, and one head for each block of those before. A block is
+read again when it is needed, from the head before it, and must end at the head after it: a changed block is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.errors import BadValue
+from holdfast.formats.decoding import UNDECODABLE
+
+_LENGTH = struct.Struct("<I")
+CHAIN = 32
+_BLOCK = 1 << 16  # bytes of the index for which one head is kept
+_CACHED_BLOCKS = 4
+_PIECE = 1 << 20  # bytes of the index that are read at once
+
+
+class RangeDamaged(Exception):
+    """Index or head fail their checks; the log turns this into its own error."""
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """A file of events: its path inside the log, its rows, its size and its SHA-256. A row's sequence is its place."""
+
+    path: str
+    first: int
+    count: int
+    size: int
+    sha256: bytes
+
+
+class Committed(msgspec.Struct, frozen=True, tag="committed", array_like=True):
+    """Sequences that hold events, in one or several segments; `key` says whose append it was, where that matters."""
+
+    first: int
+    count: int
+    segments: tuple[Segment, ...]
+    key: str = ""
+
+
+class Cancelled(msgspec.Struct, frozen=True, tag="cancelled", array_like=True):
+    """Sequences that an aborted append left behind: a hole with a known reason."""
+
+    first: int
+    count: int
+    why: str
+
+
+Range: TypeAlias = Committed | Cancelled
+ReadIndex: TypeAlias = Callable[[int, int], bytes]  # from a byte to before another; fewer where the index ends before
+Block: TypeAlias = list[tuple[Range, bytes]]  # ranges that follow one another, each with its chain
+_decoder: msgspec.msgpack.Decoder[Range] = msgspec.msgpack.Decoder(Range)
+
+
+class IndexHead(msgspec.Struct, frozen=True):
+    """What of the index counts: everything behind it has not happened."""
+
+    records: int
+    length: int
+    chain: bytes
+    tail: int  # the next sequence to be given
+
+    @classmethod
+    def first(cls, uid: str) -> IndexHead:
+        """The head of a log that holds nothing yet. Its chain begins with the log's uid: no index fits another log."""
+        return cls(0, 0, hashlib.sha256(uid.encode()).digest(), 0)
+
+
+def encode(range_: Range, head: IndexHead) -> tuple[bytes, IndexHead]:
+    """Return the record of a range that follows `head`, and the head that makes it count."""
+    try:
+        body = _body(range_)
+        _decoder.decode(body)  # what could not be read back is never written
+    except (TypeError, OverflowError, *UNDECODABLE) as error:
+        raise BadValue(what="range", value=range_, why=str(error)) from error
+    framed = _LENGTH.pack(len(body)) + body
+    chain = hashlib.sha256(head.chain + framed).digest()
+    record = framed + chain
+    return record, IndexHead(head.records + 1, head.length + len(record), chain, range_.first + range_.count)
+
+
+def _body(range_: Range) -> bytes:
+    if isinstance(range_, Committed) and not range_.key:
+        return msgspec.msgpack.encode(("committed", range_.first, range_.count, range_.segments))
+    return msgspec.msgpack.encode(range_)
+
+
+def decode(data: bytes, head: IndexHead, *, goes_on: bool = False) -> Iterator[tuple[Range, IndexHead]]:
+    """Return the ranges in `data`, which follows `head`, each with the head behind it.
+
+    Raises `RangeDamaged` at the first record that is not whole, not in its place, or not what was written. Where the
+    index `goes_on` behind `data`, a record that is cut by its end is left out.
+    """
+    at = 0
+    while at < len(data):
+        end = _end_of_record(data, at)
+        if end > len(data):
+            if goes_on:
+                return
+            raise RangeDamaged(f"{_name(head)} is cut")
+        framed, chain = data[at : end - CHAIN], data[end - CHAIN : end]
+        if hashlib.sha256(head.chain + framed).digest() != chain:
+            raise RangeDamaged(f"{_name(head)} does not match its chain")
+        try:
+            found = _decoder.decode(framed[_LENGTH.size :])
+        except UNDECODABLE as error:
+            raise RangeDamaged(f"{_name(head)}: {error}") from error
+        if found.first != head.tail or found.count < 1:
+            raise RangeDamaged(f"{_name(head)} does not follow sequence {head.tail}")
+        head = IndexHead(head.records + 1, head.length + end - at, chain, found.first + found.count)
+        yield found, head
+        at = end
+
+
+def _end_of_record(data: bytes, at: int) -> int:
+    """Return where the record at a byte ends, or a place past the end of what there is."""
+    if len(data) - at < _LENGTH.size:
+        return len(data) + 1
+    length: int = _LENGTH.unpack_from(data, at)[0]
+    return at + _LENGTH.size + length + CHAIN
+
+
+def _name(head: IndexHead) -> str:
+    return f"record {head.records} at byte {head.length}"
+
+
+def _walk(read: ReadIndex, head: IndexHead, end: int) -> Iterator[tuple[Range, IndexHead]]:
+    """Decode the index from `head` to a byte, and hold no more of it than a piece, or a record that is larger."""
+    size = _PIECE
+    while head.length < end:
+        stop = min(head.length + size, end)
+        data = read(head.length, stop)
+        if head.length + len(data) < stop:
+            raise RangeDamaged(f"it ends at byte {head.length + len(data)}, and {end} bytes of it were counted")
+        size *= 2
+        for found, behind in decode(data, head, goes_on=stop < end):
+            yield found, behind
+            head, size = behind, _PIECE
+
+
+class LogIndex:
+    """The ranges that count, in order, and the head behind them; `read` gives bytes of the index, again if need be."""
+
+    def __init__(self, uid: str, read: ReadIndex) -> None:
+        self.head = IndexHead.first(uid)
+        self._read = read
+        self._starts = [self.head]  # the head before each block
+        self._newest: Block = []  # the last block, which grows
+        self._cache: OrderedDict[int, Block] = OrderedDict()
+
+    def advance(self, head: IndexHead) -> None:
+        """Take in the part of the index between the head known so far and a newer one, or nothing where it fails."""
+        starts: list[IndexHead] = []
+        newest = list(self._newest)
+        start, reached = self._starts[-1], self.head
+        for found, reached in _walk(self._read, self.head, head.length):
+            newest.append((found, reached.chain))
+            if reached.length - start.length >= _BLOCK:
+                start, newest = reached, []
+                starts.append(start)
+        if reached != head:
+            raise RangeDamaged(f"the index ends with record {reached.records}, and its head counts {head.records}")
+        self._starts += starts
+        self._newest = newest
+        self.head = head
+
+    def holding(self, sequence: int) -> Range | None:
+        """Return the range that holds a sequence, or `None` past the end."""
+        found = self._find(sequence)
+        return None if found is None else found[0]
+
+    def chain_at(self, sequence: int) -> bytes | None:
+        """Return the chain of the record that holds a sequence: it stands for everything up to there."""
+        found = self._find(sequence)
+        return None if found is None else found[1]
+
+    def keys(self, since: int) -> Iterator[str]:
+        """Give the keys of the committed ranges from the n-th record on, in their order."""
+        since = max(since, 0)
+        first = bisect_right(self._starts, since, key=attrgetter("records")) - 1
+        for number in range(first, len(self._starts)):
+            skipped = max(since - self._starts[number].records, 0)
+            for each, _ in self._block(number)[skipped:]:
+                if isinstance(each, Committed) and each.key:
+                    yield each.key
+
+    def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the cancelled half-open ranges within `start` to `end`, clipped to it; adjacent ones as one."""
+        found: list[tuple[int, int]] = []
+        at = start
+        while at < end and (range_ := self.holding(at)) is not None:
+            after = range_.first + range_.count
+            if isinstance(range_, Cancelled):
+                adjacent = found and found[-1][1] == at
+                found.append((found.pop()[0] if adjacent else at, min(after, end)))
+            at = after
+        return found
+
+    def _find(self, sequence: int) -> tuple[Range, bytes] | None:
+        if not 0 <= sequence < self.head.tail:
+            return None
+        block = self._block(bisect_right(self._starts, sequence, key=attrgetter("tail")) - 1)
+        return block[bisect_right(block, sequence, key=_first) - 1]
+
+    def _block(self, number: int) -> Block:
+        """Return a block; the newest one is held, and the last few of the others that were asked for."""
+        if number == len(self._starts) - 1:
+            return self._newest
+        if number not in self._cache:
+            self._cache[number] = self._read_again(self._starts[number], self._starts[number + 1])
+            if len(self._cache) > _CACHED_BLOCKS:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(number)
+        return self._cache[number]
+
+    def _read_again(self, start: IndexHead, end: IndexHead) -> Block:
+        block: Block = []
+        reached = start
+        for found, reached in _walk(self._read, start, end.length):
+            block.append((found, reached.chain))
+        if reached != end:
+            raise RangeDamaged(f"what was {_name(start)} and those behind it has changed since it was read")
+        return block
+
+
+def _first(record: tuple[Range, bytes]) -> int:
+    return record[0].first

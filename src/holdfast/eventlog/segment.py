@@ -1,0 +1,237 @@
+"""Segments of an event log: Parquet files of events, written and read through Arrow.
+
+Columns: scope, entity, category, type, clock where the log keeps one, payload. The order of rows is their sequence.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast._validation import checked_u64
+from holdfast.errors import BadValue, MissingExtra
+from holdfast.eventlog.region import KIND_MAX, Region, checked_coordinate, checked_kind_part
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+except ModuleNotFoundError as _error:
+    raise MissingExtra(extra="log", module="pyarrow") from _error
+
+_CHUNK = 8192  # rows that are filtered at a time: a reader of few events does not pay for a whole segment
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event to be appended."""
+
+    entity: str  # what it is about, such as `order:7`
+    payload: Any  # bytes, unless the log has another type
+    scope: str = "default"  # a namespace, such as a tenant
+    category: int = 0  # its kind, by a number of yours
+    type: int = 0  # its kind within the category
+    clock: int | None = None  # its number within its entity, where the log keeps one
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """An event of a log: its place in the global sequence, its coordinate, its kind, and what it says."""
+
+    sequence: int  # counted from 0 over the whole log
+    scope: str  # a namespace, such as a tenant
+    entity: str  # what it is about, such as `order:7`
+    category: int  # its kind
+    type: int  # its kind within the category
+    clock: int | None  # its number within its entity, where the log keeps one
+    payload: Any  # what it says
+
+
+def schema_of(payload: pa.DataType | None, *, keep_clock: bool) -> pa.Schema:
+    """Return the columns of a log. The numbers are signed, as Spark has no others."""
+    columns = [("scope", pa.string()), ("entity", pa.string()), ("category", pa.int32()), ("type", pa.int32())]
+    if keep_clock:
+        columns.append(("clock", pa.int64()))
+    kind = pa.binary() if payload is None else payload
+    _check_type(kind)
+    columns.append(("payload", kind))
+    return pa.schema([pa.field(name, kind, nullable=name == "payload") for name, kind in columns])
+
+
+def _check_type(kind: object) -> None:
+    """Refuse types whose values Python cannot hold: such an event could be written and never be read."""
+    if not isinstance(kind, pa.DataType):
+        raise BadValue(what="payload type", value=kind, why="an Arrow type is due")
+    plain = (
+        pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_date32(kind)
+        or (pa.types.is_timestamp(kind) and kind.unit == "us")
+    )
+    nested = pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_map(kind)
+    if not plain and not nested:
+        raise BadValue(what="payload type", value=str(kind), why="Python or Spark cannot hold its values")
+    for inner in range(kind.num_fields if nested else 0):
+        _check_type(kind.field(inner).type)
+
+
+def schema_to_text(schema: pa.Schema) -> str:
+    """Return a schema as text that JSON can hold."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def schema_from_text(text: str) -> pa.Schema:
+    """Return the schema that `schema_to_text` wrote."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+
+
+def to_table(events: Iterable[NewEvent] | pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """Return events as Arrow data of the log's schema, or raise `BadValue`."""
+    try:
+        if isinstance(events, pa.RecordBatch):
+            events = pa.Table.from_batches([events])
+        if isinstance(events, pa.Table):
+            missing = sorted(set(schema.names) - set(events.column_names))
+            if missing:
+                raise BadValue(what="table", value=events.column_names, why=f"columns {missing} are missing")
+            table = events.select(schema.names).cast(schema)
+        else:
+            rows = [_row(place, event, schema) for place, event in enumerate(_several(events))]
+            table = pa.Table.from_pylist(rows, schema=schema)
+        table.validate(full=True)
+    except BadValue:
+        raise
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise BadValue(what="events", value=type(events).__name__, why=str(error)) from error
+    for name in schema.names:
+        if name != "payload":
+            _check_column(name, table.column(name))
+    return table
+
+
+def _check_column(name: str, column: pa.ChunkedArray) -> None:
+    """Hold a column of a table to what is asked of a single event."""
+    if column.null_count:
+        raise BadValue(what="column", value=name, why="it may not hold nulls")
+    if pa.types.is_string(column.type):
+        if pc.any(pc.equal(column, "")).as_py():
+            raise BadValue(what="column", value=name, why="it may not hold empty text")
+        return
+    least, most = pc.min_max(column).values() if len(column) else (pa.scalar(0), pa.scalar(0))
+    if least.as_py() < 0 or (name != "clock" and most.as_py() > KIND_MAX):
+        raise BadValue(what="column", value=name, why="it holds a number out of range")
+
+
+def _several(events: object) -> Iterable[object]:
+    if isinstance(events, NewEvent | str | bytes) or not isinstance(events, Iterable):
+        do = "pass a list of NewEvent, or a table"
+        raise BadValue(what="events", value=events, why="several are due, also where it is one", do=do)
+    return events
+
+
+def _row(place: int, event: object, schema: pa.Schema) -> dict[str, Any]:
+    if not isinstance(event, NewEvent):
+        raise BadValue(what=f"event {place}", value=event, why=f"NewEvent is due, not {type(event).__name__}")
+    _check_payload(place, event.payload, schema.field("payload").type)
+    row: dict[str, Any] = {
+        "scope": checked_coordinate("scope", event.scope),
+        "entity": checked_coordinate("entity", event.entity),
+        "category": checked_kind_part("category", event.category),
+        "type": checked_kind_part("type", event.type),
+        "payload": event.payload,
+    }
+    if "clock" in schema.names:
+        row["clock"] = checked_u64("clock", event.clock)
+    elif event.clock is not None:
+        raise BadValue(what="clock", value=event.clock, why="the log keeps no entity clock")
+    return row
+
+
+def _check_payload(place: int, payload: object, kind: pa.DataType) -> None:
+    """Refuse what Arrow would quietly turn into something else: text into bytes, misspelt fields into nulls."""
+    if pa.types.is_binary(kind) and not isinstance(payload, bytes | bytearray | memoryview | None):
+        raise BadValue(what=f"payload of event {place}", value=payload, why="bytes are due")
+    if pa.types.is_struct(kind) and isinstance(payload, dict):
+        unknown = sorted(set(payload) - {each.name for each in kind})
+        if unknown:
+            raise BadValue(what=f"payload of event {place}", value=payload, why=f"the log has no field {unknown[0]!r}")
+
+
+def joined(tables: list[pa.Table]) -> pa.Table:
+    """Return tables of one schema behind one another."""
+    return pa.concat_tables(tables)
+
+
+def to_parquet(table: pa.Table) -> bytes:
+    """Return a segment's bytes."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def from_parquet(data: bytes, schema: pa.Schema) -> pa.Table:
+    """Return a segment's events, or raise `ValueError` where the bytes hold others."""
+    try:
+        # One thread: segments are small, and a pool of threads is not worth its start.
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise ValueError(str(error)) from error
+
+
+def matching(table: pa.Table, first: int, start: int, region: Region) -> Iterator[LogEvent]:
+    """Return the events of a segment from row `start` on that lie in `region`; `first` is the sequence of row 0."""
+    for at in range(start, table.num_rows, _CHUNK):
+        chunk = table.slice(at, _CHUNK)
+        rows = pc.indices_nonzero(_mask(chunk, region)) if _filters(region) else None
+        found = chunk.take(rows) if rows is not None else chunk
+        places = rows.to_pylist() if rows is not None else range(chunk.num_rows)
+        for place, row in zip(places, _rows(found), strict=True):
+            yield LogEvent(
+                sequence=first + at + place,
+                scope=row["scope"],
+                entity=row["entity"],
+                category=row["category"],
+                type=row["type"],
+                clock=row.get("clock"),
+                payload=row["payload"],
+            )
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (ValueError, OverflowError) as error:  # a date past the year 9999, say
+        raise BadValue(what="payload", value=str(table.schema.field("payload").type), why=str(error)) from error
+    return rows
+
+
+def _filters(region: Region) -> bool:
+    return region != Region()
+
+
+def _mask(chunk: pa.Table, region: Region) -> pa.Array:
+    mask = pa.array([True] * chunk.num_rows)
+    if region.scope is not None:
+        mask = pc.and_(mask, pc.equal(chunk["scope"], region.scope))
+    if region.entity is not None:
+        below = pc.starts_with(chunk["entity"], f"{region.entity}:")
+        mask = pc.and_(mask, pc.or_(below, pc.equal(chunk["entity"], region.entity)))
+    if region.kind is not None and region.kind.category is not None:
+        mask = pc.and_(mask, pc.equal(chunk["category"], region.kind.category))
+        if region.kind.type is not None:
+            mask = pc.and_(mask, pc.equal(chunk["type"], region.kind.type))
+    if region.clock is not None:
+        low, high = (pa.scalar(each, pa.uint64()) for each in region.clock)
+        clock = chunk["clock"].cast(pa.uint64())
+        mask = pc.and_(mask, pc.and_(pc.greater_equal(clock, low), pc.less_equal(clock, high)))
+    return mask

@@ -1,0 +1,1 @@
+"""Compaction of a FileSink's folder: the plan, its application, and the merge of files by Spark."""

@@ -1,0 +1,154 @@
+"""A second tree of a folder, made of links: what stays as it is costs a name, not its bytes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from holdfast.errors import CompactionOutdated, NotSupported
+from holdfast.repository.files import NO_EXCHANGE, TEMP_PREFIX, exchange
+from holdfast.sinks.files.epoch_folders import EPOCH_FOLDER
+from holdfast.sinks.staging import below, names_in
+
+_NO_LINK = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK)
+
+
+def require_able(folder: Path, work: Path, file: Path) -> None:
+    """Refuse a file system on which folders cannot change places, or files have a second name: before any work."""
+    places = [work / "probe-1", work / "probe-2"]
+    for each in places:
+        each.mkdir()
+    try:
+        exchange(*places)
+        link(file, places[0] / "link")
+    except OSError as error:
+        if error.errno in NO_EXCHANGE:
+            raise _unable(folder, "its file system cannot let two folders change places (RENAME_EXCHANGE)") from error
+        raise
+    finally:
+        for each in places:
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def _unable(folder: Path, why: str) -> NotSupported:
+    do = "move the sink to ext4, xfs, btrfs or tmpfs, or rewrite it by a batch job while the pipeline is stopped"
+    return NotSupported(what=f"compacting {folder}", why=why, do=do)
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, or refuse where it cannot have one."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in _NO_LINK:
+            why = f"{source} cannot be linked: {error.strerror}; it may be another user's, or on another file system"
+            raise _unable(source.parent, why) from error
+        raise
+
+
+def like(source: Path, target: Path) -> None:
+    """Make a folder with the rights, times and owner of another."""
+    target.mkdir()
+    own_like(source, target)
+    shutil.copystat(source, target)
+
+
+def own_like(source: Path, target: Path) -> None:
+    """Give a file or folder the owner and the rights of another."""
+    theirs, ours = source.stat(), target.stat()
+    if (theirs.st_uid, theirs.st_gid) != (ours.st_uid, ours.st_gid):
+        try:
+            os.chown(target, theirs.st_uid, theirs.st_gid)
+        except PermissionError as error:
+            why = f"{source} is another user's or group's; run this as the one who runs the pipeline"
+            raise _unable(source.parent, why) from error
+    shutil.copymode(source, target)
+
+
+def link_tree(source: Path, target: Path) -> Iterator[Path]:
+    """Make `target` a tree of links to all in `source`; give the folders that were made, for whoever syncs them."""
+    like(source, target)
+    with os.scandir(source) as found:
+        for each in found:
+            if each.is_dir(follow_symlinks=False):
+                yield from link_tree(Path(each.path), target / each.name)
+            elif not each.name.startswith(TEMP_PREFIX):
+                link(Path(each.path), target / each.name)
+    yield target
+
+
+def catch_up(old: Path, new: Path, gone: Collection[str], made: Collection[str]) -> list[Path]:
+    """Bring a new tree up to what the old one holds by now; return the folders that have changed.
+
+    `gone` were merged and `made` are what they became. An epoch's folder never changes once it is there: only those
+    that are new are linked. All else, which is little, is compared. An epoch that has vanished makes the work outdated.
+    """
+    there = names_in(old)
+    missing = sorted({*gone, *(name for name in names_in(new) if _is_epoch(name))} - set(there))
+    if missing:
+        raise CompactionOutdated(path=str(old), why=f"{missing[0]} is not there any more")
+    changed: list[Path] = []
+    for name in there:
+        if _is_epoch(name):
+            if name not in gone and name not in made and not (new / name).exists():
+                changed += link_tree(old / name, new / name)
+        else:
+            changed += _mirrored(old / name, new / name)
+    for name in names_in(new):
+        if not _is_epoch(name) and name not in there:
+            _remove(new / name)
+    return [*changed, new]
+
+
+def _is_epoch(name: str) -> bool:
+    return EPOCH_FOLDER.fullmatch(name) is not None
+
+
+def _mirrored(source: Path, target: Path) -> Iterator[Path]:
+    if source.name.startswith(TEMP_PREFIX):
+        return
+    if source.is_symlink() or not source.is_dir():
+        if not _is_same(source, target):
+            _remove(target)
+            link(source, target)
+            yield target.parent
+        return
+    if not target.is_dir():
+        yield from link_tree(source, target)
+        return
+    for name in names_in(source):
+        yield from _mirrored(source / name, target / name)
+    for name in set(names_in(target)) - set(names_in(source)):
+        _remove(target / name)
+        yield target
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(one.lstat(), other.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def all_in(tree: Path, names: Collection[str]) -> list[Path]:
+    """Return all files and folders of some folders in a tree, for whoever syncs them."""
+    return [path for name in sorted(names) for path in below(tree / name)]
+
+
+def swap(old: Path, new: Path) -> None:
+    """Let two trees change places. Not durable until the folders that they are in are synced."""
+    try:
+        exchange(old, new)
+    except FileNotFoundError as error:
+        why = "it took too long while commits waited, and one of them went ahead"
+        raise CompactionOutdated(path=str(old), why=why) from error

@@ -1,0 +1,184 @@
+"""The ledger: which epochs a table holds, kept beside it in the same database and written with the rows.
+
+It is the table `holdfast_epochs` in the schema of the target. Three kinds of rows:
+
+- one a part, `closed` false, written inside the prepared transaction that holds the part's rows. A prepared transaction
+  that is gone was committed if its row is here, and only then.
+- one an epoch, `closed` true, written in the transaction that moves the rows, or after all parts are committed. Only
+  this row says that the table holds the epoch: its writers know all parts, and a part knows only itself.
+- one an owner, `closed` false, of epoch 0 in timeline 0: its claim, written when the sink is opened. It stays, so that
+  nobody else takes the table before the first epoch is committed, or after a first start that failed.
+
+Rows are kept for the last two epochs of a timeline. `replaces` says that the owner takes the whole table for its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.errors import UnsupportedVersion
+from holdfast.sinks.base import EpochKey, Link, StreamIdentity
+from holdfast.sinks.postgres.names import claiming_gid, closed_handle, closing_gid, owner_digest
+from holdfast.sinks.postgres.server import Connection, sql
+
+LEDGER = "holdfast_epochs"
+_VERSION = 1
+_CLAIM = (0, 0)  # timeline and epoch of the row that only says whose the table is
+_COMMENT = "Holdfast's ledger: which epochs the tables of this schema hold; version "
+_CREATE = """
+CREATE TABLE {ledger} (
+    gid text PRIMARY KEY,
+    pipeline text NOT NULL,
+    uid text NOT NULL,
+    stream text NOT NULL,
+    sink text NOT NULL,
+    target text NOT NULL,
+    timeline int8 NOT NULL,
+    epoch int8 NOT NULL,
+    closed bool NOT NULL,
+    replaces bool NOT NULL,
+    rows int8 NOT NULL,
+    at timestamptz NOT NULL DEFAULT clock_timestamp()
+)
+"""
+
+
+def is_known(conn: Connection, schema: str, target: str) -> bool:
+    """Whether a ledger tells of epochs in a table, of whichever owner."""
+    ledger = Ledger(schema, target, StreamIdentity("", "", ""), "", replaces=False)
+    query = sql.SQL("SELECT 1 FROM {} WHERE target = {} AND epoch > 0 LIMIT 1").format(
+        ledger.table, sql.Literal(target)
+    )
+    return ledger.exists(conn) and conn.execute(query).fetchone() is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One owner's view of the ledger. Every method runs in the caller's transaction."""
+
+    schema: str
+    target: str
+    owner: StreamIdentity
+    sink: str
+    replaces: bool
+
+    @property
+    def digest(self) -> str:
+        """What stands for the owner in names."""
+        return owner_digest(self.owner, self.sink, self.target)
+
+    @property
+    def table(self) -> sql.Identifier:
+        """The ledger's name for a statement."""
+        return sql.Identifier(self.schema, LEDGER)
+
+    def exists(self, conn: Connection) -> bool:
+        """Whether there is a ledger; one of a later version is refused."""
+        name = self.table.as_string(conn)
+        query = "SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE oid = to_regclass(%s)"
+        row = conn.execute(query, [name]).fetchone()
+        version = str(row[0] or "").partition(_COMMENT)[2] if row else ""
+        if version not in ("", str(_VERSION)):  # comments may get lost when a database is copied
+            raise UnsupportedVersion(what=f"ledger {name}", found=int(version), known=f"version {_VERSION}")
+        return row is not None
+
+    def create(self, conn: Connection) -> None:
+        """Make the ledger where there is none; the caller keeps others out meanwhile."""
+        if not self.exists(conn):
+            conn.execute(sql.SQL(_CREATE).format(ledger=self.table))
+            conn.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(self.table, sql.Literal(f"{_COMMENT}{_VERSION}")))
+
+    def claim(self, conn: Connection) -> None:
+        """Say whose the table is; the caller keeps others out meanwhile."""
+        gid = sql.Literal(claiming_gid(self.digest))
+        conn.execute(sql.SQL("DELETE FROM {} WHERE gid = {}").format(self.table, gid))
+        conn.execute(self._row(_CLAIM, False, gid, sql.Literal(0)))
+
+    def last(self, conn: Connection, timeline: int | None = None) -> tuple[int, int] | None:
+        """Return the last whole epoch, of one timeline or of all."""
+        query = sql.SQL("SELECT timeline, epoch FROM {} WHERE {} AND closed{} ORDER BY 1 DESC, 2 DESC LIMIT 1")
+        within = sql.SQL("") if timeline is None else sql.SQL(" AND timeline = {}").format(sql.Literal(timeline))
+        row = conn.execute(query.format(self.table, self._ours, within)).fetchone()
+        return (row[0], row[1]) if row else None
+
+    def parts(self, conn: Connection, gids: list[str]) -> dict[str, int]:
+        """Return which of these transactions were committed, and their rows."""
+        query = sql.SQL("SELECT gid, rows FROM {} WHERE gid = ANY ({})").format(self.table, sql.Literal(gids))
+        return dict(conn.execute(query).fetchall())
+
+    def closed(self, conn: Connection, place: tuple[int, int]) -> Link | None:
+        """Return the row that closed an epoch, if there is one. Older versions wrote rows without a handle."""
+        query = sql.SQL("SELECT gid FROM {} WHERE {} AND closed AND timeline = {} AND epoch = {}")
+        row = conn.execute(query.format(self.table, self._ours, *map(sql.Literal, place))).fetchone()
+        return Link(place[1], closed_handle(row[0]) or None) if row else None
+
+    def close(self, conn: Connection, key: EpochKey, rows: int, handle: str) -> None:
+        """Say that the table holds the epoch, and forget those before the last one."""
+        before = self.last(conn, key.timeline)
+        gid = closing_gid(self.digest, key.place, handle)
+        conn.execute(self._row(key.place, True, sql.Literal(gid), sql.Literal(rows)))
+        if before is not None:
+            conn.execute(
+                sql.SQL("DELETE FROM {} WHERE {} AND timeline = {} AND epoch < {}").format(
+                    self.table, self._ours, sql.Literal(before[0]), sql.Literal(before[1])
+                )
+            )
+
+    def part_statement(self, key: EpochKey) -> str:
+        """Return the SQL with which an executor writes its part's row; its arguments are gid and rows."""
+        return self._row(key.place, False, sql.SQL("$1"), sql.SQL("$2")).as_string(None)
+
+    def foreign(self, conn: Connection, *, share: bool) -> str | None:
+        """Return another owner that must not share the table with this one, in words.
+
+        That is an earlier pipeline of this name; anybody where one of the two replaces the whole table; and, unless all
+        of them say that they share it, anybody at all.
+        """
+        query = sql.SQL(
+            "SELECT pipeline, stream, uid FROM {} WHERE target = {} AND (uid, stream, sink) <> ({}, {}, {}) "
+            "AND (NOT {} OR replaces OR {} OR (uid <> {} AND pipeline = {} AND stream = {})) ORDER BY at DESC LIMIT 1"
+        )
+        owner = self.owner
+        values = (
+            *(self.target, owner.uid, owner.stream, self.sink),
+            *(share, self.replaces, owner.uid, owner.pipeline, owner.stream),
+        )
+        row = conn.execute(query.format(self.table, *map(sql.Literal, values))).fetchone()
+        return f"stream {row[1]!r} of pipeline {row[0]!r} with the uid {row[2]}" if row else None
+
+    def rival(self, conn: Connection) -> str | None:
+        """Return another stream or sink of the same pipeline that must not share the table with this one."""
+        query = sql.SQL(
+            "SELECT stream, sink FROM {} WHERE target = {} AND uid = {} AND (stream, sink) <> ({}, {}) "
+            "AND (replaces OR {}) ORDER BY at DESC LIMIT 1"
+        )
+        values = (self.target, self.owner.uid, self.owner.stream, self.sink, self.replaces)
+        row = conn.execute(query.format(self.table, *map(sql.Literal, values))).fetchone()
+        return f"sink {row[1]!r} of stream {row[0]!r}" if row else None
+
+    def _row(self, place: tuple[int, int], closed: bool, gid: sql.Composable, rows: sql.Composable) -> sql.Composed:
+        values: dict[str, object] = {
+            "pipeline": self.owner.pipeline,
+            "uid": self.owner.uid,
+            "stream": self.owner.stream,
+            "sink": self.sink,
+            "target": self.target,
+            "timeline": place[0],
+            "epoch": place[1],
+            "closed": closed,
+            "replaces": self.replaces,
+        }
+        comma = sql.SQL(", ")
+        return sql.SQL("INSERT INTO {} ({}, gid, rows) VALUES ({}, {}, {})").format(
+            self.table,
+            comma.join(map(sql.Identifier, values)),
+            comma.join(map(sql.Literal, values.values())),
+            gid,
+            rows,
+        )
+
+    @property
+    def _ours(self) -> sql.Composed:
+        values = (self.owner.uid, self.owner.stream, self.sink, self.target)
+        text = sql.SQL("uid = {} AND stream = {} AND sink = {} AND target = {}")
+        return text.format(*map(sql.Literal, values))
