@@ -24,7 +24,6 @@ from typing import Any
 from holdfast._transitions import drawn, moved
 from holdfast.barriers import BarrierFlags
 from holdfast.errors import BadValue
-from holdfast.formats.state import CheckpointState
 from holdfast.policy import CheckpointPolicy, IntervalPolicy, Progress
 
 # --- the protocol ----------------------------------------------------------------------------------------------------
@@ -110,6 +109,22 @@ class Topology:
         self.readers = {stream: {each for each in self.reads if stream in self.reads[each]} for stream in self.reads}
 
 
+# --- one acknowledgement ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPosition:
+    """Where one stream stood when the barrier passed: what its acknowledgement says."""
+
+    stream: str  # its name
+    epoch: int  # the last one that every sink has; 0 before the first
+    offsets: tuple[str | None, ...] = ()  # the end of that epoch by source, verbatim from Spark's offset log
+    sinks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by sink: its epoch, and its own marks
+    watermark_ms: int = 0
+    rows: int = 0  # given to each sink since the first epoch
+    stage: bytes | None = None  # the state of its stage, where it has one
+
+
 # --- one attempt -----------------------------------------------------------------------------------------------------
 
 
@@ -121,7 +136,7 @@ class CheckpointAttempt:
         self.flags = flags
         self.phase = Phase.ALIGNING
         self.begun = begun
-        self.states: dict[str, CheckpointState] = {}
+        self.positions: dict[str, StreamPosition] = {}
         self.why: str | None = None  # it was given up
         self._deadline = begun + timeout
         self._timeout = timeout
@@ -136,7 +151,7 @@ class CheckpointAttempt:
         return [
             stream
             for stream in reversed(self._topology.upstream_first)
-            if stream not in self._triggered and self._topology.readers[stream] <= self.states.keys()
+            if stream not in self._triggered and self._topology.readers[stream] <= self.positions.keys()
         ]
 
     def trigger(self, stream: str) -> None:
@@ -149,16 +164,16 @@ class CheckpointAttempt:
     @property
     def awaited(self) -> tuple[str, ...]:
         """The streams that were sent the barrier and have not acknowledged."""
-        return tuple(each for each in self._topology.upstream_first if each in self._triggered - self.states.keys())
+        return tuple(each for each in self._topology.upstream_first if each in self._triggered - self.positions.keys())
 
-    def acknowledge(self, checkpoint: int, state: CheckpointState) -> bool:
+    def acknowledge(self, checkpoint: int, position: StreamPosition) -> bool:
         """Take a stream's acknowledgement; return whether it counts. One for another attempt, or too late, does not."""
-        stream = state.id.stream_id
+        stream = position.stream
         if checkpoint != self.checkpoint or self.phase is not Phase.ALIGNING or stream not in self.awaited:
             return False
-        last = len(self.states) + 1 == len(self._topology.reads)
+        last = len(self.positions) + 1 == len(self._topology.reads)
         self.phase = after(self.phase, Step.ACKNOWLEDGE_LAST if last else Step.ACKNOWLEDGE)
-        self.states[stream] = state
+        self.positions[stream] = position
         return True
 
     @property
@@ -166,7 +181,7 @@ class CheckpointAttempt:
         """The streams that have acknowledged and whose files are not kept yet."""
         if self.phase not in (Phase.ALIGNING, Phase.ALIGNED):
             return ()
-        return tuple(each for each in self.states if each not in self._held)
+        return tuple(each for each in self.positions if each not in self._held)
 
     def hold(self, stream: str) -> None:
         """Note that a stream's files are kept."""

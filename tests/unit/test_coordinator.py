@@ -12,17 +12,26 @@ from hypothesis import strategies as st
 
 from holdfast import coordinator
 from holdfast.barriers import BarrierFlags, BarrierInjector
-from holdfast.coordinator import MOVES, POINTS, CheckpointAttempt, Phase, Schedule, Step, Topology, Wanted
+from holdfast.coordinator import (
+    MOVES,
+    POINTS,
+    CheckpointAttempt,
+    Phase,
+    Schedule,
+    Step,
+    StreamPosition,
+    Topology,
+    Wanted,
+)
 from holdfast.errors import BadValue
-from holdfast.formats.state import CheckpointId, CheckpointState
 from holdfast.policy import CheckpointPolicy, Progress
 
 CHAIN = {"a": (), "b": ("a",), "c": ("b",)}
 DIAMOND = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
 
 
-def state(stream: str, epoch: int = 1) -> CheckpointState:
-    return CheckpointState(CheckpointId(stream, epoch))
+def position(stream: str, epoch: int = 1) -> StreamPosition:
+    return StreamPosition(stream=stream, epoch=epoch)
 
 
 # --- the simulated pipeline ---
@@ -90,7 +99,7 @@ class World:
         self.complete: list[dict[str, tuple[dict[str, int], int]]] = []
 
     def acknowledged(self, checkpoint: int, stream: Simulated) -> None:
-        if self.cut is not None and self.cut.acknowledge(checkpoint, state(stream.name, stream.epoch)):
+        if self.cut is not None and self.cut.acknowledge(checkpoint, position(stream.name, stream.epoch)):
             self.cuts[stream.name] = (dict(stream.taken), stream.given)
 
     def run(self, steps: int, due: Callable[[CheckpointAttempt], list[str]], *, careless: bool = False) -> None:
@@ -165,15 +174,15 @@ def test_readers_come_first() -> None:
     assert attempt.due() == ["d"]
     attempt.trigger("d")
     assert attempt.due() == []
-    assert attempt.acknowledge(7, state("d"))
+    assert attempt.acknowledge(7, position("d"))
     assert set(attempt.due()) == {"b", "c"}
     attempt.trigger("b")
     attempt.trigger("c")
-    assert attempt.acknowledge(7, state("b"))
+    assert attempt.acknowledge(7, position("b"))
     assert attempt.due() == []
-    assert attempt.acknowledge(7, state("c"))
+    assert attempt.acknowledge(7, position("c"))
     attempt.trigger("a")
-    assert attempt.acknowledge(7, state("a"))
+    assert attempt.acknowledge(7, position("a"))
     assert attempt.phase is Phase.ALIGNED
 
 
@@ -187,36 +196,36 @@ def test_a_stream_is_not_triggered_before_its_readers() -> None:
 def test_what_is_not_awaited_does_not_count() -> None:
     attempt = cut()
     attempt.trigger("c")
-    assert not attempt.acknowledge(6, state("c"))
-    assert not attempt.acknowledge(7, state("a"))
-    assert attempt.acknowledge(7, state("c"))
-    assert not attempt.acknowledge(7, state("c", 2))
-    assert attempt.states["c"].id.sequence == 1
+    assert not attempt.acknowledge(6, position("c"))
+    assert not attempt.acknowledge(7, position("a"))
+    assert attempt.acknowledge(7, position("c"))
+    assert not attempt.acknowledge(7, position("c", 2))
+    assert attempt.positions["c"].epoch == 1
 
 
 def test_it_says_who_was_late() -> None:
     attempt = cut()
     assert attempt.overdue(109.9) is None
     attempt.trigger("c")
-    attempt.acknowledge(7, state("c"))
+    attempt.acknowledge(7, position("c"))
     attempt.trigger("b")
     why = attempt.overdue(110.0)
     assert why is not None and why.startswith("b did not acknowledge within 10 s")
     assert attempt.late == ("b",)
     assert attempt.give_up(why) == ("b",)
     assert attempt.phase is Phase.ABORTED
-    assert not attempt.acknowledge(7, state("b"))
+    assert not attempt.acknowledge(7, position("b"))
     assert attempt.overdue(200.0) is None
 
 
 def test_files_are_held_before_or_after_the_alignment() -> None:
     attempt = cut({"a": (), "b": ("a",)})
     attempt.trigger("b")
-    attempt.acknowledge(7, state("b"))
+    attempt.acknowledge(7, position("b"))
     assert attempt.to_hold == ("b",)
     attempt.hold("b")
     attempt.trigger("a")
-    attempt.acknowledge(7, state("a"))
+    attempt.acknowledge(7, position("a"))
     assert attempt.phase is Phase.ALIGNED
     assert "Spark did not commit the epoch of a" in str(attempt.overdue(110.0))
     attempt.hold("a")

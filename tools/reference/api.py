@@ -20,10 +20,10 @@ from holdfast import errors, testing
 from tools.reference.source import class_node, fields, module_of, prose, summary, table
 
 _PAGES = {  # page -> the modules that are told there, in this order; what is on none goes to `_ELSE`
-    "pipelines": "spark.pipeline spark.stream spark.checkpoints policy spark",
+    "pipelines": "spark.pipeline spark.stream spark.checkpoints policy spark.outages",
     "sinks": "sinks.base sinks.files sinks.sqlite sinks.postgres sinks.log sinks.foreach",
-    "checkpoints": "repository.checkpoints repository.summary formats.manifest verification difference spark.statereader",
-    "logs": "eventlog.log eventlog.writer eventlog.segment eventlog.region eventlog.cursor eventlog.worker spark.logsource",
+    "checkpoints": "repository.checkpoints repository.summary formats.manifest verification difference spark",
+    "logs": "eventlog.log eventlog.writer eventlog.segment eventlog.region eventlog.cursor eventlog spark.logsource",
     "state": "stages formats.blocks repository.blockfile formats.state stores barriers formats.sidecar",
     "repository": "repository.opening repository.base repository.local repository.memory repository epoch recovery",
     "testing": "testing",

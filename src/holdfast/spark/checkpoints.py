@@ -26,7 +26,7 @@ from holdfast._error_text import one_line
 from holdfast.barriers import BarrierFlags
 from holdfast.control import FOLDER as REQUESTS
 from holdfast.control import answer_requests, is_asked
-from holdfast.coordinator import CheckpointAttempt, Phase, Schedule, Topology, Wanted
+from holdfast.coordinator import CheckpointAttempt, Phase, Schedule, StreamPosition, Topology, Wanted
 from holdfast.errors import (
     AlreadyExists,
     CheckpointFailed,
@@ -41,17 +41,16 @@ from holdfast.errors import (
 from holdfast.formats.manifest import ConnectorCheckpoint, GapNote, GapNotes, Manifest, SinkStatus, StreamCut
 from holdfast.formats.sealed_json import digest_of
 from holdfast.formats.sidecar import pack_states
-from holdfast.formats.state import CheckpointState
 from holdfast.policy import CheckpointPolicy, Progress
 from holdfast.pruning import apply_prune, plan_prune
 from holdfast.repository import CheckpointPlace, Checkpoints, GapRecord, Gaps, place_of
-from holdfast.spark.epochs import STAGE
 from holdfast.spark.snapshot import Pinned, SparkCut
 from holdfast.spark.stream import RunContext, StreamRun
 from holdfast.stages import FlushObserver, flushing
 
-Inbox: TypeAlias = queue.SimpleQueue[tuple[int, CheckpointState | Exception]]
-"""Acknowledgements on their way from the streams: of which checkpoint, and the state, or why there is none."""
+Inbox: TypeAlias = queue.SimpleQueue[tuple[int, StreamPosition | Exception]]
+"""Acknowledgements on their way from the streams: of which checkpoint, and the position, or why there is none."""
+STAGE = "stage"  # after the name of its stream: the name of a stage's state in a manifest
 _log = logging.getLogger(__name__)
 _ALIGNING_S = 0.005  # between two looks while one is taken
 _RESTING_S = 0.05  # between two looks while none is
@@ -426,7 +425,7 @@ class Checkpointing:
         """Link the files of each stream whose epoch Spark has committed: it may forget them while others are read."""
         cut = attempt.cut
         for stream in cut.to_hold:
-            epoch = cut.states[stream].id.sequence
+            epoch = cut.positions[stream].epoch
             if not epoch:
                 self._held(attempt, stream)  # it has none
             elif stream not in attempt.pinned and self._streams[stream].is_committed(epoch):
@@ -468,8 +467,8 @@ class Checkpointing:
             if not self._streams[name].can_acknowledge:
                 return f"stream {name} ended with an epoch that is not in every sink"
         for name in cut.to_hold:
-            if name not in attempt.pinned and not self._streams[name].is_committed(cut.states[name].id.sequence):
-                return f"the query of stream {name} ended before Spark committed epoch {cut.states[name].id.sequence}"
+            if name not in attempt.pinned and not self._streams[name].is_committed(cut.positions[name].epoch):
+                return f"the query of stream {name} ended before Spark committed epoch {cut.positions[name].epoch}"
         return None
 
     def _give_up(self, attempt: _Attempt, why: str) -> None:
@@ -541,9 +540,9 @@ class Checkpointing:
         with self._durably():
             cuts = {name: self._stream_cut(name, attempt) for name in self._streams}
             states = {
-                f"{name}/{STAGE}": state.operator_states[STAGE]
-                for name, state in attempt.cut.states.items()
-                if STAGE in state.operator_states
+                f"{name}/{STAGE}": position.stage
+                for name, position in attempt.cut.positions.items()
+                if position.stage is not None
             }
             packed = pack_states(states)
             manifest = self._manifest(attempt, cuts, packed.entries, packed.checksum)
@@ -601,23 +600,21 @@ class Checkpointing:
         return GapNotes(total=total, newest=tuple(_noted(each) for each in newest))
 
     def _stream_cut(self, name: str, attempt: _Attempt) -> StreamCut:
-        state, kept = attempt.cut.states[name], attempt.kept.get(name)
+        position, kept = attempt.cut.positions[name], attempt.kept.get(name)
         spec = self._streams[name].spec
-        notes = {sink.name: json.loads(state.metadata[f"sink.{sink.name}"]) for sink in spec.sinks}
-        offsets = [state.metadata.get(f"source.{number}") for number in range(int(state.metadata["sources"]))]
         digest = self._checkpoints.put_files(attempt.place, kept.files)[0] if kept else None
         return StreamCut(
             timeline=self._timeline,
-            epoch=state.id.sequence,
-            offsets=tuple(offsets),
-            watermark_ms=state.watermark_ns // 1_000_000,
-            rows=state.event_count,
+            epoch=position.epoch,
+            offsets=position.offsets,
+            watermark_ms=position.watermark_ms,
+            rows=position.rows,
             output_mode=spec.output_mode,
             reads=self._topology.reads[name],
             sources=self._streams[name].sources,
             state_format=kept.state_format if kept else None,
             confs=kept.confs if kept else {},
-            sinks=notes,
+            sinks=position.sinks,
             files=digest,
             file_count=len(kept.files) if kept else 0,
             file_bytes=sum(each.size for each in kept.files) if kept else 0,

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast._error_text import one_line
 from holdfast._offsets import differences
 from holdfast.barriers import BarrierHandle, BarrierInjector
+from holdfast.coordinator import StreamPosition
 from holdfast.epoch import Attempt, Decision, Facts, Move, Reach, Share, State, Verdict, after, unwatched
 from holdfast.errors import (
     BadValue,
@@ -35,7 +35,6 @@ from holdfast.errors import (
     Storage,
     StorageFailed,
 )
-from holdfast.formats.state import CheckpointId, CheckpointState
 from holdfast.repository import Decisions, GapRecord, Gaps, Lease
 from holdfast.repository.gaps import OFFSETS, QUARANTINED, REPLAY
 from holdfast.sinks.base import EpochKey, Link, Sink, Staged, StreamIdentity, checked_staged, handle_digest
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 PRUNE_EVERY = 50
 _DROPPED_AGAIN = 50  # aborted attempts at an epoch whose leftovers are looked for at each start
-STAGE = "stage"  # the name of a stage's state in an acknowledgement
 OnEpoch = Callable[["DataFrame", Any], "DataFrame"]
 """Makes of an epoch's rows, and of the `StageView` of its stage, what the sinks get."""
 _log = logging.getLogger(__name__)
@@ -166,7 +164,7 @@ class EpochRunner:
         self.at_end: Callable[[], None] = lambda: None  # called at the end of an epoch, once stopping was asked for
         self.decided: Callable[[int, int], None] = lambda *_: None
         self.quarantined: Callable[[GapRecord], None] = lambda *_: None
-        self.acknowledge: Callable[[int, CheckpointState | Exception], None] = lambda *_: None
+        self.acknowledge: Callable[[int, StreamPosition | Exception], None] = lambda *_: None
         self.drained: Callable[[], None] = lambda: None  # called when the barrier says that this was the last epoch
         self.oldest_kept: Callable[[], int | None] = lambda: None  # the first epoch that a checkpoint needs
         self.unfinished = False  # an epoch is decided and not in every sink: nobody may acknowledge for this stream
@@ -498,7 +496,7 @@ class EpochRunner:
     def _acknowledge(self, checkpoint: int) -> None:
         """Say what this stream is now. What fails here fails the checkpoint, never the epoch."""
         try:
-            found: CheckpointState | Exception = self.capture()
+            found: StreamPosition | Exception = self.capture()
         except Exception as error:  # a sink of the user's may raise anything
             found = error
         self.acknowledge(checkpoint, found)
@@ -526,20 +524,17 @@ class EpochRunner:
             self.drained()
         return True
 
-    def capture(self) -> CheckpointState:
-        """Return what this stream is at the end of its last epoch, for whoever coordinates."""
+    def capture(self) -> StreamPosition:
+        """Return the position of this stream after its last epoch."""
         course = self.course
-        offsets = {f"source.{number}": end for number, end in enumerate(course.ends) if end is not None}
-        sinks = {
-            f"sink.{name}": json.dumps({"epoch": course.stands.get(name, 0), **sink.mark()})
-            for name, sink in self.sinks.items()
-        }
-        return CheckpointState(
-            CheckpointId(self.owner.stream, course.epoch, time.time_ns()),
-            operator_states={} if course.stage is None else {STAGE: course.stage.data},
-            watermark_ns=max(course.watermark_ms, 0) * 1_000_000,
-            event_count=course.rows,
-            metadata={**offsets, **sinks, "sources": str(len(course.ends))},
+        return StreamPosition(
+            stream=self.owner.stream,
+            epoch=course.epoch,
+            offsets=tuple(course.ends),
+            sinks={name: {"epoch": course.stands.get(name, 0), **sink.mark()} for name, sink in self.sinks.items()},
+            watermark_ms=max(course.watermark_ms, 0),
+            rows=course.rows,
+            stage=None if course.stage is None else course.stage.data,
         )
 
     def recovered(self, decision: Decision | None, stands: dict[str, int]) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from holdfast._error_text import one_line
 from holdfast._redaction import redacted
 from holdfast.barriers import BarrierInjector
+from holdfast.coordinator import StreamPosition
 from holdfast.epoch import Decision, Facts, Reach, State, unwatched
 from holdfast.errors import (
     HoldfastError,
@@ -39,7 +40,6 @@ from holdfast.errors import (
 )
 from holdfast.formats.manifest import Manifest
 from holdfast.formats.sealed_json import Record
-from holdfast.formats.state import CheckpointState
 from holdfast.policy import Backoff, RestartBudget
 from holdfast.recovery import RecoveryPlan, plan
 from holdfast.repository import Decisions, GapRecord, Gaps, History, Identity, Lease, LocalRepository
@@ -129,7 +129,7 @@ class RunContext:
     callbacks: StreamCallbacks
     reach: Reach = unwatched
     clock: Callable[[], float] = time.monotonic
-    acknowledge: Callable[[int, CheckpointState | Exception], None] = _nothing
+    acknowledge: Callable[[int, StreamPosition | Exception], None] = _nothing
     build: Callable[[StreamSpec], DataFrame] = _built_alone
     outage: Mapping[Kind, float | None] = field(default_factory=dict)  # limits in place of those of the streams
 
