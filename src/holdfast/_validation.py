@@ -68,7 +68,7 @@ def checked_value_key(key: object) -> str:
 def checked_u64(what: str, value: object) -> int:
     """Return `value` if it is a whole number that fits 64 bits without a sign."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
-        raise BadValue(what=what, value=value, why="a whole number from 0 to 2**64 - 1 is due")
+        raise BadValue(what=what, value=value, expected="an integer from 0 to 2**64 - 1")
     return value
 
 
@@ -77,26 +77,26 @@ def checked_seconds(what: str, value: object) -> float:
     if hasattr(value, "total_seconds"):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise BadValue(what=what, value=value, why="a number of seconds above 0 is due")
+        raise BadValue(what=what, value=value, expected="a number of seconds above 0")
     return float(value)
 
 
 def checked_bytes(what: str, data: object) -> bytes:
     """Return `data` as bytes if it is a buffer of them."""
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise BadValue(what=what, value=data, why=f"bytes are due, not {type(data).__name__}")
+        raise BadValue(what=what, value=data, expected=f"bytes, not {type(data).__name__}")
     return bytes(data)
 
 
 def checked_type(what: str, value: object, kind: type[T]) -> T:
     """Return `value` if it is of the type that is due."""
     if not isinstance(value, kind):
-        raise BadValue(what=what, value=value, why=f"{kind.__name__} is due, not {type(value).__name__}")
+        raise BadValue(what=what, value=value, expected=f"{kind.__name__}, not {type(value).__name__}")
     return value
 
 
 def checked_positive(what: str, value: object) -> int:
     """Return `value` if it is a whole number of at least one."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
-        raise BadValue(what=what, value=value, why="a whole number of at least 1 is due")
+        raise BadValue(what=what, value=value, expected="an integer of at least 1")
     return value

@@ -139,7 +139,7 @@ class BarrierInjector:
     def trigger(self, checkpoint_id: int, flags: int = BarrierFlags.NONE) -> int | None:
         """Make a barrier pending and return the id of the unclaimed one that it superseded, if any."""
         if isinstance(checkpoint_id, bool) or not isinstance(checkpoint_id, int):
-            raise BadValue(what="checkpoint id", value=checkpoint_id, why="a whole number is due")
+            raise BadValue(what="checkpoint id", value=checkpoint_id, expected="an integer")
         if not 0 < checkpoint_id <= _WORD_MAX:
             raise BadValue(what="checkpoint id", value=checkpoint_id, why=f"1 to {_WORD_MAX} can be triggered")
         word = checkpoint_id << _WORD_BITS | _checked_flags(flags)

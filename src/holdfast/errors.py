@@ -192,14 +192,24 @@ class BadName(BadInput):
 
 
 class BadValue(BadInput):
-    """An argument of the wrong type or outside its range."""
+    """An argument of the wrong type or outside its range.
+
+    `expected` names what would be valid; `why` gives the reason. One of them, or both, is given.
+    """
 
     what: str
     value: object
-    why: str
+    why: str | None = None
+    expected: str | None = None
     do: str = "correct the argument"
-    says = "{e.what} {e.shown} is refused: {e.why}"
+    says = "invalid {e.what} {e.shown}: {e.reason}"
     next_step = "{e.do}"
+
+    @property
+    def reason(self) -> str:
+        """What would be valid, and why this value is not; whichever of them is known."""
+        parts = [self.expected and f"expected {self.expected}", self.why]
+        return "; ".join(part for part in parts if part) or "not valid here"
 
     @property
     def shown(self) -> str:

@@ -166,7 +166,7 @@ class CheckpointPolicy:
             raise BadValue(what="tolerable_failures", value=most, why="a number of failures is due, or None for any")
         if self.retention is not None and not isinstance(self.retention, Retention):
             do = "pass retention=hf.Retention(last=10), say, or None to keep all"
-            raise BadValue(what="retention", value=self.retention, why="a Retention is due", do=do)
+            raise BadValue(what="retention", value=self.retention, expected="a Retention", do=do)
         for what in ("rows", "epochs"):
             if getattr(self, what) is not None:
                 checked_positive(f"checkpoint {what}", getattr(self, what))
@@ -231,9 +231,9 @@ class Backoff:
         checked_seconds("first wait", self.first)
         checked_seconds("longest wait", self.longest)
         if not self.factor >= 1:
-            raise BadValue(what="backoff factor", value=self.factor, why="at least 1 is due")
+            raise BadValue(what="backoff factor", value=self.factor, expected="at least 1")
         if not 0 <= self.jitter <= 1:
-            raise BadValue(what="jitter", value=self.jitter, why="a share from 0 to 1 is due")
+            raise BadValue(what="jitter", value=self.jitter, expected="a share from 0 to 1")
 
     def seconds(self, failures: int, chance: float) -> float:
         """Return the wait after so many failures in a row, counted from 1; `chance` lies between 0 and 1."""

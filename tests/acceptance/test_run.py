@@ -359,7 +359,7 @@ def test_a_failure_shows_the_users_own_frames_and_where_to_look(app: Path) -> No
 
 def test_what_cannot_be_run_is_said_before_spark_is_started(app: Path) -> None:
     assert "no such file" in done("nowhere.py:x").stderr
-    assert "--interval 'soon' is refused" in done(f"{app}:ticks", "--interval", "soon").stderr
+    assert "invalid --interval 'soon'" in done(f"{app}:ticks", "--interval", "soon").stderr
     app.with_name("bad.py").write_text("def f():\n    return 1 / 0\nf()\n")
     found = done(app.with_name("bad.py"), "--json")
     assert found.returncode == 2

@@ -322,8 +322,8 @@ def test_what_cannot_be_read_is_refused_at_once(spark: SparkSession, tmp_path: P
     ("columns", "options", "error", "words"),
     [
         ("n int", {"entity": "id"}, BadValue, "no such column"),
-        ("n int, t string", {"category": "t"}, BadValue, "whole numbers are due"),
-        ("n int, d double", {"clock": "d"}, BadValue, "whole numbers are due"),
+        ("n int, t string", {"category": "t"}, BadValue, "expected whole numbers"),
+        ("n int, d double", {"clock": "d"}, BadValue, "expected whole numbers"),
         ("n int, b binary", {"entity": "b"}, BadValue, "cannot be written as text"),
         ("n int, v variant", {}, BadValue, "no such type"),
         ("n int, i interval day to second", {}, BadValue, "no such type"),

@@ -530,7 +530,7 @@ def test_a_session_of_spark_connect_is_refused(tmp_path: Path) -> None:
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(NotSupported, match="Spark Connect"):
         pipeline.run(remote)
-    with pytest.raises(BadInput, match="a SparkSession is due"):
+    with pytest.raises(BadInput, match="expected a SparkSession"):
         pipeline.run("local[2]")
 
 

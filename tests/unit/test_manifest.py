@@ -376,7 +376,7 @@ def test_states_of_the_wrong_type_are_refused() -> None:
         pack_states({"a": "text"})
     with pytest.raises(BadValue, match="in one piece"):
         manifest().read_states((memoryview(b""),))
-    with pytest.raises(BadValue, match="bytes are due"):
+    with pytest.raises(BadValue, match="expected bytes"):
         Manifest.from_bytes("{}")
 
 

@@ -178,7 +178,7 @@ def test_a_codec_that_returns_no_bytes_is_refused() -> None:
         def decode(self, data: bytes) -> int:
             return len(data)
 
-    with pytest.raises(StageUnserializable, match="bytes are due"):
+    with pytest.raises(StageUnserializable, match="expected bytes"):
         CheckpointedStage(5, MemoryBlocks(8), Numbering()).checkpoint()
 
 

@@ -27,7 +27,7 @@ def bytes_of(what: str, text: str) -> int:
         power = " kmgt".index(found[2].lower() or " ")
         count = int(float(found[1]) * (1024 if found[3] else 1000) ** power)
     if count < 1:
-        raise BadValue(what=what, value=text, why="a size such as 64MB or 1GB is due")
+        raise BadValue(what=what, value=text, expected="a size such as 64MB or 1GB")
     return count
 
 

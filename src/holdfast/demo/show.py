@@ -314,7 +314,7 @@ def _checked_kills(kills: int | None, *, fast: bool) -> int:
     if kills is None:
         return FAST_KILLS if fast else KILLS
     if not 1 <= kills <= _MOST_KILLS:
-        raise BadValue(what="kills", value=kills, why=f"a number from 1 to {_MOST_KILLS} is due")
+        raise BadValue(what="kills", value=kills, expected=f"a number from 1 to {_MOST_KILLS}")
     return kills
 
 

@@ -51,7 +51,7 @@ class Cursor:
     def __init__(self, log: EventLog, region: Region, *, gap_buffer: int = 0) -> None:
         checked_type("log", log, EventLog).check_region(checked_type("region", region, Region))
         if isinstance(gap_buffer, bool) or not isinstance(gap_buffer, int) or gap_buffer < 0:
-            raise BadValue(what="gap buffer", value=gap_buffer, why="a number of gaps to keep is due")
+            raise BadValue(what="gap buffer", value=gap_buffer, expected="a number of gaps to keep")
         self.log = log
         self.region = region
         self.dropped_gaps = 0

@@ -19,14 +19,14 @@ _ESCAPES = str.maketrans({"%": "%25", "|": "%7C", "*": "%2A"})
 def checked_kind_part(what: str, value: object) -> int:
     """Return `value` if it is a small whole number, as categories and types of events are."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= KIND_MAX:
-        raise BadValue(what=what, value=value, why=f"a whole number from 0 to {KIND_MAX} is due")
+        raise BadValue(what=what, value=value, expected=f"an integer from 0 to {KIND_MAX}")
     return value
 
 
 def checked_coordinate(what: str, value: object) -> str:
     """Return `value` if it can be the scope or entity of an event: text that is not empty and fits UTF-8."""
     if not isinstance(value, str) or not value:
-        raise BadValue(what=what, value=value, why="a non-empty str is due")
+        raise BadValue(what=what, value=value, expected="a non-empty str")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -82,7 +82,7 @@ class Region:
             checked_type("kind", self.kind, KindFilter)
         if self.clock is not None:
             if not isinstance(self.clock, tuple) or len(self.clock) != 2:
-                raise BadValue(what="clock", value=self.clock, why="a pair of first and last is due")
+                raise BadValue(what="clock", value=self.clock, expected="a pair of first and last")
             first, last = (checked_u64("clock", each) for each in self.clock)
             if first > last:
                 raise BadValue(what="clock", value=self.clock, why="the range is empty")

@@ -63,7 +63,7 @@ def schema_of(payload: pa.DataType | None, *, keep_clock: bool) -> pa.Schema:
 def _check_type(kind: object) -> None:
     """Refuse types whose values Python cannot hold: such an event could be written and never be read."""
     if not isinstance(kind, pa.DataType):
-        raise BadValue(what="payload type", value=kind, why="an Arrow type is due")
+        raise BadValue(what="payload type", value=kind, expected="an Arrow type")
     plain = (
         pa.types.is_boolean(kind)
         or pa.types.is_integer(kind)
@@ -139,7 +139,7 @@ def _several(events: object) -> Iterable[object]:
 
 def _row(place: int, event: object, schema: pa.Schema) -> dict[str, Any]:
     if not isinstance(event, NewEvent):
-        raise BadValue(what=f"event {place}", value=event, why=f"NewEvent is due, not {type(event).__name__}")
+        raise BadValue(what=f"event {place}", value=event, expected=f"NewEvent, not {type(event).__name__}")
     _check_payload(place, event.payload, schema.field("payload").type)
     row: dict[str, Any] = {
         "scope": checked_coordinate("scope", event.scope),
@@ -158,7 +158,7 @@ def _row(place: int, event: object, schema: pa.Schema) -> dict[str, Any]:
 def _check_payload(place: int, payload: object, kind: pa.DataType) -> None:
     """Refuse what Arrow would quietly turn into something else: text into bytes, misspelt fields into nulls."""
     if pa.types.is_binary(kind) and not isinstance(payload, bytes | bytearray | memoryview | None):
-        raise BadValue(what=f"payload of event {place}", value=payload, why="bytes are due")
+        raise BadValue(what=f"payload of event {place}", value=payload, expected="bytes")
     if pa.types.is_struct(kind) and isinstance(payload, dict):
         unknown = sorted(set(payload) - {each.name for each in kind})
         if unknown:

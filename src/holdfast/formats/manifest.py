@@ -226,7 +226,7 @@ class Manifest:
     def __post_init__(self) -> None:
         for what in ("source_names", "sink_names"):
             if not isinstance(getattr(self, what), list | tuple):
-                raise BadValue(what=what, value=getattr(self, what), why="a list of names is due")
+                raise BadValue(what=what, value=getattr(self, what), expected="a list of names")
         object.__setattr__(self, "source_names", tuple(self.source_names))
         object.__setattr__(self, "sink_names", tuple(sorted(self.sink_names, key=str)))
 
@@ -248,7 +248,7 @@ class Manifest:
         except (TypeError, AttributeError, UnicodeError, msgspec.MsgspecError) as error:
             raise BadValue(what="manifest", value=self.checkpoint_id, why=str(error)) from error
         if not same:
-            raise BadValue(what="manifest", value=self.checkpoint_id, why="a field has another type than is due")
+            raise BadValue(what="manifest", value=self.checkpoint_id, why="a field has the wrong type")
         return data
 
     @classmethod

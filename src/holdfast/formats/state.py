@@ -45,7 +45,7 @@ class CheckpointId:
 
     def __post_init__(self) -> None:
         if not isinstance(self.stream_id, str):
-            raise BadValue(what="stream id", value=self.stream_id, why="a str is due")
+            raise BadValue(what="stream id", value=self.stream_id, expected="a str")
         checked_u64("sequence", self.sequence)
         checked_u64("created_at", self.created_at)
 

@@ -36,7 +36,7 @@ def buffers(data: Data) -> list[memoryview]:
     if not isinstance(pieces, list | tuple) or not all(
         isinstance(each, bytes | bytearray | memoryview) for each in pieces
     ):
-        raise BadValue(what="data", value=data, why="bytes, or a list of several, are due")
+        raise BadValue(what="data", value=data, expected="bytes or a list of bytes")
     try:
         return [memoryview(each).cast("B") for each in pieces]
     except TypeError as error:

@@ -115,7 +115,7 @@ class FileBlocks:
     def write_blocks(self, first: int, data: bytes) -> None:
         """Replace blocks from `first` on, in one call."""
         if len(data) % BLOCK_SIZE:
-            raise BadValue(what="data of length", value=len(data), why=f"whole blocks of {BLOCK_SIZE} bytes are due")
+            raise BadValue(what="data of length", value=len(data), expected=f"whole blocks of {BLOCK_SIZE} bytes")
         self._check(first, len(data) // BLOCK_SIZE)
         view = memoryview(data)
         at = first * BLOCK_SIZE

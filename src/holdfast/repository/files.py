@@ -42,7 +42,7 @@ def local_path(what: str, address: str | os.PathLike[str]) -> Path:
     try:
         text = os.fsdecode(address)
     except TypeError:
-        raise BadValue(what=what, value=address, why="a path is due") from None
+        raise BadValue(what=what, value=address, expected="a path") from None
     if not text or "\0" in text:
         raise BadValue(what=what, value=text, why="it is no path")
     try:

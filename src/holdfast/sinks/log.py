@@ -140,7 +140,7 @@ class LogSink(Sink):
         super().__init__(name or default_name("log", self.path.name))
         for what, column in (("entity", entity), ("scope", scope), ("clock", clock)):
             if column is not None and not isinstance(column, str):
-                raise BadValue(what=what, value=column, why="a column's name is due")
+                raise BadValue(what=what, value=column, expected="a column's name")
         self.entity = entity
         self.scope = scope
         self.category = category if isinstance(category, str) else checked_kind_part("category", category)
@@ -206,7 +206,7 @@ class LogSink(Sink):
             if what in texts and kinds[column] in _NO_TEXT:
                 raise BadValue(what=what, value=column, why=f"a column of {kinds[column]} cannot be written as text")
             if what in numbers and kinds[column] not in _WHOLE:
-                raise BadValue(what=what, value=column, why=f"whole numbers are due, not {kinds[column]}")
+                raise BadValue(what=what, value=column, expected=f"whole numbers, not {kinds[column]}")
 
     def _open_log(self, owner: StreamIdentity, payload: pa.DataType) -> EventLog:
         keep_clock = self.clock is not None

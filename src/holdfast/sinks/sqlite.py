@@ -124,7 +124,7 @@ class SqliteSink(Sink):
     ) -> None:
         self.path = local_path("database", path)
         if not isinstance(table, str) or not table or "\0" in table or table.lower().startswith("sqlite_"):
-            raise BadValue(what="table", value=table, why="a table's name is due")
+            raise BadValue(what="table", value=table, expected="a table's name")
         if table.lower() == LEDGER:
             raise BadValue(what="table", value=table, why="the ledger is kept there")
         super().__init__(name or default_name("sqlite", table))

@@ -85,7 +85,7 @@ def require_classic(spark: SparkSession) -> None:
     """Refuse Spark Connect sessions. Other versions of PySpark were refused when this package was imported."""
     if not isinstance(spark, SparkSession):
         if not type(spark).__module__.startswith("pyspark.sql.connect"):
-            raise BadValue(what="spark", value=spark, why="a SparkSession is due", do="pass one, or none at all")
+            raise BadValue(what="spark", value=spark, expected="a SparkSession", do="pass one, or none at all")
         why = "its driver is elsewhere: neither its files nor its lock can be reached from here"
         raise NotSupported(what="a Spark Connect session", why=why, do="run the program on the driver: spark-submit")
 

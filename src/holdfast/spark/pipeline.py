@@ -712,5 +712,5 @@ def _checked_accept(accept: Accept | Collection[Accept]) -> frozenset[str]:
     words = [accept] if isinstance(accept, str) else accept
     for word in words:
         if word not in ACCEPTABLE:
-            raise BadValue(what="accept", value=word, why=f"one of {', '.join(ACCEPTABLE)} is due")
+            raise BadValue(what="accept", value=word, expected=f"one of {', '.join(ACCEPTABLE)}")
     return frozenset(words)

@@ -94,7 +94,7 @@ def checked_sinks(stream: str, sinks: object) -> tuple[Sink, ...]:
 def checked_output_mode(mode: object) -> str:
     """Return an output mode that Spark knows."""
     if mode not in OUTPUT_MODES:
-        raise BadValue(what="output_mode", value=mode, why=f"one of {', '.join(OUTPUT_MODES)} is due")
+        raise BadValue(what="output_mode", value=mode, expected=f"one of {', '.join(OUTPUT_MODES)}")
     return str(mode)
 
 
@@ -111,7 +111,7 @@ def checked_trigger(trigger: object) -> dict[str, Any]:
     if kind in _REFUSED_TRIGGERS:
         raise NotSupported(what=f"the trigger {kind!r}", why=_REFUSED_TRIGGERS[kind], do="use a processing time")
     if kind not in _TRIGGERS:
-        raise BadValue(what="trigger", value=kind, why=f"one of {', '.join(_TRIGGERS)} is due")
+        raise BadValue(what="trigger", value=kind, expected=f"one of {', '.join(_TRIGGERS)}")
     return dict(trigger)
 
 
@@ -120,7 +120,7 @@ def checked_options(options: object) -> dict[str, str]:
     if options is None:
         return {}
     if not isinstance(options, Mapping):
-        raise BadValue(what="options", value=options, why="a dict is due")
+        raise BadValue(what="options", value=options, expected="a dict")
     for name in options:
         for start, why in _REFUSED_OPTIONS.items():
             if str(name).lower().startswith(start):
@@ -133,7 +133,7 @@ def checked_restart(restart: object) -> dict[Kind, RestartPolicy]:
     if isinstance(restart, RestartPolicy):
         return dict.fromkeys(BUDGETED, restart)
     if not isinstance(restart, Mapping):
-        raise BadValue(what="restart", value=restart, why="a RestartPolicy, or a dict of them by kind, is due")
+        raise BadValue(what="restart", value=restart, expected="a RestartPolicy, or a dict of them by kind")
     kinds = {str(kind): kind for kind in BUDGETED}
     for kind, policy in restart.items():
         if str(kind) not in kinds or not isinstance(policy, RestartPolicy):
@@ -161,7 +161,7 @@ def checked_reads(stream: str, reads: object) -> tuple[str, ...]:
     """Return the names of the streams that this one reads from by a channel of its own."""
     names = [reads] if isinstance(reads, str) else reads
     if not isinstance(names, Sequence):
-        raise BadValue(what=f"reads of stream {stream!r}", value=reads, why="a list of streams' names is due")
+        raise BadValue(what=f"reads of stream {stream!r}", value=reads, expected="a list of streams' names")
     return tuple(checked_name("stream", each) for each in names)
 
 
@@ -174,7 +174,7 @@ def checked_stage(stream: str, stage: object, on_epoch: object) -> tuple[Stage[A
     if stage is None or on_epoch is None:
         return None, None
     if not callable(on_epoch):
-        raise BadValue(what="on_epoch", value=on_epoch, why="a function of (df, stage) is due")
+        raise BadValue(what="on_epoch", value=on_epoch, expected="a function of (df, stage)")
     try:
         inspect.signature(on_epoch).bind(None, None)
     except TypeError as error:
@@ -208,7 +208,7 @@ def checked_spec(
         raise BadValue(what="stream", value=name, why="a lambda has no name", do="pass name=... to stream()")
     checked = checked_name("stream", name)
     if not callable(build):
-        raise BadValue(what=f"stream {checked!r}", value=build, why="a function of a SparkSession is due")
+        raise BadValue(what=f"stream {checked!r}", value=build, expected="a function of a SparkSession")
     kept, each = checked_stage(checked, stage, on_epoch)
     return StreamSpec(
         name=checked,

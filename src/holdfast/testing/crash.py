@@ -24,7 +24,7 @@ class CrashAt:
 
     def __init__(self, point: str, hit: int = 1) -> None:
         if point not in POINTS:
-            raise BadValue(what="point", value=point, why=f"one of {', '.join(POINTS)} is due")
+            raise BadValue(what="point", value=point, expected=f"one of {', '.join(POINTS)}")
         self.point = point
         self.hit = hit
         self.reached: list[str] = []

@@ -140,7 +140,7 @@ def plan_compact(
     """
     checked_positive("target_bytes", target_bytes)
     if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < KEEP_LAST:
-        raise BadValue(what="keep_last", value=keep_last, why=f"{KEEP_LAST} or more are due")
+        raise BadValue(what="keep_last", value=keep_last, expected=f"{KEEP_LAST} or more")
     folder = local_path("sink path", path)
     while True:
         before = _inode(folder)

@@ -119,9 +119,9 @@ class FileSink(Sink):
         self.path = local_path("sink path", _refuse_stores(path))
         super().__init__(name or default_name("files", self.path.name))
         if format not in FORMATS:
-            raise BadValue(what="format", value=format, why=f"one of {', '.join(FORMATS)} is due")
+            raise BadValue(what="format", value=format, expected=f"one of {', '.join(FORMATS)}")
         if layout not in LAYOUTS:
-            raise BadValue(what="layout", value=layout, why=f"one of {', '.join(LAYOUTS)} is due")
+            raise BadValue(what="layout", value=layout, expected=f"one of {', '.join(LAYOUTS)}")
         self.format = format
         self.layout = layout
         self.partition_by = [partition_by] if isinstance(partition_by, str) else list(partition_by)

@@ -147,7 +147,7 @@ class PostgresSink(Sink):
         self._work: Work | None = None
         self._prepares = False
         if method not in METHODS:
-            raise BadValue(what="method", value=method, why=f"one of {', '.join(METHODS)} is due")
+            raise BadValue(what="method", value=method, expected=f"one of {', '.join(METHODS)}")
         if epoch_column is not None:
             _checked_names("epoch_column", epoch_column)
         if self._key and changelog:
@@ -200,7 +200,7 @@ class PostgresSink(Sink):
 
     def _effect(self, output_mode: str) -> Effect:
         if output_mode not in OUTPUT_MODES:
-            raise BadValue(what="output mode", value=output_mode, why=f"one of {', '.join(OUTPUT_MODES)} is due")
+            raise BadValue(what="output mode", value=output_mode, expected=f"one of {', '.join(OUTPUT_MODES)}")
         if output_mode == "complete" and not self._changelog:
             return Effect.REPLACE
         if self._key:
