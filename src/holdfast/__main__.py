@@ -1,4 +1,4 @@
-"""`python -m holdfast`: the command, where its script is not on the path."""
+"""`python -m holdfast`: runs the command where the `holdfast` script is not on the PATH."""
 
 from holdfast.cli import main
 

@@ -1,9 +1,9 @@
-"""Optional packages: the extra that installs each of them, and the PySpark that this version supports.
+"""Optional packages: the extra that installs each of them, and the PySpark version that is supported.
 
 Rules:
 - A missing package raises `MissingExtra`, which names the command that installs it.
-- Another version of PySpark is refused when the first module of `holdfast.spark` is imported: before a folder is
-  created and before Java starts. The version is read from its files; it is not imported for that.
+- An unsupported version of PySpark is rejected when the first module of `holdfast.spark` is imported: before a folder
+  is created and before Java starts. The version is read from PySpark's files, without importing it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 
 from holdfast.errors import MissingExtra, NotSupported
 
-SPARK = "4.3"  # Spark's internals differ by minor version: one at a time
+SPARK = "4.3"  # Spark's internals differ between minor versions, so one is supported at a time
 EXTRAS = {  # package -> the extra that installs it
     "pyspark": "spark",
     "py4j": "spark",
@@ -38,7 +38,7 @@ def missing_extra(error: BaseException) -> MissingExtra | None:
 
 
 def pyspark_version() -> str | None:
-    """Return the version of the PySpark that an import would find; `None` if there is none."""
+    """Return the version of the installed PySpark, or `None` if it is not installed."""
     spec = find_spec("pyspark")
     if spec is None:
         return None
@@ -55,7 +55,7 @@ def pyspark_version() -> str | None:
 
 
 def is_supported(version: str | None) -> bool:
-    """Whether this is a version of PySpark that Holdfast runs on."""
+    """Whether Holdfast supports this version of PySpark."""
     return version is not None and version.startswith(f"{SPARK}.")
 
 

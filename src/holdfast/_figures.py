@@ -1,10 +1,10 @@
-"""Counts, sizes and spans of time as people read them; the same everywhere.
+"""The format of counts, sizes and durations in texts for people.
 
 Rules:
 - A count has thousands separators: 20,000. A size is in kB, MB, GB: 26.6 kB.
-- A number that names something (epoch, checkpoint, timeline, lease, process, position in a log) is written as it is, so
-  that it can be copied and searched for.
-- JSON has plain numbers.
+- A number that identifies something (epoch, checkpoint, timeline, lease, process, position in a log) has no separators,
+  so that it can be copied and searched for.
+- JSON contains plain numbers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a span of time, to the millisecond where it is less than a minute."""
+    """Return a duration, to the millisecond if it is shorter than a minute."""
     return f"{round(seconds, 3):g} s" if seconds < 60 else span(seconds)
 
 
 def span(seconds: float) -> str:
-    """Return a span of time in its two largest units."""
+    """Return a duration in its two largest units."""
     left = max(int(seconds), 0)
     parts: list[str] = []
     for length, unit in _SPANS:

@@ -1,4 +1,4 @@
-"""Offsets as Spark writes them, JSON by source: compared value by value, and read where they stand in an event log."""
+"""Source offsets as Spark writes them (JSON): their comparison, and positions in event logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.formats.manifest import StreamCut
 
 
 def differences(ended: str | None, begins: str | None) -> Iterator[tuple[str, str, str]]:
-    """Compare two offsets of one source, partition by partition: where, where it ended, where the next one begins."""
+    """Yield (partition, end of the first offset, start of the second) wherever two offsets of one source differ."""
     if ended == begins:
         return
     old, new = leaves(ended), leaves(begins)
@@ -21,7 +21,7 @@ def differences(ended: str | None, begins: str | None) -> Iterator[tuple[str, st
 
 
 def leaves(offset: str | None) -> dict[str, str]:
-    """Return an offset's single values by where they stand in it."""
+    """Return the scalar values of an offset by their path inside it, such as `topic/0`."""
     found: dict[str, str] = {}
 
     def walk(value: Any, where: str) -> None:
@@ -40,22 +40,22 @@ def leaves(offset: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LogEdge:
-    """A stream that reads what another writes, through an event log: how far each had come at a cut."""
+    """Two streams connected by an event log, and the position of each in the log at a cut."""
 
     downstream: str
     upstream: str
     log: str  # the log's uid
-    sequence: int  # the next one that downstream reads
-    tail: int  # the next one that upstream writes
+    sequence: int  # the next sequence that downstream reads
+    tail: int  # the next sequence that upstream writes
 
     @property
     def lag(self) -> int:
-        """How many sequences lie between the two; below 0, downstream holds what its upstream has not."""
+        """How many sequences downstream has yet to read; negative if it has read more than upstream wrote."""
         return self.tail - self.sequence
 
 
 def log_edges(streams: Mapping[str, StreamCut]) -> Iterator[LogEdge]:
-    """Give the edges between the cuts of one checkpoint that go through an event log."""
+    """Yield the pairs of streams in one checkpoint that are connected by an event log."""
     for name, cut in streams.items():
         read = dict(filter(None, map(log_position, cut.offsets)))
         for upstream in cut.reads:
@@ -66,11 +66,11 @@ def log_edges(streams: Mapping[str, StreamCut]) -> Iterator[LogEdge]:
 
 
 def log_position(offset: str | None) -> tuple[str, int] | None:
-    """Return an event log's uid and the next sequence to read of it, where an offset is one of an event log."""
+    """Return the uid of an event log and the next sequence to read, or `None` for the offset of another source."""
     try:
         match json.loads(offset or "null"):
             case {"log": str(log), "sequence": int(sequence)}:
                 return log, sequence
     except (ValueError, RecursionError):
-        pass  # another source's, which has its own form
+        pass  # the offset of another source, in its own format
     return None

@@ -1,6 +1,6 @@
 """Secrets never reach a manifest, a hash, a log line or the page.
 
-Options are redacted by name, and addresses inside any value lose their passwords.
+Options are redacted by name; passwords in addresses are redacted in every value.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ _SECRET_NAME = re.compile(
     r"passw|passphrase|pwd|(?<![A-Za-z])(?:pass|pw)(?![A-Za-z])|ssl.?key(?!store)|secret|token|credential|private.?key|access.?key|account.?key|api.?key|sasl\.jaas|\bauth(?!ors?\b)",
     re.IGNORECASE,
 )
-# Greedy on purpose: a password may hold any of the characters that end it elsewhere.
+# Greedy on purpose: a password may contain any of the characters that end it elsewhere.
 _URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*):\S*@")
-# A word up to its last `@` before a host, and the first colon in it that may end a user's name: not that of a scheme,
-# of a path as Hadoop writes it (`file:/x`), or of a key in JSON.
+# A word up to its last `@` before a host, and the first colon in it that may end a user name: not the colon of a
+# scheme, of a path as Hadoop writes it (`file:/x`), or of a key in JSON.
 _BARE_ADDRESS = re.compile(r"(?<!\S)\S+@(?=[\w\[])")
 _COLON = re.compile(
     r"""(?<![^\s:/@"'(=,;\[{<]["']):(?!//)(?!(?:(?<=file:)|(?<=hdfs:)|(?<=dbfs:)|(?<=local:))/)(?!(?<=jar:)file:)"""
 )
 _HTTP_USER = re.compile(r"(?P<head>\bhttps?://)[^/\s:@?#]+@", re.IGNORECASE)  # most often a token
-_TELLING = (
+_KEY_NAME = (
     r"(?:passw(?:or)?d|passphrase|(?<![A-Za-z])(?:pass|pw)(?![A-Za-z])|pwd|secret|token|credential|ssl_?key"
     r"|(?:account|access|api|private)[_.-]?key|signature)"
 )
 _PAIR_PASSWORD = re.compile(
-    rf"""(?P<head>[\w.-]*{_TELLING}[\w.-]*["']?\s*[=:]\s*)(?:'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|[^\s;&,}}]+)""",
+    rf"""(?P<head>[\w.-]*{_KEY_NAME}[\w.-]*["']?\s*[=:]\s*)(?:'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|[^\s;&,}}]+)""",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
@@ -35,7 +35,7 @@ _ORACLE_PASSWORD = re.compile(r"(?P<head>:thin:[^/\s@]+)/\S+@", re.IGNORECASE)
 
 
 def redacted_text(text: str) -> str:
-    """Return `text` with the passwords of addresses and connection strings in it struck out."""
+    """Return `text` with the passwords in addresses and connection strings redacted."""
     text = _URL_PASSWORD.sub(rf"\g<head>:{REDACTED}@", text)
     text = _HTTP_USER.sub(rf"\g<head>{REDACTED}@", text)
     text = _BARE_ADDRESS.sub(_without_password, text)
@@ -50,5 +50,5 @@ def _without_password(address: re.Match[str]) -> str:
 
 
 def redacted(options: Mapping[str, str]) -> dict[str, str]:
-    """Return `options` with every value struck out whose name tells of a secret."""
+    """Return `options` with every value redacted whose name indicates a secret."""
     return {name: REDACTED if _SECRET_NAME.search(name) else redacted_text(value) for name, value in options.items()}

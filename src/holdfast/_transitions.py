@@ -1,4 +1,4 @@
-"""A protocol as a table: from a state, by a move, to a state. What is not in it is a bug."""
+"""Protocols as tables: state and move to next state. A move that is not in the table is a bug."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ M = TypeVar("M", bound=StrEnum)
 
 
 def moved(moves: Mapping[tuple[S, M], S], what: str, state: S, move: M) -> S:
-    """Return the state that a move leads to, or raise; `what` is in that state."""
+    """Return the state that a move leads to, or raise `BadValue`; `what` names the object in the error."""
     try:
         return moves[state, move]
     except KeyError:
-        raise BadValue(what="move", value=str(move), why=f"{what} that is {state} has none such") from None
+        raise BadValue(what="move", value=str(move), why=f"{what} in state {state} does not allow it") from None
 
 
 def drawn(moves: Mapping[tuple[S, M], S], start: S, ends: Iterable[S]) -> str:
-    """Return the table as a Mermaid state diagram; the docs show this text."""
+    """Return the table as a Mermaid state diagram, as shown in the docs."""
     lines = ["stateDiagram-v2", f"    [*] --> {start}"]
     lines += [f"    {state} --> {to}: {move}" for (state, move), to in moves.items()]
     lines += [f"    {end} --> [*]" for end in ends]

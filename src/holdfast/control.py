@@ -33,7 +33,7 @@ from holdfast.errors import (
     RequestFailed,
     RequestUnanswered,
     UnsupportedVersion,
-    in_words,
+    describe_error,
 )
 from holdfast.formats.decoding import Undecodable, converted
 from holdfast.formats.sealed_json import Record
@@ -223,7 +223,7 @@ def _answered(repository: Repository, lease: Lease, name: str, now_ms: int, reac
     except (Fenced, Closed):
         raise
     except HoldfastError as error:
-        return ControlAnswer(at_ms=now_ms, failed=in_words(error))
+        return ControlAnswer(at_ms=now_ms, failed=describe_error(error))
     return ControlAnswer(at_ms=now_ms, result=pruned.to_dict())
 
 

@@ -201,7 +201,7 @@ def test_compact_plans_first_and_acts_only_when_told(tmp_path: Path) -> None:
     files.commit(1, 2, 3, 4, 5)
     before = files.rows()
     ran = run("compact -r root", tmp_path)
-    assert (ran.code, "there is no FileSink's folder" in ran.err) == (2, True)
+    assert (ran.code, "there is no FileSink folder" in ran.err) == (2, True)
     record_places(files.repository, "s", 1, [files.sink])
     ran = run("compact -r root --dry-run", tmp_path)
     assert (ran.code, bool(re.search(r"out +s +1-3 +6 +6 +1", ran.out))) == (0, True)
@@ -326,7 +326,7 @@ def test_damage_is_found_by_every_verb_that_meets_it(made: Fabricated, tmp_path:
         ran = run(words, tmp_path)
         assert (words, ran.code) == (words, 1)
         assert "error: checkpoint 3 is damaged" in ran.err
-        assert "next:  restore the files from a copy, or use the one before it: holdfast verify 2" in ran.err
+        assert "next:  restore the files from a copy, or use the previous checkpoint: holdfast verify 2" in ran.err
     ran = run("verify --all", tmp_path)
     assert (ran.code, ran.out.count("CANNOT BE RESTORED")) == (1, 1)
     assert "manifest-damaged" in ran.out

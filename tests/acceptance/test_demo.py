@@ -120,7 +120,7 @@ def test_a_worker_that_fails_by_itself_ends_the_demo_with_its_last_words(tmp_pat
     failure = json.loads(out)["error"]
     assert failure["kind"] == "DemoFailed"
     assert "products.json" in failure["message"]
-    assert "ended by itself with code 1" in failure["message"]
+    assert "ended with exit code 1" in failure["message"]
     assert ".log" in failure["next"]
     assert _workers(tmp_path) == []
 

@@ -175,7 +175,7 @@ def test_another_pyspark_is_refused_before_anything_is_created_or_started(place:
     for words in NEEDS_SPARK:
         done = ran(MAIN, words, place, **found)
         assert (words, done.returncode) == (words, 2)
-        assert f"the installed PySpark {version} is refused" in done.stderr
+        assert f"the installed PySpark {version} is not supported" in done.stderr
         assert f"supports PySpark {SPARK}" in done.stderr
         assert done.stderr.endswith(f"next:  pip install 'pyspark=={SPARK}.*'\n")
     program = """
@@ -189,7 +189,7 @@ for name in ("Pipeline", "exactly_once", "read_log", "diff_keys"):
         print(error)
 """
     done = ran(program, "", place, **found)
-    assert done.stdout.count(f"the installed PySpark {version} is refused") == 4
+    assert done.stdout.count(f"the installed PySpark {version} is not supported") == 4
     assert {each for each in names_in(place) - before if "__pycache__" not in each} == set()
     assert ran(MAIN, "ls", place, **found).returncode == 0
     assert f"pyspark {version}, not supported" in ran(MAIN, "version", place, **found).stdout

@@ -354,7 +354,7 @@ def test_a_failure_shows_the_users_own_frames_and_where_to_look(app: Path) -> No
     assert f'File "{app}", line' in tail
     assert "epochs.py" not in tail
     assert "error: stream 'ticks' of pipeline 'failing' failed at epoch 2" in tail
-    assert tail.rstrip().splitlines()[-1].startswith("next:  mend the cause, then run the pipeline again")
+    assert tail.rstrip().splitlines()[-1].startswith("next:  fix the cause, then run the pipeline again")
 
 
 def test_what_cannot_be_run_is_said_before_spark_is_started(app: Path) -> None:
@@ -368,7 +368,7 @@ def test_what_cannot_be_run_is_said_before_spark_is_started(app: Path) -> None:
     assert failure["trace"].count("File ") == 2
     shown = done(app.with_name("bad.py"))
     assert "ZeroDivisionError: division by zero" in shown.stderr
-    assert shown.stderr.rstrip().splitlines()[-1] == "next:  mend the program, then run it again"
+    assert shown.stderr.rstrip().splitlines()[-1] == "next:  fix the program, then run it again"
 
 
 def test_damage_that_keeps_it_from_starting_is_a_failure_and_not_a_hole(app: Path) -> None:

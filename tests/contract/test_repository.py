@@ -458,7 +458,7 @@ def test_a_failure_after_the_change_took_effect_is_unknown(
         lambda: local.hold(tmp_path / "f", "objects/f"),
         lambda: local.restore("objects/x", tmp_path / "out/x"),
     ):
-        with pytest.raises(OutcomeUnknown, match="read it back"):
+        with pytest.raises(OutcomeUnknown, match=r"read .* back before you try again"):
             act()
 
 
@@ -490,7 +490,7 @@ def test_a_decision_in_another_slot_or_damaged_is_refused(repository: Repository
 
 @pytest.mark.parametrize("bad", [{"epoch": 0}, {"attempt": 0}, {"timeline": 0}, {"epoch": -1}, {"stream": "a/b"}])
 def test_slots_that_cannot_be_are_refused(bad: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="invalid|refused"):
+    with pytest.raises(ValueError, match="invalid"):
         Attempt(**{"stream": "s", "timeline": 1, "epoch": 1, "attempt": 1, **bad})
 
 

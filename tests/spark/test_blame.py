@@ -344,7 +344,7 @@ def test_a_restart_does_not_ask_for_another_run(spark: SparkSession, tmp_path: P
     rig.run(once, restart=OFTEN, backoff=QUICK, callbacks=callbacks)
     assert len(texts) == 2
     for text in texts:
-        assert "Next: nothing to do now, the stream restarts by itself in " in text
+        assert "Next: no action is needed: the stream restarts by itself in " in text
         assert "run the pipeline again" not in text
 
 

@@ -703,7 +703,7 @@ def test_two_savepoints_of_one_name_leave_the_first(spark: SparkSession, tmp_pat
         eventually(lambda: handle.status().streams["a"].epoch == 1)
         asked = [handle._checkpointing.ask(Wanted(BarrierFlags.FULL_SNAPSHOT, "x")) for _ in range(2)]
         assert asked[0].result(30).savepoint == "x"
-        with pytest.raises(CheckpointFailed, match="exists already"):
+        with pytest.raises(CheckpointFailed, match="already exists"):
             asked[1].result(30)
         assert handle.checkpoint(timeout=120).checkpoint_id == 2
     assert verify(chain.repository, "x").ok

@@ -123,7 +123,7 @@ def test_what_was_staged_for_a_decided_epoch_and_is_gone_was_never_committed(
     rig = in_doubt("files", spark, tmp_path)
     (staged,) = (tmp_path / "out.staging").glob("*.e0000000002.*")
     staged.rename(tmp_path / "aside")
-    with pytest.raises(SinkBehind, match="holds epoch 1, but epoch 2 was decided, and what was staged for it is gone"):
+    with pytest.raises(SinkBehind, match="holds epoch 1, but epoch 2 was decided, and its staged rows are missing"):
         rig.run()
     (tmp_path / "aside").rename(staged)
     rig.run()

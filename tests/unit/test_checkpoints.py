@@ -95,7 +95,7 @@ def test_an_id_that_two_timelines_took_at_the_same_moment_is_used_by_neither(mad
 
 def test_a_checkpoint_counts_from_its_manifest_on(made: Fabricated) -> None:
     assert again(made).all() == []
-    with pytest.raises(CheckpointMissing, match="could be restored"):
+    with pytest.raises(CheckpointMissing, match="can be restored"):
         again(made).latest(1)
     number = again(made).claim(1, 1)
     assert [each.status for each in again(made).all()] == [Status.OPEN]
@@ -126,7 +126,7 @@ def test_aborted_wins_over_a_late_manifest_of_a_replaced_driver(made: Fabricated
     made.take("a")
     late = again(made).claim(1, 1)
     assert again(made).close_open(1, 2) == [late]
-    with pytest.raises(CheckpointFailed, match="given up"):
+    with pytest.raises(CheckpointFailed, match="aborted"):
         made.finish(late, {"orders": ["late"]})
     assert again(made).latest(1).checkpoint_id == 1
     with pytest.raises(CheckpointMissing):
@@ -275,7 +275,7 @@ def test_a_damaged_newest_is_refused_by_its_id_with_the_one_before_it_offered(ma
     flip(made.repository, "timelines/1/checkpoints/3/manifest.json")
     for ask in (lambda: again(made).latest(1), lambda: again(made).read(3)):
         with pytest.raises(
-            CheckpointDamaged, match=r"checkpoint 3 is damaged.*the one before it: holdfast verify 2"
+            CheckpointDamaged, match=r"checkpoint 3 is damaged.*the previous checkpoint: holdfast verify 2"
         ) as caught:
             ask()
         assert (caught.value.checkpoint, caught.value.offered) == (3, 2)
@@ -285,7 +285,7 @@ def test_a_damaged_newest_is_refused_by_its_id_with_the_one_before_it_offered(ma
     assert again(made).read(2).checkpoint_id == 2
     flip(made.repository, "timelines/1/checkpoints/2/manifest.json")
     flip(made.repository, "timelines/1/checkpoints/1/manifest.json")
-    with pytest.raises(CheckpointDamaged, match="no checkpoint before it"):
+    with pytest.raises(CheckpointDamaged, match="no earlier checkpoint is intact"):
         again(made).latest(1)
 
 

@@ -444,7 +444,7 @@ def test_a_second_compaction_is_refused(files: EpochFiles) -> None:
 def test_a_commit_that_does_not_end_makes_it_give_up(files: EpochFiles) -> None:
     files.commit(1, 2, 3, 4)
     before = sorted(files.path.rglob("*"))
-    with Gate(files.path).passing(), pytest.raises(CommitOpen, match=r"did not end within 0\.1 s"):
+    with Gate(files.path).passing(), pytest.raises(CommitOpen, match=r"did not finish within 0\.1 s"):
         compact(files, busy_s=0.1)
     assert sorted(files.path.rglob("*")) == before
     assert not beside(files.path).exists()

@@ -164,7 +164,7 @@ def test_only_the_holder_prunes_and_only_by_a_plan_that_still_holds(made: Fabric
     with Lease.take(made.repository) as lease:
         late = made.checkpoints.claim(1, lease.number)
         made.finish(late, {"orders": ["a"]})  # what the plan calls garbage is named again
-        with pytest.raises(PlanOutdated, match="make the plan again"):
+        with pytest.raises(PlanOutdated, match="make a new plan"):
             apply_prune(made.repository, plan, lease)
     with pytest.raises(Closed):
         apply_prune(made.repository, plan, lease)

@@ -196,7 +196,7 @@ def test_damage_is_named_and_the_one_before_is_offered(made: Fabricated, part: s
     hurt[part]()
     named = {"object gone": "is missing", "object cut": "has 0 bytes, expected 1", "sidecar cut": "'model'"}
     for asked in (None, 2):
-        with pytest.raises(CheckpointDamaged, match=r"the one before it: holdfast verify 1") as caught:
+        with pytest.raises(CheckpointDamaged, match=r"the previous checkpoint: holdfast verify 1") as caught:
             plan_restore(made.repository, asked)
         assert (caught.value.checkpoint, caught.value.offered) == (2, 1)
         assert named.get(part, part.split(maxsplit=1)[0]) in str(caught.value)
@@ -262,7 +262,7 @@ def test_states_come_back_checked(made: Fabricated) -> None:
     assert stage_states(made.repository, plan) == states
     assert stage_states(made.repository, plan_restore(made.repository, 1)) == {}
     flip(made.repository, place_of(1, 2).sidecar)
-    with pytest.raises(CheckpointDamaged, match=r"'model'.*the one before it: holdfast verify 1"):
+    with pytest.raises(CheckpointDamaged, match=r"'model'.*the previous checkpoint: holdfast verify 1"):
         stage_states(made.repository, plan)
     made.repository.delete(place_of(1, 2).sidecar)
     with pytest.raises(CheckpointDamaged, match="missing"):

@@ -128,7 +128,7 @@ def test_an_exhausted_budget_raises_at_join_without_any_callback(log: EventLog) 
     handler = Handler(Action.CONTINUE, RuntimeError("one"), RuntimeError("two"))
     handle = worker(log, handler, repository, batch=4).start()
     for _ in range(2):
-        with pytest.raises(WorkerFailed, match="gave up after 1 restarts") as caught:
+        with pytest.raises(WorkerFailed, match="failed after 1 restarts") as caught:
             handle.join(60)
     assert caught.value.position == saved(repository) == 3
     assert str(caught.value.__cause__) == "two"
@@ -264,7 +264,7 @@ def test_restarts_quarantine_and_giving_up_are_logged(log: EventLog, caplog: pyt
             worker(log, Handler(RuntimeError("one"), RuntimeError("two"))).start().join(60)
         worker(log, Handler(RuntimeError("bad")), quarantine_after=1, batch=10).start().drain(60)
     assert "restarts after position None: RuntimeError: one" in caplog.text
-    assert "gave up after 1 restarts" in caplog.text
+    assert "failed after 1 restarts" in caplog.text
     assert "passed over 10 events, 0 to 9: RuntimeError: bad" in caplog.text
 
 

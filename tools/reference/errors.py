@@ -1,4 +1,4 @@
-"""`errors.md`: the tree, and each error with its text, its facts and the next step."""
+"""`errors.md`: the tree, and each error with its text, its attributes and the next step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tools.reference.source import fields, prose, summary
 
 _HEAD = """# Errors
 
-Every error that Holdfast raises on purpose is a [`HoldfastError`](#holdfasterror), in the family that says what the
-caller does next. Catch a family, or one of its errors; all are in `holdfast.errors`. Each carries its facts as
-attributes; its text ends with the next step, and `error.summary` is the text without it. All of them can be pickled.
-In the texts below, what is in {braces} is filled in."""
+Every error that Holdfast raises on purpose is a [`HoldfastError`](#holdfasterror). Errors are grouped into families by
+what the caller does next. Catch a family, or one of its errors; import them from `holdfast.errors`. Each error carries
+its facts as attributes. Its text ends with the next step, and `error.summary` is the text without it. All errors can be
+pickled. In the texts below, names in {braces} are replaced by attributes."""
 
 
 _FILLED = re.compile(r"\{[^}]+\}")
@@ -28,8 +28,8 @@ def pages() -> dict[str, str]:
     tree = "\n".join(line[4:] for line in drawn.splitlines() if line.startswith("    "))
     parts = [_HEAD, f"```text\n{tree}\n```", "## HoldfastError", prose(HoldfastError.__doc__)]
     for family in HoldfastError.__subclasses__():
-        step = re.search(rf"# --- (.+?) -+\n\n\nclass {family.__name__}\(", inspect.getsource(errors))
-        parts += [f"## {family.__name__}", _about(family), f"What to do: {step[1] if step else ''}."]
+        step = re.search(rf"── {family.__name__}(?: \(\w+\))?\s+(.+)", tree)
+        parts += [f"## {family.__name__}", _about(family), f"Next step: {step[1] if step else ''}."]
         code, run = (exit_code(family.__new__(family), verb) for verb in ("show", "run"))
         but = f"; of `run`: {run:d}" if run != code else ""
         parts.append(f"[Exit code](cli.md#exit-codes) of the command: {code:d}{but}.")
@@ -45,7 +45,7 @@ def _below(family: type[HoldfastError]) -> list[type[HoldfastError]]:
 
 def _about(kind: type[HoldfastError]) -> str:
     also = [each for each in kind.__bases__ if each is not HoldfastError and each not in HoldfastError.__subclasses__()]
-    return prose(kind.__doc__) + "".join(f" It is a kind of `{each.__name__}` too." for each in also)
+    return prose(kind.__doc__) + "".join(f" It is also a `{each.__name__}`." for each in also)
 
 
 def _facts(kind: type[HoldfastError]) -> str:
@@ -63,19 +63,19 @@ def _words(template: str) -> str:
 
 
 def _next_step(kind: type[HoldfastError]) -> str:
-    """Return the next step: as it is written, or what its attribute is by default, or may be."""
+    """Return the next step: its template, or the default or the possible values of the attribute that contains it."""
     chosen = re.fullmatch(r"\{e\.(\w+)\}", kind.next_step)
     if chosen is None:
         return f"`{_words(kind.next_step)}`"
     for each in fields(kind):
         if each.name == chosen[1]:
-            return f"`{_words(str(ast.literal_eval(each.default)))}`, or what `{each.name}` says"
+            return f"`{_words(str(ast.literal_eval(each.default)))}`, or the text in `{each.name}`"
     written = inspect.getsource(getattr(kind, chosen[1]).fget).split('"""', 2)[2]
     texts = re.findall(r'"([^"]{20,})"', re.sub(r'"\n\s+"', "", written))
     return "; or ".join(f"`{re.sub(_FILLED, _inner, text)}`" for text in texts)
 
 
 def _inner(found: re.Match[str]) -> str:
-    """Return what a text is filled with by its attribute; another text goes before it."""
+    """Return the attribute that fills a field of an f-string; any other expression becomes an ellipsis."""
     name = re.search(r"self\.(\w+)", found[0])
     return f"{{{name[1]}}}" if name else "…"

@@ -20,7 +20,7 @@ import typer
 from holdfast._extras import missing_extra
 from holdfast.cli import formatting
 from holdfast.cli.results import LINES, Envelope, ErrorResult
-from holdfast.errors import Corrupt, HoldfastError, NotSupported, in_words, readable
+from holdfast.errors import Corrupt, HoldfastError, NotSupported, describe_error, readable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,7 +124,7 @@ def _failure(error: BaseException, command: str) -> Failed:
         advice = "reinstall the package that cannot be imported: pip install --force-reinstall <package>"
     elif isinstance(error, OSError):
         advice = "mend the storage (space, rights), then try again"
-    return Failed(Exit.FAILED, ErrorResult(type(error).__name__, in_words(error), advice))
+    return Failed(Exit.FAILED, ErrorResult(type(error).__name__, describe_error(error), advice))
 
 
 def _say(command: str, as_json: bool, code: Exit, found: Answer | Failed) -> None:

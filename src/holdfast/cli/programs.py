@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import holdfast
-from holdfast.errors import BadValue, HoldfastError, ProgramFailed, in_words
+from holdfast.errors import BadValue, HoldfastError, ProgramFailed, describe_error
 
 if TYPE_CHECKING:
     from holdfast.spark.pipeline import Pipeline
@@ -224,7 +224,7 @@ def _advice(error: Exception) -> str:
 
 
 def _short(error: BaseException) -> str:
-    first = next(iter(in_words(error).splitlines()), "")
+    first = next(iter(describe_error(error).splitlines()), "")
     return first if len(first) <= _LONGEST else f"{first[:_LONGEST]}..."
 
 

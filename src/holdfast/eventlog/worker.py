@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from holdfast._validation import checked_name, checked_positive, checked_seconds, checked_type
-from holdfast.errors import BadValue, PersistFailed, WorkerFailed, in_words
+from holdfast.errors import BadValue, PersistFailed, WorkerFailed, describe_error
 from holdfast.eventlog._cursor_file import FOLDER
 from holdfast.eventlog.cursor import Cursor, DurableCursor, Gap
 from holdfast.eventlog.log import EventLog
@@ -254,7 +254,7 @@ class _Repeated:
     events: int = 0
 
     def count(self, batch: Batch, error: Exception) -> int:
-        what = (batch[0].sequence, batch[-1].sequence, in_words(error)) if batch else None
+        what = (batch[0].sequence, batch[-1].sequence, describe_error(error)) if batch else None
         self.times = self.times + 1 if what == self.what else 1
         self.what, self.events = what, len(batch)
         return self.times
@@ -358,7 +358,7 @@ class _Run:
         """Tell, roll back, and end."""
         self._tell(self._worker.callbacks.on_persist_failed, error)
         self.cursor.rollback()
-        failure = PersistFailed(worker=self._worker.name, position=self.cursor.committed, why=in_words(error))
+        failure = PersistFailed(worker=self._worker.name, position=self.cursor.committed, why=describe_error(error))
         failure.__cause__ = error
         _log.error("%s", failure)
         return _Ended(failure)
@@ -372,7 +372,10 @@ class _Run:
         self.cursor.rollback()
         if self.budget.spend(self._worker.clock()):
             _log.warning(
-                "worker %r restarts after position %s: %s", self._worker.name, self.cursor.committed, in_words(error)
+                "worker %r restarts after position %s: %s",
+                self._worker.name,
+                self.cursor.committed,
+                describe_error(error),
             )
             self._tell(self._worker.callbacks.on_restart, error, self.budget.restarts)
             return
@@ -385,7 +388,7 @@ class _Run:
             restarts=self.budget.restarts,
             policy=str(self._worker.restart),
             position=self.cursor.committed,
-            why=in_words(error),
+            why=describe_error(error),
         )
         failure.__cause__ = error
         _log.error("%s", failure)
@@ -398,7 +401,7 @@ class _Run:
             last=batch[-1].sequence,
             events=len(batch),
             failures=times,
-            error=in_words(error),
+            error=describe_error(error),
             at_ms=time.time_ns() // 1_000_000,
         )
         if self._worker.repository is not None:

@@ -29,7 +29,16 @@ from typing import TYPE_CHECKING
 
 from holdfast._validation import checked_positive, checked_type
 from holdfast.epoch import Reach, unwatched
-from holdfast.errors import AppendOpen, Closed, LogCorrupt, LogHalted, OutcomeUnknown, StorageFailed, in_words, readable
+from holdfast.errors import (
+    AppendOpen,
+    Closed,
+    LogCorrupt,
+    LogHalted,
+    OutcomeUnknown,
+    StorageFailed,
+    describe_error,
+    readable,
+)
 from holdfast.eventlog._files import (
     HEAD,
     INDEX,
@@ -382,7 +391,7 @@ class Append:
             self.commit()
         else:
             with contextlib.suppress(Closed, LogHalted):  # nothing to leave a range in; the caller's error matters
-                self.abort(in_words(error))
+                self.abort(describe_error(error))
 
 
 def repair(path: str | os.PathLike[str]) -> Repaired:

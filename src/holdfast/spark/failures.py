@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pyspark.errors import AnalysisException
 
-from holdfast._error_text import kind_told
+from holdfast._error_text import reported_kind
 from holdfast.errors import (
     BadInput,
     Busy,
@@ -139,7 +139,7 @@ def _refused(error: BaseException, failure: EpochFailure | None) -> Kind | None:
     on_purpose = failure is not None and not isinstance(failure.error, Exception)  # a crash in a test, or an exit
     if on_purpose or any(isinstance(each, AnalysisException) for each in _chain(error)):
         return Kind.REFUSED  # the same plan would fail again
-    told = kind_told(error)
+    told = reported_kind(error)
     return Kind.REFUSED if isinstance(error, _REFUSED) or (told and issubclass(told, _REFUSED)) else None
 
 
@@ -167,7 +167,7 @@ def _kind(error: BaseException, failure: EpochFailure | None, step: Kind, text: 
         return Kind.SINK
     if isinstance(error, Storage):
         return Kind.SINK if inside else Kind.REPOSITORY
-    if kind_told(error) is not None:
+    if reported_kind(error) is not None:
         return Kind.SOURCE  # an error of Holdfast from another process: those of sinks arrive unwrapped
     if (found := _kind_said(text)) is not None:
         return found

@@ -1,0 +1,118 @@
+"""Create it, or correct the path: nothing was found there."""
+
+from __future__ import annotations
+
+import shlex
+
+from holdfast.errors.base import HoldfastError
+
+
+class Absent(HoldfastError, LookupError):
+    """Nothing was found under this name or path."""
+
+
+class NotFound(Absent):
+    """No such key in the repository."""
+
+    key: str
+    where: str
+    says = "{e.key!r} does not exist in {e.where}"
+    next_step = "check the name and the root of the repository"
+
+
+class RepositoryMissing(NotFound):
+    """There is no pipeline repository at this location: a folder that contains `holdfast.json`."""
+
+    why: str = "it does not contain holdfast.json"
+    says = "there is no pipeline repository at {e.where}: {e.why}"
+    next_step = "pass the pipeline's own folder, which its first start creates: holdfast ls --repo <root>/<pipeline>"
+
+
+class BlocksMissing(Absent):
+    """No block file at this path."""
+
+    path: str
+    says = "there is no block file at {e.path}"
+    next_step = "check the path, or create the file with FileBlocks.create"
+
+
+class CheckpointMissing(Absent):
+    """No checkpoint with this id, or no savepoint with this name."""
+
+    checkpoint: int | str
+    where: str
+    why: str = ""  # why it no longer exists
+    says = "there is no {e.kind} in {e.where}{e.reason}"
+    next_step = "{e.advice}"
+
+    @property
+    def reason(self) -> str:
+        """Why it does not exist, if known."""
+        return f": {self.why}" if self.why else ""
+
+    @property
+    def advice(self) -> str:
+        """The next step."""
+        if self.checkpoint == 0:
+            return "run the pipeline, without --no-checkpoints or checkpoint_every=None: holdfast run app.py:pipeline"
+        text = f"list the checkpoints: holdfast ls --repo {shlex.quote(self.where)}"
+        named = isinstance(self.checkpoint, str) and self.checkpoint.isdecimal()
+        return f"{text}; an id is a number, not text" if named else text
+
+    @property
+    def kind(self) -> str:
+        """What was requested, as text."""
+        if self.checkpoint == 0:
+            return "checkpoint that can be restored"
+        is_id = isinstance(self.checkpoint, int)
+        return f"checkpoint {self.checkpoint}" if is_id else f"savepoint {self.checkpoint!r}"
+
+
+class CursorMissing(Absent):
+    """No cursor with this name was ever saved."""
+
+    cursor: str
+    where: str
+    says = "there is no cursor {e.cursor!r} in {e.where}"
+    next_step = "{e.advice}"
+
+    @property
+    def advice(self) -> str:
+        """The next step."""
+        return f"list the cursors: holdfast cursor ls --repo {shlex.quote(self.where)}"
+
+
+class LogMissing(Absent):
+    """No event log in this folder."""
+
+    path: str
+    says = "there is no event log at {e.path}"
+    next_step = "check the path, or run the pipeline that writes the log, or create one with EventLog.create"
+
+
+class SinkMissing(Absent):
+    """No FileSink folder at this path."""
+
+    path: str
+    why: str
+    says = "there is no FileSink folder at {e.path}: {e.why}"
+    next_step = "pass the path that was given to the pipeline's FileSink"
+
+
+class JavaMissing(Absent):
+    """Spark requires Java, and none was found where Spark looks, or it is too old."""
+
+    why: str
+    says = "Spark needs Java 17 or newer: {e.why}"
+    next_step = (
+        "install Java (`apt install openjdk-17-jre-headless`, `dnf install java-17-openjdk-headless`), "
+        "or set its location: export JAVA_HOME=/path/to/java"
+    )
+
+
+class StageBlank(Absent):
+    """The device holds no image yet: every header is blank."""
+
+    stage: str
+    says = "the device of stage {e.stage!r} holds no image"
+    next_step = "start the stage with an initial state and call checkpoint()"

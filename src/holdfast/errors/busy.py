@@ -1,0 +1,99 @@
+"""Wait, or stop the other process: it holds the lock, the lease or the folder."""
+
+from __future__ import annotations
+
+from holdfast.errors.base import HoldfastError
+
+
+class Busy(HoldfastError):
+    """Another process or thread is using the resource."""
+
+
+class Locked(Busy):
+    """Another live process, or other code in this process, holds the lock. `pid` is 0 if the OS does not report it."""
+
+    what: str
+    pid: int
+    own: bool = False  # this process holds the lock
+    do: str = "close or release the existing object, or use that one"  # the next step if this process holds the lock
+    says = "{e.what} is held by {e.holder}"
+    next_step = "{e.advice}"
+
+    @property
+    def holder(self) -> str:
+        """The process that holds the lock, as text."""
+        if self.own:
+            return f"process {self.pid}, which is this process"
+        return f"process {self.pid}" if self.pid else "another process"
+
+    @property
+    def advice(self) -> str:
+        """The next step."""
+        if self.own:
+            return self.do
+        return "stop that process, or wait until it ends"
+
+
+class AppendOpen(Busy):
+    """Another append to this log is still open; a log has at most one at a time."""
+
+    path: str
+    says = "an append to event log {e.path} is already open"
+    next_step = "commit or abort that append first"
+
+
+class CommitOpen(Busy):
+    """A commit into a sink's folder does not finish: its driver was paused. Nothing was changed."""
+
+    path: str
+    seconds: float
+    says = "a commit into {e.path} did not finish within {e.seconds} s"
+    next_step = "find the paused driver and resume or stop it; then compact again"
+
+
+class LeaseTaken(Busy):
+    """Another writer took this lease number at the same time."""
+
+    number: int
+    holder: str
+    says = "lease {e.number} was taken by {e.holder} at the same time"
+    next_step = "let that process run the pipeline; take the lease again only to replace it"
+
+
+class Fenced(Busy):
+    """A newer lease was taken: this writer has been replaced and must stop."""
+
+    number: int
+    newer: int
+    holder: str
+    says = "lease {e.number} was replaced by lease {e.newer}, held by {e.holder}"
+    next_step = "stop this process; the newer one continues the pipeline"
+
+
+class RequestUnanswered(Busy):
+    """The lease holder did not answer in time. It may still be working; it ignores the request after the timeout."""
+
+    request: str
+    holder: str
+    seconds: float
+    shared: bool = False
+    says = "request {e.request} was not answered within {e.seconds:g} s by {e.holder}, which holds the lease"
+    next_step = "{e.advice}"
+
+    @property
+    def advice(self) -> str:
+        """The next step."""
+        text = "check that it takes checkpoints (it answers between them), then repeat: holdfast prune --timeout 30m"
+        return f"{text}; if it has ended: holdfast prune --take-over" if self.shared else text
+
+
+class EpochClosed(Busy):
+    """The epoch was decided, and its slots pruned, while this writer was paused. Nothing was changed."""
+
+    stream: str
+    epoch: int
+    floor: int
+    says = (
+        "epoch {e.epoch} of stream {e.stream!r} was closed earlier: decisions before epoch {e.floor} have been pruned"
+    )
+    next_step = "stop this process; a newer one has continued the pipeline"

@@ -1,0 +1,321 @@
+"""Open the right thing: what was found is intact, but it is not what was asked for."""
+
+from __future__ import annotations
+
+from holdfast.errors.base import HoldfastError
+
+
+class Mismatch(HoldfastError):
+    """What was found is intact, but it is not what was asked for."""
+
+
+class AlreadyExists(Mismatch):
+    """Something already exists where a new one was to be created."""
+
+    what: str
+    do: str = "open it instead, or choose another path"
+    says = "{e.what} already exists"
+    next_step = "{e.do}"
+
+
+class UnsupportedVersion(Mismatch):
+    """Written by a newer version of Holdfast, or by another program."""
+
+    what: str
+    found: int
+    known: str
+    step: str = "unsupported version"
+    says = "{e.what}: {e.step} {e.found}; this version of Holdfast reads {e.known}"
+    next_step = "upgrade Holdfast, or open it with the version that wrote it"
+
+
+class ManifestRefused(Mismatch):
+    """A manifest whose validation found errors. `issues` contains all of them."""
+
+    checkpoint: int
+    issues: tuple[str, ...]
+    says = "checkpoint {e.checkpoint} cannot be restored: {e.listed}"
+    next_step = "restore an older checkpoint; find an intact one: holdfast verify --all"
+
+    @property
+    def listed(self) -> str:
+        """The issues in one line."""
+        return "; ".join(self.issues)
+
+
+class PlanOutdated(Mismatch):
+    """A plan was made before another checkpoint was started. Nothing was changed."""
+
+    planned: int
+    highest: int
+    says = "the plan is outdated: the highest checkpoint id was {e.planned} when it was made, and is {e.highest} now"
+    next_step = "make a new plan and apply it: holdfast prune"
+
+
+class CompactionOutdated(Mismatch):
+    """A sink's folder has changed since its compaction was planned. Nothing was changed."""
+
+    path: str
+    why: str
+    says = "the compaction of {e.path} was abandoned: {e.why}"
+    next_step = "make a new plan and apply it: holdfast compact"
+
+
+class StateMismatch(Mismatch):
+    """The checkpoint state is intact, but belongs to another stream."""
+
+    found: str
+    asked: str
+    says = "the checkpoint state belongs to stream {e.found!r}, not {e.asked!r}"
+    next_step = "pass the stream id {e.found!r}, or read the state of stream {e.asked!r}"
+
+
+class CursorRegionMismatch(Mismatch):
+    """The cursor was saved for another region, or for none."""
+
+    cursor: str
+    saved: str | None
+    asked: str
+    says = "cursor {e.cursor!r} was saved for region {e.saved} and is opened for {e.asked}"
+    next_step = "open it with the region that it was saved for, or choose another cursor name"
+
+
+class CursorLogMismatch(Mismatch):
+    """The cursor was saved for another log."""
+
+    cursor: str
+    saved: str
+    asked: str
+    says = "cursor {e.cursor!r} belongs to log {e.saved} and is opened on log {e.asked}"
+    next_step = "open it on its own log, or choose another cursor name"
+
+
+_RESET_CURSOR = (
+    "restore the log; or, if the log was rolled back on purpose, delete the cursor to read the log from the beginning"
+)
+
+
+class CursorDiverged(Mismatch):
+    """The log was restored from an older copy and then appended to: another event is now at the cursor's position."""
+
+    cursor: str
+    position: int
+    says = "cursor {e.cursor!r} is at sequence {e.position} of a history that its log no longer contains"
+    next_step = _RESET_CURSOR
+
+
+class CursorAhead(Mismatch):
+    """The cursor is past the end of its log: the log was restored from a backup, or it is another log."""
+
+    cursor: str
+    position: int
+    tail: int
+    says = "cursor {e.cursor!r} is at sequence {e.position}, but its log ends before sequence {e.tail}"
+    next_step = _RESET_CURSOR
+
+
+class LogDiverged(Mismatch):
+    """A stream has read a history that its event log does not contain: another log, or one that was rolled back."""
+
+    path: str
+    sequence: int
+    why: str
+    says = "event log {e.path}: the stream has read up to sequence {e.sequence}, and {e.why}"
+    next_step = (
+        "restore the log; or, if the log was rolled back on purpose, read it from the beginning with a stream of "
+        "another name"
+    )
+
+
+class StageMismatch(Mismatch):
+    """The image belongs to another stage or contains another type of state."""
+
+    what: str
+    found: str
+    asked: str
+    says = "the {e.what} of the stage image is {e.found!r}, not {e.asked!r}"
+    next_step = "open the device that belongs to this stage"
+
+
+class StageStale(Mismatch):
+    """The newest readable image is not the generation that was asked for."""
+
+    stage: str
+    found: int
+    asked: int
+    says = "stage {e.stage!r}: expected generation {e.asked}, but the device holds {e.found}"
+    next_step = "restore the device from a copy that holds generation {e.asked}"
+
+
+class OffsetsDiverged(Mismatch):
+    """A decided epoch was replayed with different input: Spark's log was lost or changed."""
+
+    stream: str
+    epoch: int
+    what: str
+    says = "epoch {e.epoch} of stream {e.stream!r} is decided, but was replayed with a different {e.what}"
+    next_step = "restore the stream's spark/ folder; do not delete the decision, because sinks may hold its rows"
+
+
+class OffsetsGap(Mismatch):
+    """An epoch does not start where the last decided one ended: input was skipped, or would be read twice."""
+
+    stream: str
+    epoch: int
+    source: int
+    partition: str
+    ended: str
+    begins: str
+    says = (
+        "epoch {e.epoch} of stream {e.stream!r} starts at {e.begins} of source {e.source}{e.of_partition}, "
+        "but the previous epoch ended at {e.ended}"
+    )
+    next_step = (
+        "restore the stream's spark/ folder, or record the gap and continue: holdfast run --accept gaps, or "
+        "pipeline.run(accept=['gaps'])"
+    )
+
+    @property
+    def of_partition(self) -> str:
+        """The partition, if the source reports one."""
+        return f" partition {self.partition}" if self.partition else ""
+
+
+class ReplayDiverged(Mismatch):
+    """Replaying a decided epoch produced different rows: the sinks hold the first ones, the state the second."""
+
+    stream: str
+    epoch: int
+    decided: str
+    found: str
+    says = (
+        "epoch {e.epoch} of stream {e.stream!r} produced different rows when its state was rebuilt "
+        "({e.decided} when decided, {e.found} now): the query is not deterministic"
+    )
+    next_step = (
+        "make the query deterministic; or keep the rebuilt state, and record a gap: holdfast run --accept replay, or "
+        "pipeline.run(accept=['replay'])"
+    )
+
+
+class SparkLogMismatch(Mismatch):
+    """Spark's checkpoint folder and the decisions contradict each other."""
+
+    stream: str
+    path: str
+    why: str
+    says = "the Spark checkpoint {e.path} of stream {e.stream!r} does not match its decisions: {e.why}"
+    next_step = (
+        "restore the folder as it was when the decisions were made: from a copy, or from a checkpoint at the last "
+        "decided epoch (holdfast ls lists the epochs, restore_stream writes the folder); nothing was changed"
+    )
+
+
+class SinkBehind(Mismatch):
+    """A sink does not hold an epoch that was decided for it: it was restored from an older copy, or lost a write."""
+
+    stream: str
+    sink: str
+    holds: int
+    decided: int
+    committed: bool = True  # False: the epoch may have been decided and not committed
+    says = "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but epoch {e.decided} was {e.what}"
+    next_step = (
+        "restore {e.lost} from a copy that holds epoch {e.decided}, the last one with rows for it, because its staged "
+        "rows no longer exist; or replace the sink by one with another name and an empty target: "
+        "holdfast run --accept sinks"
+    )
+
+    @property
+    def what(self) -> str:
+        """How far the epoch had come."""
+        return "committed to it" if self.committed else "decided, and its staged rows are missing"
+
+    @property
+    def lost(self) -> str:
+        """What can be restored."""
+        return "the sink" if self.committed else "the sink or its staging folder"
+
+
+class SinkAhead(Mismatch):
+    """A sink holds epochs that this repository never decided: the repository was restored from an older copy."""
+
+    stream: str
+    sink: str
+    holds: int
+    decided: int
+    says = (
+        "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but the last decision here is epoch {e.decided}"
+    )
+    next_step = "restore the newest copy of the repository, or restore the sink to the same point in time"
+
+
+class SinkForeign(Mismatch):
+    """A sink's target belongs to another pipeline, or to an earlier one with the same name."""
+
+    sink: str
+    place: str
+    owner: str
+    do: str = (
+        "use that pipeline's repository, or choose another target: appending here would write rows twice; "
+        "to start again from scratch, remove the sink's data and its ledger (see docs/howto.md)"
+    )
+    says = "sink {e.sink!r}: {e.place} belongs to {e.owner}"
+    next_step = "{e.do}"
+
+
+class SinksChanged(Mismatch):
+    """The stream's sinks are not those of its last decision."""
+
+    stream: str
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    in_doubt: int = 0  # the epoch that a removed sink may not hold yet
+    says = "the sinks of stream {e.stream!r} have changed since its last decision: {e.changes}"
+    next_step = "{e.advice}"
+
+    @property
+    def changes(self) -> str:
+        """The added and removed sinks, as text."""
+        both = (("added", self.added), ("removed", self.removed))
+        return "; ".join(f"{what} {', '.join(map(repr, names))}" for what, names in both if names)
+
+    @property
+    def advice(self) -> str:
+        """The next step."""
+        if self.in_doubt:
+            return f"run once with the same sinks: the removed ones may not hold epoch {self.in_doubt} yet"
+        return (
+            "pass the same sinks (by name), or accept the change: holdfast run --accept sinks, or "
+            "pipeline.run(accept=['sinks']); an added sink starts with the next epoch, a removed one gets no more rows"
+        )
+
+
+class StreamChanged(Mismatch):
+    """The program now declares a stream, or one of its sinks, differently than at its first start."""
+
+    what: str
+    before: str
+    now: str
+    says = "{e.what} was {e.before} at the first start and is {e.now} now"
+    next_step = "revert the change, or start a new stream under another name and with another target"
+
+
+class SchemaMismatch(Mismatch):
+    """A table cannot store the columns of the stream."""
+
+    sink: str
+    table: str
+    why: str
+    do: str = "change the table or the stream's columns; nothing was written"
+    says = "sink {e.sink!r}: table {e.table} cannot store the stream's rows: {e.why}"
+    next_step = "{e.do}"
+
+
+class StagedGone(Mismatch):
+    """The staged rows of an epoch no longer exist, and the epoch was never made visible."""
+
+    sink: str
+    epoch: int
+    says = "sink {e.sink!r}: the staged rows of epoch {e.epoch} no longer exist, and the epoch is not visible"
+    next_step = "restore the sink from a copy that holds epoch {e.epoch} or its staged rows"

@@ -1,0 +1,82 @@
+"""Fix the storage, then try again: a read, a write or a server failed."""
+
+from __future__ import annotations
+
+from holdfast.errors.base import HoldfastError
+
+
+class Storage(HoldfastError):
+    """The storage or a server failed."""
+
+
+class StorageFailed(Storage):
+    """A read or write failed, and nothing was changed."""
+
+    action: str
+    key: str
+    why: str
+    says = "{e.action} {e.key!r} failed: {e.why}"
+    next_step = "fix the storage (space, permissions, connection), then try again"
+
+
+class BlockFailed(Storage):
+    """A block of a device could not be read or written; block 0 is the header."""
+
+    stage: str
+    action: str
+    block: int
+    why: str
+    says = "stage {e.stage!r}: {e.step}: {e.why}"
+    next_step = "fix the device, then restore the stage"
+
+    @property
+    def step(self) -> str:
+        """The step that failed, such as `write block 3`; a flush concerns the whole device."""
+        return self.action if self.action == "flush" else f"{self.action} block {self.block}"
+
+
+class SinkFailed(Storage):
+    """A sink or its server failed. The change may or may not have taken effect; the epoch's decision settles that."""
+
+    sink: str
+    action: str
+    why: str
+    do: str = "fix the sink (server, permissions, space), then run again: the epoch continues where it stopped"
+    says = "sink {e.sink!r} could not {e.action}: {e.why}"
+    next_step = "{e.do}"
+
+
+class SinkUnavailable(SinkFailed):
+    """A sink's server cannot be reached, or its storage is full, read-only or locked. A running pipeline waits.
+
+    Raise it from a custom sink for a problem that ends without a change to the program, its rows or the table.
+    """
+
+
+class InDoubt(Storage):
+    """An epoch is decided, but a sink could not commit it yet. Nothing is lost: the next start commits it."""
+
+    stream: str
+    epoch: int
+    sinks: tuple[str, ...]
+    why: str
+    says = (
+        "epoch {e.epoch} of stream {e.stream!r} is decided but in doubt: not yet committed to {e.listed}: {e.why}; "
+        "nothing is lost"
+    )
+    next_step = "fix the sink, then run the pipeline again, which commits the epoch first; show it: holdfast doubt"
+
+    @property
+    def listed(self) -> str:
+        """The sinks in one line."""
+        return ", ".join(self.sinks)
+
+
+class OutcomeUnknown(Storage):
+    """The change may or may not be durable: the failure came after the point at which it could take effect."""
+
+    action: str
+    key: str
+    why: str
+    says = "{e.action} {e.key!r} may or may not have taken effect: {e.why}"
+    next_step = "read {e.key!r} back before you try again"
