@@ -1,10 +1,10 @@
-"""Barriers: the mark that tells a stream "the cut is here".
+"""Barriers: the marker that tells a stream "the cut is here".
 
 Rules:
-- One injector reaches one stream; whoever coordinates owns one injector a stream.
-- At most one barrier is pending. A newer trigger supersedes an unclaimed older one, and says which.
-- A pending barrier is claimed by exactly one caller of `poll`, over all handles of the injector.
-- `poll` with nothing pending takes no lock and makes no object: it stands on the path of every epoch.
+- An injector serves one stream; the coordinator owns one injector per stream.
+- At most one barrier is pending. A new trigger supersedes an unclaimed older one and returns its id.
+- Exactly one caller of `poll`, across all handles of the injector, claims a pending barrier.
+- If nothing is pending, `poll` takes no lock and creates no object, because every epoch calls it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _WORD_MAX = (1 << _WORD_BITS) - 1
 
 
 class BarrierFlags(IntFlag):
-    """What a barrier asks for beyond the cut itself."""
+    """What a barrier requests in addition to the cut."""
 
     NONE = 0
     FULL_SNAPSHOT = 1  # self-contained: a savepoint
     DRAIN = 2  # the last barrier before the stream ends
-    CANCEL = 4  # give up the checkpoint with this id
+    CANCEL = 4  # abort the checkpoint with this id
 
 
 _KNOWN_FLAGS = int(BarrierFlags.FULL_SNAPSHOT | BarrierFlags.DRAIN | BarrierFlags.CANCEL)
@@ -37,13 +37,13 @@ _KNOWN_FLAGS = int(BarrierFlags.FULL_SNAPSHOT | BarrierFlags.DRAIN | BarrierFlag
 
 def _checked_flags(flags: int) -> BarrierFlags:
     if isinstance(flags, bool) or not isinstance(flags, int) or flags & ~_KNOWN_FLAGS:
-        raise BadValue(what="barrier flags", value=flags, why=f"only the bits of {_KNOWN_FLAGS} are known")
+        raise BadValue(what="barrier flags", value=flags, expected=f"a combination of the bits of {_KNOWN_FLAGS}")
     return BarrierFlags(flags)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBarrier:
-    """The mark of checkpoint `checkpoint_id` in a stream that stands at `epoch`. Both may be any u64."""
+    """The marker of checkpoint `checkpoint_id` in a stream that is at `epoch`. Both may be any u64."""
 
     checkpoint_id: int
     epoch: int
@@ -66,7 +66,7 @@ class CheckpointBarrier:
 
     @property
     def is_cancel(self) -> bool:
-        """Whether the checkpoint with this id is given up."""
+        """Whether the checkpoint with this id is aborted."""
         return bool(self.flags & BarrierFlags.CANCEL)
 
     def to_bytes(self) -> bytes:
@@ -75,40 +75,40 @@ class CheckpointBarrier:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CheckpointBarrier:
-        """Read the wire form; another length or an unknown flag is refused."""
+        """Decode the wire form. Raises `BadValue` for another length or an unknown flag."""
         if len(checked_bytes("barrier", data)) != _WIRE.size:
-            raise BadValue(what="barrier of length", value=len(data), why=f"it has {_WIRE.size} bytes")
+            raise BadValue(what="barrier length", value=len(data), expected=f"{_WIRE.size} bytes")
         checkpoint_id, epoch, flags = _WIRE.unpack(data)
         return cls(checkpoint_id, epoch, _checked_flags(flags))
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Data on its way through a stage; on Spark the payload is the micro-batch DataFrame."""
+    """Data that flows through a stage; on Spark the payload is the micro-batch DataFrame."""
 
     payload: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """No event older than this many milliseconds is expected any more."""
+    """No event older than this time, in milliseconds, is expected."""
 
     ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """The cut is here."""
+    """A checkpoint barrier in the stream: the cut is here."""
 
     barrier: CheckpointBarrier
 
 
 StreamMessage: TypeAlias = Event | Watermark | Barrier
-"""What flows through a stage; consumers tell the three apart by `match`."""
+"""What flows through a stage; consumers distinguish the three with `match`."""
 
 
 class BarrierHandle:
-    """The stream's end. Any number of handles may poll one injector, from any thread."""
+    """The stream's side. Any number of handles may poll one injector, from any thread."""
 
     __slots__ = ("_slot",)
 
@@ -116,14 +116,14 @@ class BarrierHandle:
         self._slot = slot
 
     def poll(self, epoch: int) -> CheckpointBarrier | None:
-        """Return the pending barrier stamped with the caller's epoch, to one caller only; else `None`."""
+        """Claim the pending barrier and return it with the caller's epoch, or return `None`; one caller gets it."""
         if self._slot.word:
             return self._slot.claim(epoch)
         return None
 
 
 class BarrierInjector:
-    """The coordinator's end: makes barriers pending for one stream."""
+    """The coordinator's side: makes barriers pending for one stream."""
 
     __slots__ = ("_epoch", "_slot")
 
@@ -133,15 +133,14 @@ class BarrierInjector:
 
     @property
     def epoch(self) -> int:
-        """How many triggers there have been."""
+        """The number of triggers so far."""
         return self._epoch
 
     def trigger(self, checkpoint_id: int, flags: int = BarrierFlags.NONE) -> int | None:
-        """Make a barrier pending and return the id of the unclaimed one that it superseded, if any."""
-        if isinstance(checkpoint_id, bool) or not isinstance(checkpoint_id, int):
-            raise BadValue(what="checkpoint id", value=checkpoint_id, expected="an integer")
-        if not 0 < checkpoint_id <= _WORD_MAX:
-            raise BadValue(what="checkpoint id", value=checkpoint_id, why=f"1 to {_WORD_MAX} can be triggered")
+        """Make a barrier pending and return the id of the unclaimed barrier that it supersedes, if any."""
+        is_integer = isinstance(checkpoint_id, int) and not isinstance(checkpoint_id, bool)
+        if not is_integer or not 0 < checkpoint_id <= _WORD_MAX:
+            raise BadValue(what="checkpoint id", value=checkpoint_id, expected=f"an integer from 1 to {_WORD_MAX}")
         word = checkpoint_id << _WORD_BITS | _checked_flags(flags)
         slot = self._slot
         with slot.lock:
@@ -150,15 +149,15 @@ class BarrierInjector:
         return superseded >> _WORD_BITS or None
 
     def handle(self) -> BarrierHandle:
-        """Return a handle for the stream that this injector reaches."""
+        """Return a handle for the stream that this injector serves."""
         return BarrierHandle(self._slot)
 
 
 class _Slot:
-    """The pending word, `checkpoint_id << 32 | flags`; 0 when nothing is pending, which id 0 therefore cannot be.
+    """The pending word, `checkpoint_id << 32 | flags`. It is 0 if nothing is pending, so 0 is not a valid id.
 
-    Reading the word is one load; every change happens under the lock, so the claim is exclusive with or without a
-    global interpreter lock.
+    Reading the word is one load. Every change happens under the lock, so a claim is exclusive with or without a global
+    interpreter lock.
     """
 
     __slots__ = ("lock", "word")
@@ -168,7 +167,7 @@ class _Slot:
         self.word = 0
 
     def claim(self, epoch: int) -> CheckpointBarrier | None:
-        checked_u64("epoch", epoch)  # before the word is taken: a refused caller must not lose the barrier
+        checked_u64("epoch", epoch)  # before the word is taken: an invalid call must not consume the barrier
         with self.lock:
             word, self.word = self.word, 0
         if not word:

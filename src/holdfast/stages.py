@@ -1,11 +1,12 @@
-"""Stage state: Python-side state of a stream, kept durably on a device of blocks.
+"""Stage state: the Python-side state of a stream, stored durably on a block device.
 
 Rules:
-- Making a stage writes nothing. `checkpoint()` writes a new generation beside the last one (see `blocks`). A stage made
-  with an initial state writes to a blank device only; over a state that is there it must be restored.
-- Fail closed: a failed checkpoint raises, and the stage takes no further one until it has been restored. A state that
-  is too large or cannot be encoded is refused before anything is written.
-- An observer is told once before anything else and once on every way out. It cannot fail a flush.
+- Creating a stage writes nothing. `checkpoint()` writes a new generation beside the last one (see `formats.blocks`). A
+  stage with an initial state writes only to a blank device; if the device holds a state, the stage must be restored.
+- Fail closed: a failed checkpoint raises, and the stage accepts no further checkpoint until it has been restored. A
+  state that is too large or cannot be encoded is rejected before anything is written.
+- An observer is called once at the start of a flush and once at its end, even if it fails. An observer cannot fail a
+  flush.
 """
 
 from __future__ import annotations
@@ -42,21 +43,21 @@ S = TypeVar("S")
 
 
 class Codec(Protocol[S]):
-    """Turns state into bytes and back. `type_name` goes into the image, and another one is refused."""
+    """Encodes and decodes state. `type_name` is stored in the image; an image with another type name is rejected."""
 
     @property
     def type_name(self) -> str:
-        """The name of the type of state; at most 64 bytes."""
+        """The name of the state type; at most 64 bytes."""
 
     def encode(self, state: S) -> bytes:
         """Return the state as bytes."""
 
     def decode(self, data: bytes) -> S:
-        """Return the state, or raise any exception where the bytes are not its own."""
+        """Return the state, or raise any exception if the bytes are not an encoded state."""
 
 
 class MsgpackCodec(Generic[S]):
-    """MessagePack for anything that msgspec can describe: numbers, text, lists, maps, dataclasses, Structs."""
+    """A MessagePack codec for any type that msgspec supports: numbers, text, lists, maps, dataclasses, Structs."""
 
     def __init__(self, kind: type[S], type_name: str | None = None) -> None:
         self.type_name = type_name or (kind.__name__ if isinstance(kind, type) else str(kind))
@@ -65,71 +66,71 @@ class MsgpackCodec(Generic[S]):
         self._decoder: msgspec.msgpack.Decoder[S] = msgspec.msgpack.Decoder(kind)
 
     def encode(self, state: S) -> bytes:
-        """Return the state as MessagePack. A state of another type is refused here: it could never be read back."""
+        """Return the state as MessagePack. Raises for a state of another type, which could not be read back."""
         try:
             data = self._encoder.encode(state)
-        except TypeError:  # keys that are no text have no order; or what cannot be encoded at all
+        except TypeError:  # keys that are not text cannot be sorted; or the state cannot be encoded at all
             data = self._plain.encode(state)
         self._decoder.decode(data)
         return data
 
     def decode(self, data: bytes) -> S:
-        """Return the state; values of other types are refused."""
+        """Return the state; values of other types are rejected."""
         return self._decoder.decode(data)
 
 
 class EdgeCheckpoint(msgspec.Struct, frozen=True):
-    """The state of an edge between two systems: what was read, and what of it was committed on the other side."""
+    """The state of an edge between two systems: the input that was read, and the output that was committed."""
 
-    input_offset: int  # how far was read
-    output_commit: int  # how far is committed on the other side
+    input_offset: int  # how far the input was read
+    output_commit: int  # how far the output is committed on the other side
 
 
 # --- observers -------------------------------------------------------------------------------------------------------
 
 
 class FlushObserver(Protocol):
-    """Is told around each flush; tells a scheduler, say, not to preempt now."""
+    """Called before and after each flush, for example to keep a scheduler from preempting the process."""
 
     def on_flush_start(self, lease_id: int | None) -> None:
-        """A flush begins."""
+        """Handle the start of a flush."""
 
     def on_flush_complete(self, lease_id: int | None) -> None:
-        """A flush has ended, well or not."""
+        """Handle the end of a flush, successful or not."""
 
 
 class CallbackObserver:
-    """Calls a function with `"start"` or `"complete"` and the lease."""
+    """Calls a function with `"start"` or `"complete"` and the lease id."""
 
     def __init__(self, callback: Callable[[str, int | None], Any]) -> None:
         self._callback = callback
 
     def on_flush_start(self, lease_id: int | None) -> None:
-        """Call it with `"start"`."""
+        """Call the function with `"start"`."""
         self._callback("start", lease_id)
 
     def on_flush_complete(self, lease_id: int | None) -> None:
-        """Call it with `"complete"`."""
+        """Call the function with `"complete"`."""
         self._callback("complete", lease_id)
 
 
 class MarkerFileObserver:
-    """Keeps a file in place while a flush is under way; it holds the lease. For schedulers that look at files."""
+    """Creates a file that contains the lease id for the duration of a flush, for schedulers that watch files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def on_flush_start(self, lease_id: int | None) -> None:
-        """Make the file."""
+        """Create the file."""
         self._path.write_text(f"{'' if lease_id is None else lease_id}\n")
 
-    def on_flush_complete(self, lease_id: int | None) -> None:  # noqa: ARG002 - one file whatever the lease
+    def on_flush_complete(self, lease_id: int | None) -> None:  # noqa: ARG002 - one file for all leases
         """Remove the file."""
         self._path.unlink(missing_ok=True)
 
 
 class MetricObserver:
-    """Counts flushes and the time that they took, by a clock of the caller's."""
+    """Counts flushes and their total duration, measured with a caller-supplied clock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -139,12 +140,12 @@ class MetricObserver:
         self.seconds = 0.0
 
     def on_flush_start(self, lease_id: int | None) -> None:  # noqa: ARG002 - counted over all leases
-        """Count a start."""
+        """Count the start of a flush."""
         self.started += 1
         self._began = self._clock()
 
     def on_flush_complete(self, lease_id: int | None) -> None:  # noqa: ARG002 - counted over all leases
-        """Count an end."""
+        """Count the end of a flush and add its duration."""
         self.completed += 1
         if self._began is not None:
             self.seconds += self._clock() - self._began
@@ -153,31 +154,31 @@ class MetricObserver:
 
 @contextlib.contextmanager
 def flushing(observers: Iterable[FlushObserver], lease_id: int | None) -> Iterator[None]:
-    """Tell every observer once before a durable step and once on every way out of it."""
-    told = list(observers)
-    for each in told:
-        _tell(each.on_flush_start, lease_id)
+    """Call every observer once before a durable step and once after it, even if the step fails."""
+    notified = list(observers)
+    for each in notified:
+        _notify(each.on_flush_start, lease_id)
     try:
         yield
     finally:
-        for each in told:
-            _tell(each.on_flush_complete, lease_id)
+        for each in notified:
+            _notify(each.on_flush_complete, lease_id)
 
 
-def _tell(told: Callable[[int | None], None], lease_id: int | None) -> None:
+def _notify(method: Callable[[int | None], None], lease_id: int | None) -> None:
     try:
-        told(lease_id)
+        method(lease_id)
     except Exception:
-        _log.exception("flush observer failed; the flush goes on")
+        _log.exception("flush observer failed; the flush continues")
 
 
 # --- the stage -------------------------------------------------------------------------------------------------------
 
 
 class Stage(Generic[S]):
-    """The stage of a stream as its program declares it: the state that it begins with, and how it becomes bytes.
+    """The stage of a stream as the program declares it: its initial state and its codec.
 
-    `on_epoch(df, stage)` is given a `StageView` of it: set back to the last decided state before every attempt.
+    `on_epoch(df, stage)` receives a `StageView`, which is reset to the last decided state before every attempt.
     """
 
     def __init__(self, initial: S, codec: Codec[S] | None = None, *, observer: FlushObserver | None = None) -> None:
@@ -186,21 +187,21 @@ class Stage(Generic[S]):
         self.initial = self.encode(initial, "initial state")
 
     def encode(self, state: S, what: str) -> bytes:
-        """Return a state as bytes that are known to come back as they were, or raise `StageUnserializable`."""
-        do = "keep to values that come back the same, or give hf.Stage(initial, hf.MsgpackCodec(ItsType))"
+        """Return a state as bytes that decode to an equal state, or raise `StageUnserializable`."""
+        do = "use values that decode to themselves, or pass a codec: hf.Stage(initial, hf.MsgpackCodec(ItsType))"
         try:
             data = checked_bytes("encoded state", self.codec.encode(state))
             again = self.codec.decode(data)
         except Exception as error:
             raise StageUnserializable(stage=what, why=str(error), do=do) from error
-        if again != state and repr(again) != repr(state):  # the second is for numbers that are none: nan is not nan
-            why = "it would come back as something else, as a set inside a dict does: as a list"
+        if again != state and repr(again) != repr(state):  # repr, because NaN does not equal NaN
+            why = "it would be decoded to a different value, as a set inside a dict becomes a list"
             raise StageUnserializable(stage=what, why=why, do=do)
         return data
 
 
 class StageView(Generic[S]):
-    """What one attempt at an epoch sees of its stream's stage: `state`, to be read, changed and assigned."""
+    """The stage of a stream as one attempt at an epoch sees it: read, change or assign `state`."""
 
     __slots__ = ("state",)
 
@@ -210,7 +211,7 @@ class StageView(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Restored(Generic[S]):
-    """A stage read back: which generation, and whether a newer one may have been lost with the other slot."""
+    """A restored stage, its generation, and whether a newer one may have been lost with the other slot."""
 
     stage: CheckpointedStage[S]
     generation: int
@@ -236,9 +237,9 @@ class CheckpointedStage(Generic[S]):
         self._observer = observer
         self._lease_id = lease_id
         self._base: Found | None = None
-        self._looked = False
+        self._checked = False  # whether the contents of the device are known
         self._halted = False
-        self._given_back = False
+        self._released = False
 
     @classmethod
     def restore(
@@ -251,11 +252,10 @@ class CheckpointedStage(Generic[S]):
         name: str = DEFAULT_NAME,
         generation: int | None = None,
     ) -> Restored[S]:
-        """Read the newest state that can be trusted.
+        """Read the newest intact state.
 
-        Where the caller knows which generation it must be, that one is given if either slot holds it; else the device
-        is `StageStale`. Without it, `fell_back` says that the other slot is damaged, so that this may not be the newest
-        state that there was.
+        With `generation`, return that generation if either slot holds it; otherwise raise `StageStale`. Without it,
+        `fell_back` is true if the other slot is damaged, so that a newer state may have been lost.
         """
         device = Device(blocks, checked_name("stage", name))
         found = device.find(generation)
@@ -268,7 +268,7 @@ class CheckpointedStage(Generic[S]):
         except Exception as error:
             raise StageCorrupt(stage=device.name, step="decode", why=str(error)) from error
         stage = cls(state, blocks, codec, observer, lease_id, name=name)
-        stage._base, stage._looked = found, True
+        stage._base, stage._checked = found, True
         return Restored(stage, image.generation, found.fell_back)
 
     @classmethod
@@ -282,7 +282,7 @@ class CheckpointedStage(Generic[S]):
         *,
         name: str = DEFAULT_NAME,
     ) -> Restored[S]:
-        """Restore what the device holds, or begin with `initial`, generation 0, where it is blank."""
+        """Restore the state on the device, or start with `initial`, generation 0, if the device is blank."""
         try:
             return cls.restore(blocks, codec, observer, lease_id, name=name)
         except StageBlank:
@@ -290,25 +290,25 @@ class CheckpointedStage(Generic[S]):
 
     @property
     def generation(self) -> int:
-        """The generation that this stage last wrote or was restored from; 0 before the first."""
+        """The generation that this stage last wrote or was restored from; 0 before the first checkpoint."""
         return self._base.image.generation if self._base else 0
 
     def checkpoint(self) -> int:
         """Write the state durably and return its generation.
 
-        1. Tell the observer.  2. Refuse if an earlier one failed.  3. Encode.  4. Find the slot to write.  5. Write.
-        6. Tell the observer, on every way out.
+        1. Notify the observer.  2. Raise if an earlier checkpoint failed.  3. Encode.  4. Find the slot to write.
+        5. Write.  6. Notify the observer, even if a step failed.
         """
         with flushing([self._observer] if self._observer is not None else [], self._lease_id):  # 1, 6
-            if self._given_back:  # 2
-                raise Closed(what=f"stage {self._device.name!r}", do="make another on its device")
+            if self._released:  # 2
+                raise Closed(what=f"stage {self._device.name!r}", do="restore a new stage from its device")
             if self._halted:
                 raise StageHalted(stage=self._device.name)
-            self._halted = True  # until this one has succeeded
+            self._halted = True  # until this checkpoint has succeeded
             payload = self._encoded()  # 3
-            if not self._looked:  # 4
+            if not self._checked:  # 4
                 self._require_blank()
-                self._looked = True
+                self._checked = True
             number = 1 + (self._base.highest if self._base else 0)
             image = Image(number, self._device.name, self._codec.type_name, payload)
             self._base = self._device.write(image, self._base)  # 5
@@ -316,8 +316,8 @@ class CheckpointedStage(Generic[S]):
             return image.generation
 
     def into_blocks(self) -> BlockDevice:
-        """Give the device back; this stage takes no further checkpoint."""
-        self._given_back = True
+        """Release the device and return it; this stage accepts no further checkpoint."""
+        self._released = True
         return self._device.blocks
 
     def _encoded(self) -> bytes:
@@ -327,7 +327,7 @@ class CheckpointedStage(Generic[S]):
             raise StageUnserializable(stage=self._device.name, why=str(error)) from error
 
     def _require_blank(self) -> None:
-        """Refuse a device that holds a state already: it would be written over by one that was not restored from it."""
+        """Raise if the device holds a state: this stage was not restored from it and would overwrite it."""
         try:
             found = self._device.find()
         except StageBlank:
@@ -341,7 +341,7 @@ class CheckpointedStage(Generic[S]):
 
 def _require_own(image: Image, stage: str, type_name: str) -> None:
     if image.generation == 0:
-        return  # version 1 names nothing
+        return  # version 1 contains no names
     if image.stage != stage:
         raise StageMismatch(what="stage", found=image.stage, asked=stage)
     if image.type_name != type_name:

@@ -25,7 +25,7 @@ from holdfast import (
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import LogMissing, NotFound, StageBlank
 from holdfast.eventlog._cursor_file import read_cursor
-from holdfast.eventlog.writer import repair
+from holdfast.eventlog.repair import repair
 from holdfast.repository import History, Lease, newest_lease
 from holdfast.testing import CrashAt, Crashed
 from support import events, new_log, segment_files

@@ -31,8 +31,9 @@ from holdfast.errors import CheckpointDamaged, HoldfastError
 from holdfast.eventlog import _files as loghead
 from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, cursor_names, read_cursor
 from holdfast.eventlog.index import Committed, IndexHead, Segment, encode
+from holdfast.eventlog.repair import repair
 from holdfast.eventlog.worker import Quarantined, read_quarantine
-from holdfast.eventlog.writer import LogWriter, repair
+from holdfast.eventlog.writer import LogWriter
 from holdfast.formats import envelope, state
 from holdfast.formats.blocks import BLOCK_SIZE, MemoryBlocks
 from holdfast.formats.manifest import ConnectorCheckpoint, GapNote, GapNotes, Manifest, SinkStatus, StreamCut

@@ -30,7 +30,7 @@ from holdfast.errors import (
 from holdfast.eventlog import index as ranges
 from holdfast.eventlog import writer as logwriter
 from holdfast.eventlog.index import Cancelled, IndexHead, encode
-from holdfast.eventlog.writer import repair
+from holdfast.eventlog.repair import repair
 from support import events, new_log, refused_in_a_child, segment_files
 
 
@@ -271,7 +271,7 @@ def test_a_log_is_made_once_and_opened_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageFailed):
         EventLog.create(tmp_path / "file")
-    with pytest.raises(BadValue, match="holds other things, such as 'file'"):
+    with pytest.raises(BadValue, match="contains other files, such as 'file'"):
         EventLog.create(tmp_path)
     with pytest.raises(LogMissing):
         EventLog.open(tmp_path / "file")
@@ -403,7 +403,7 @@ def test_a_log_that_lost_its_record_is_damaged_and_never_made_anew(tmp_path: Pat
     (tmp_path / "log.json").unlink()
     index = (tmp_path / "index").read_bytes()
     for make in (EventLog.open, EventLog.create, EventLog.open_or_create):
-        with pytest.raises(LogCorrupt, match="it is missing, and the log has records"):
+        with pytest.raises(LogCorrupt, match="it is missing, but the log has records"):
             make(tmp_path)
     assert (tmp_path / "index").read_bytes() == index
 
@@ -436,7 +436,7 @@ def test_a_head_that_went_back_does_not_take_committed_records_along(tmp_path: P
             writer.append(events(name))
     index = (tmp_path / "index").read_bytes()
     (tmp_path / "head").write_bytes(head)
-    with pytest.raises(LogCorrupt, match="3 more follow them whole"):
+    with pytest.raises(LogCorrupt, match="3 more complete records follow"):
         log.writer()
     assert (tmp_path / "index").read_bytes() == index
     assert repair(tmp_path).regained == 3
@@ -471,7 +471,7 @@ def test_a_long_reason_is_cut_and_hides_no_record_behind_it(tmp_path: Path) -> N
         writer.append(events("b"))
     assert (tmp_path / "index").stat().st_size < 5000
     (tmp_path / "head").write_bytes(head)
-    with pytest.raises(LogCorrupt, match="2 more follow"):
+    with pytest.raises(LogCorrupt, match="2 more complete records follow"):
         log.writer()
 
 
@@ -676,7 +676,7 @@ def test_an_index_that_went_back_under_a_reader_is_found(tmp_path: Path) -> None
     assert names(log) == [(0, "a"), (1, "b")]
     for name, data in saved.items():
         (tmp_path / name).write_bytes(data)
-    with pytest.raises(LogCorrupt, match="counts 1 records where there were 2"):
+    with pytest.raises(LogCorrupt, match="counts 1 records, but there were 2"):
         log.refresh()
 
 
@@ -710,7 +710,7 @@ def test_a_repair_regains_only_what_is_whole_and_refuses_to_guess(tmp_path: Path
     repaired = repair(tmp_path)
     assert (repaired.records, repaired.regained) == (2, 0)
     (tmp_path / "index").write_bytes(index[:40])
-    with pytest.raises(LogCorrupt, match="0 of 2 records are whole"):
+    with pytest.raises(LogCorrupt, match="0 of 2 records are complete"):
         repair(tmp_path)
     both = bytearray(good)
     both[0] ^= 1
@@ -753,14 +753,14 @@ def test_an_adoption_that_fails_before_the_index_leaves_the_log_as_it_was(tmp_pa
 def test_a_writer_opens_without_reading_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = new_log(tmp_path / "log", *[events("a")] * 20)
     read: list[int] = []
-    real = logwriter._index_bytes
+    real = logwriter.index_bytes
 
     def watched(folder: Path, start: int = 0) -> bytes:
         data = real(folder, start)
         read.append(len(data))
         return data
 
-    monkeypatch.setattr(logwriter, "_index_bytes", watched)
+    monkeypatch.setattr(logwriter, "index_bytes", watched)
     log.writer().close()
     assert read == [32]
 

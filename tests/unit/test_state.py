@@ -116,7 +116,7 @@ def test_bytes_after_the_end_names_given_twice_and_bad_utf8_are_errors() -> None
         CheckpointState.from_v1_bytes(GOLDEN + b"\0", "orders")
     assert caught.value.offset == 86
     twice = struct.pack("<QQQI", 1, 1, 1, 0) + struct.pack("<I", 2) + (struct.pack("<I", 1) + b"a" + bytes(8)) * 2
-    with pytest.raises(StateCorrupt, match="twice") as caught:
+    with pytest.raises(StateCorrupt, match="duplicate") as caught:
         CheckpointState.from_v1_bytes(twice, "orders")
     assert caught.value.offset == 28 + 4 + 13
     with pytest.raises(StateCorrupt, match="UTF-8"):

@@ -165,7 +165,7 @@ def test_a_handler_that_answers_nonsense_is_a_failure(log: EventLog) -> None:
     with pytest.raises(WorkerFailed) as caught:
         worker(log, lambda *_: None, restart=RestartPolicy.never()).start().join(60)
     assert isinstance(caught.value.__cause__, BadValue)
-    assert "return Action.CONTINUE" in str(caught.value)
+    assert "expected Action.CONTINUE" in str(caught.value)
 
 
 def test_an_exit_from_the_handler_reaches_join(log: EventLog) -> None:
@@ -265,7 +265,7 @@ def test_restarts_quarantine_and_giving_up_are_logged(log: EventLog, caplog: pyt
         worker(log, Handler(RuntimeError("bad")), quarantine_after=1, batch=10).start().drain(60)
     assert "restarts after position None: RuntimeError: one" in caplog.text
     assert "failed after 1 restarts" in caplog.text
-    assert "passed over 10 events, 0 to 9: RuntimeError: bad" in caplog.text
+    assert "skipped 10 events, sequences 0 to 9: RuntimeError: bad" in caplog.text
 
 
 def test_a_worker_that_was_forgotten_ends_with_its_process(log: EventLog) -> None:

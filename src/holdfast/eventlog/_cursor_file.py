@@ -1,8 +1,8 @@
-"""A cursor's file: how a durable reading position is kept, and how to look at one without its log.
+"""Cursor files: the format of a durable read position, and functions that read one without its log.
 
-The durable form is `cursors/<name>.ckpt`, a frame (see `frame`) around the MessagePack map `{version, position,
-started, process_boot_ns, region_identity, log_identity, log_chain}`. Version 1 is the bare map of the middle four
-without the last two; it is read, and rewritten as version 2 at the next commit.
+The file `cursors/<name>.ckpt` is a frame (see `formats.envelope`) around the MessagePack map `{version, position,
+started, process_boot_ns, region_identity, log_identity, log_chain}`. Version 1 is the bare map of `position`,
+`started`, `process_boot_ns` and `region_identity`; it is read, and rewritten as version 2 at the next commit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _CursorV1(msgspec.Struct, frozen=True):
 
 
 class CursorRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A cursor as it stands in its file. A version 1 file names no log."""
+    """The contents of a cursor file. A version 1 file does not identify its log."""
 
     version: int = VERSION
     position: int
@@ -46,7 +46,7 @@ class CursorRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str, where: str = "") -> CursorRecord:
-        """Decode either version; the name and `where`, its repository, are for errors."""
+        """Decode either version; `name` and the repository `where` identify the cursor in errors."""
         data = checked_bytes("cursor", data)
         file = "/".join([*([where] if where else []), FOLDER, f"{name}{SUFFIX}"])
         try:
@@ -72,17 +72,17 @@ class CursorRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cursor_key(name: str) -> str:
-    """Return the key of a cursor's file."""
+    """Return the key of a cursor file."""
     return f"{FOLDER}/{checked_name('cursor', name)}{SUFFIX}"
 
 
 def lock_key(name: str) -> str:
-    """Return the lock of whoever reads by a cursor."""
+    """Return the key of the lock that the owner of a cursor holds."""
     return f"{FOLDER}/{name}.lock"
 
 
 def read_cursor(repository: Repository, name: str) -> CursorRecord | None:
-    """Return a cursor as it was last saved, or `None` where there is none. Takes no lock: for those who only look."""
+    """Return a cursor as it was last saved, or `None` if it does not exist. Takes no lock."""
     key = cursor_key(name)
     try:
         data = repository.read(key)
@@ -92,6 +92,6 @@ def read_cursor(repository: Repository, name: str) -> CursorRecord | None:
 
 
 def cursor_names(repository: Repository) -> list[str]:
-    """Return the names of all cursors that were ever saved, sorted; a folder in place of a file counts too."""
+    """Return the sorted names of all saved cursors; a folder in place of a cursor file is included."""
     names = [name.removesuffix("/") for name in repository.list(FOLDER)]
     return [stem for name in names if name.endswith(SUFFIX) and is_name(stem := name.removesuffix(SUFFIX))]

@@ -1,9 +1,9 @@
-"""The files of an event log: its record, its head, its index and its segments, each read with its checks.
+"""The files of an event log: `log.json`, head, index and segments. Each is checked when it is read.
 
 Rules:
-- Both slots of the head must be sound. A damaged one is an error, not a reason to believe the older: that would take
-  committed events away.
-- A segment is checked as a whole against the digest in the index before one event of it is given.
+- Both slots of the head must be intact. A damaged slot is an error: falling back to the older one would lose committed
+  events.
+- A whole segment is checked against the digest in the index before any of its events is returned.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ SEGMENTS = "segments"
 HEAD_BLOCKS = 4
 _SEGMENT = re.compile(rf"{SEGMENTS}/first=\d{{20}}/[^/\0]+")
 _HEAD_NAME = "log-head"
-_HEAD_TYPE = "Head"  # what the image calls its state: a part of the format, whatever the class is called
+_HEAD_TYPE = "Head"  # the type name in the image: part of the format, independent of the class name
 _HEAD_TRIES = 5
 _HEAD_PAUSE_S = 0.002
 
 
 class About(Record, frozen=True, kw_only=True):
-    """Who a log is."""
+    """The identity and the columns of a log, stored in `log.json`."""
 
     uid: str
     keep_clock: bool
-    columns: str  # for people
+    columns: str  # for people; `schema` is authoritative
     schema: str
 
 
 def read_about(folder: Path) -> About:
-    """Return who a log is, or raise `LogMissing`."""
+    """Return the contents of `log.json`, or raise `LogMissing`."""
     with files.failing_as("read", str(folder / ABOUT)):
         try:
             data = (folder / ABOUT).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             if has_records(folder):
-                raise LogCorrupt(path=str(folder), part=ABOUT, why="it is missing, and the log has records") from None
+                raise LogCorrupt(path=str(folder), part=ABOUT, why="it is missing, but the log has records") from None
             raise LogMissing(path=str(folder)) from None
     try:
         return About.unsealed(data, str(folder / ABOUT))
@@ -67,26 +67,26 @@ def read_about(folder: Path) -> About:
 
 
 def has_records(folder: Path) -> bool:
-    """Whether a folder holds more of a log than a creation that was cut off leaves there."""
+    """Whether a folder contains more than an interrupted creation of a log leaves behind."""
     index, segments = folder / INDEX, folder / SEGMENTS
     return (index.is_file() and index.stat().st_size > 0) or (segments.is_dir() and any(segments.iterdir()))
 
 
 def sync_head(folder: Path) -> None:
-    """Make the head durable. A reader does so before it believes a new one: its writer may not have come to it yet."""
+    """Make the head durable. A reader does this before it uses a new head, which the writer may not have synced yet."""
     with files.failing_as("sync", str(folder / HEAD)):
         descriptor = os.open(folder / HEAD, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fdatasync(descriptor)
         except OSError as error:
-            if error.errno not in (errno.EROFS, errno.EINVAL):  # nobody writes there, so nothing is on its way
+            if error.errno not in (errno.EROFS, errno.EINVAL):  # no writer can use this file system: nothing to sync
                 raise
         finally:
             os.close(descriptor)
 
 
 def read_index(folder: Path, start: int, end: int) -> bytes:
-    """Return a part of the index, or less where it ends before."""
+    """Return the bytes `start` to `end` of the index, or fewer if the index ends earlier."""
     with files.failing_as("read", str(folder / INDEX)):
         try:
             with (folder / INDEX).open("rb") as reader:
@@ -96,8 +96,26 @@ def read_index(folder: Path, start: int, end: int) -> bytes:
             raise RangeDamaged("it is missing") from None
 
 
+def index_bytes(folder: Path, start: int = 0) -> bytes:
+    """Return the index from byte `start` to its end, or raise `LogCorrupt` if it is missing."""
+    with files.failing_as("read", str(folder / INDEX)):
+        try:
+            with (folder / INDEX).open("rb") as reader:
+                reader.seek(start)
+                return reader.read()
+        except FileNotFoundError:
+            raise LogCorrupt(path=str(folder), part=INDEX, why="it is missing") from None
+
+
+def truncate_durably(path: Path, length: int) -> None:
+    """Truncate a file and sync it."""
+    with path.open("r+b") as file:
+        os.ftruncate(file.fileno(), length)
+        os.fsync(file.fileno())
+
+
 def read_head(folder: Path) -> IndexHead:
-    """Return the head. A writer at work may be caught between two bytes, so a damaged one is looked at again."""
+    """Return the head. A concurrent write may be read half done, so a damaged head is read again a few times."""
     for _ in range(_HEAD_TRIES - 1):
         with contextlib.suppress(LogCorrupt):
             return _sound_head(folder)
@@ -106,7 +124,7 @@ def read_head(folder: Path) -> IndexHead:
 
 
 def require_head(folder: Path) -> bytes:
-    """Return the head's bytes, or raise `LogCorrupt` where its file is not there or has another size."""
+    """Return the bytes of the head, or raise `LogCorrupt` if its file is missing or has the wrong size."""
     with files.failing_as("read", str(folder / HEAD)):
         try:
             data = (folder / HEAD).read_bytes()
@@ -127,18 +145,18 @@ def _sound_head(folder: Path) -> IndexHead:
 
 
 def find_head(blocks: BlockDevice, folder: Path) -> Found:
-    """Return the newest sound slot of the head."""
+    """Return the newest intact slot of the head."""
     try:
         found = Device(blocks, _HEAD_NAME).find()
     except (StageCorrupt, StageBlank) as error:
         raise LogCorrupt(path=str(folder), part=HEAD, why=error.summary) from error
     if found.image.stage != _HEAD_NAME:
-        raise LogCorrupt(path=str(folder), part=HEAD, why="it is the image of something else")
+        raise LogCorrupt(path=str(folder), part=HEAD, why="the image does not belong to a log head")
     return found
 
 
 def head_in(found: Found, folder: Path) -> IndexHead:
-    """Return the head that a slot holds."""
+    """Decode the head in a slot."""
     try:
         return from_msgpack(found.image.payload, IndexHead)
     except Undecodable as error:
@@ -146,7 +164,7 @@ def head_in(found: Found, folder: Path) -> IndexHead:
 
 
 def write_head(blocks: BlockDevice, head: IndexHead, over: Found | None) -> Found:
-    """Write the head durably into the slot that `over` does not occupy."""
+    """Write the head into the slot that `over` does not occupy; durable on return."""
     generation = 1 + (over.highest if over else 0)
     image = Image(generation, _HEAD_NAME, _HEAD_TYPE, msgspec.msgpack.encode(head))
     return Device(blocks, _HEAD_NAME).write(image, over)
@@ -161,13 +179,13 @@ def read_schema(about: About, folder: Path) -> pa.Schema:
 
 
 def read_segment(folder: Path, segment: Segment, schema: pa.Schema) -> pa.Table:
-    """Return a segment's events, or raise `LogCorrupt` where its file is not the one that was committed."""
+    """Return the events of a segment, or raise `LogCorrupt` if its file is not the one that was committed."""
 
     def refused(why: str) -> LogCorrupt:
         return LogCorrupt(path=str(folder), part=f"segment {segment.path}", why=why)
 
     if not _SEGMENT.fullmatch(segment.path):
-        raise refused("its path is not one of a segment")
+        raise refused("its path is not a valid segment path")
     with files.failing_as("read", str(folder / segment.path)):
         try:
             data = (folder / segment.path).read_bytes()
@@ -180,5 +198,5 @@ def read_segment(folder: Path, segment: Segment, schema: pa.Schema) -> pa.Table:
     except ValueError as error:
         raise refused(str(error)) from error
     if table.num_rows != segment.count:
-        raise refused(f"it holds {table.num_rows} events where {segment.count} were committed")
+        raise refused(f"it contains {table.num_rows} events, but {segment.count} were committed")
     return table

@@ -1,14 +1,15 @@
-"""Cursors: a reading position in an event log, which may be durable.
+"""Cursors: read positions in an event log, optionally durable.
 
 Rules:
-- A poll gives visible events strictly after the position, in order. `started` tells "nothing yet" from "at sequence 0".
-- `commit` makes the position the one to come back to; `rollback` goes back to it. A durable cursor's commit is on disk
-  when it returns, and its position never goes back.
-- One durable cursor has one live owner: opening it takes a lock.
-- A cursor for another region, for another log, past the end of its log, in a history that its log no longer has, or
-  damaged is refused, each with its own error.
+- A poll returns visible events strictly after the position, in order. `started` distinguishes "no event delivered yet"
+  from "at sequence 0".
+- `commit` saves the position; `rollback` returns to the last committed one. The commit of a durable cursor is on disk
+  when it returns, and the committed position never moves backwards.
+- A durable cursor has at most one live owner: opening it takes a lock.
+- Opening a cursor raises a specific error if it was saved for another region or another log, is past the end of its
+  log, is in a history that its log no longer contains, or is damaged.
 
-The durable form is in `cursorfile`.
+The file format is described in `_cursor_file`.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ from holdfast.repository import Repository, checked_repository
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Sequences that were cancelled between what was expected next and what came; half-open ranges."""
+    """Sequences that were cancelled between the expected and the delivered event, as half-open ranges."""
 
-    expected: int  # the next sequence, had none been cancelled
-    delivered: int  # the one that came
-    cancelled: tuple[tuple[int, int], ...]  # from, and up to but not including
+    expected: int  # the next sequence, if none had been cancelled
+    delivered: int  # the sequence that was delivered
+    cancelled: tuple[tuple[int, int], ...]  # first sequence, and the sequence after the last
 
 
 class Cursor:
-    """Reads a region of a log from its beginning; lasts as long as the object. Not safe to share between threads.
+    """Reads a region of a log from its beginning; the position lives only in this object. Not thread-safe.
 
-    With `gap_buffer` the last so many gaps are kept for `take_gaps`; older ones are dropped and counted.
+    `gap_buffer` is the number of newest gaps that are kept for `take_gaps`; older ones are dropped and counted.
     """
 
     def __init__(self, log: EventLog, region: Region, *, gap_buffer: int = 0) -> None:
         checked_type("log", log, EventLog).check_region(checked_type("region", region, Region))
         if isinstance(gap_buffer, bool) or not isinstance(gap_buffer, int) or gap_buffer < 0:
-            raise BadValue(what="gap buffer", value=gap_buffer, expected="a number of gaps to keep")
+            raise BadValue(what="gap buffer", value=gap_buffer, expected="an integer of at least 0")
         self.log = log
         self.region = region
         self.dropped_gaps = 0
@@ -60,8 +61,8 @@ class Cursor:
         self._position: int | None = None
         self._committed: int | None = None
         self._events: Iterator[LogEvent] = iter(())
-        self._scanned = 0  # everything before it has been looked at
-        self._reading_to = 0  # where it will stand when `_events` is at its end
+        self._scanned = 0  # all sequences before it have been scanned
+        self._reading_to = 0  # the value of `_scanned` when `_events` is exhausted
 
     @property
     def started(self) -> bool:
@@ -75,11 +76,11 @@ class Cursor:
 
     @property
     def committed(self) -> int | None:
-        """The position that `rollback` goes back to, or `None` for the beginning."""
+        """The position that `rollback` returns to, or `None` for the beginning."""
         return self._committed
 
     def poll(self) -> LogEvent | None:
-        """Return the next event, or `None` if there is none yet."""
+        """Return the next event, or `None` if there is none."""
         batch = self.poll_batch(1)
         return batch[0] if batch else None
 
@@ -90,7 +91,7 @@ class Cursor:
         try:
             return self._poll(limit)
         except BaseException:
-            self._go_to(before, gaps)  # events that were read and not returned must come again
+            self._go_to(before, gaps)  # events that were read but not returned must be delivered again
             raise
 
     def _poll(self, limit: int) -> list[LogEvent]:
@@ -103,33 +104,33 @@ class Cursor:
                 self._position = event.sequence
                 batch.append(event)
                 continue
-            self._scanned = self._reading_to  # at its end, not broken off
+            self._scanned = self._reading_to  # exhausted, not interrupted
             if looked:
                 break
-            looked = True  # once: look for what has come since
+            looked = True  # look once for events that were appended since
             self._events = self.log.read(self.region, self._scanned)
             self._reading_to = self.log.tail
         return batch
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """The gaps seen and kept, not taken yet."""
+        """The kept gaps that were not taken yet."""
         return tuple(self._gaps)
 
     def take_gaps(self) -> list[Gap]:
-        """Return the gaps seen and kept since the last call, and forget them."""
+        """Return the gaps that were kept since the last call, and remove them."""
         gaps = list(self._gaps)
         self._gaps.clear()
         self._settled = ((), self._settled[1])
         return gaps
 
     def commit(self) -> None:
-        """Make the position the one to come back to."""
+        """Commit the position: `rollback` returns to it."""
         self._committed = self._position
         self._settled = (self.gaps, self.dropped_gaps)
 
     def rollback(self) -> None:
-        """Go back to the last committed position. Gaps seen since will be seen again."""
+        """Return to the last committed position. Gaps after it will be reported again."""
         self._go_to(self._committed, self._settled)
 
     def _go_to(self, position: int | None, gaps: tuple[tuple[Gap, ...], int]) -> None:
@@ -152,12 +153,12 @@ class Cursor:
 
 
 class DurableCursor(Cursor):
-    """A cursor whose committed position is kept in a repository. Close it, or use it in `with`."""
+    """A cursor whose committed position is stored in a repository. Close it, or use it as a context manager."""
 
     def __init__(
         self, repository: Repository, name: str, log: EventLog, region: Region, *, gap_buffer: int = 0
     ) -> None:
-        """Take the cursor and go on from where it was committed; a missing file is a fresh start."""
+        """Lock the cursor and continue after its committed position; without a file, start at the beginning."""
         super().__init__(log, region, gap_buffer=gap_buffer)
         self.name = checked_name("cursor", name)
         self._repository = checked_repository(repository)
@@ -176,7 +177,7 @@ class DurableCursor(Cursor):
         return super().poll_batch(limit)
 
     def commit(self) -> None:
-        """Save the position durably, then make it the one to come back to."""
+        """Commit the position durably: `rollback` and a restart return to it."""
         self._require_open()
         record = CursorRecord(
             position=self._position or 0,
@@ -189,13 +190,13 @@ class DurableCursor(Cursor):
         super().commit()
 
     def close(self) -> None:
-        """Let go of the cursor; what was not committed is not saved. Harmless when done twice."""
+        """Release the cursor without saving an uncommitted position. Closing twice is harmless."""
         self._closed = True
         self._lock.release()
 
     def _require_open(self) -> None:
-        """Refuse what was let go of: by now the cursor may be somebody else's, who has moved it on."""
-        if self._closed or not self._lock.held:  # a forked child has no part in its parent's
+        """Raise if the cursor was released: another owner may have advanced it since."""
+        if self._closed or not self._lock.held:  # a forked child does not hold its parent's lock
             raise Closed(what=f"cursor {self.name!r}")
 
     def __enter__(self) -> DurableCursor:

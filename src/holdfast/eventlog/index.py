@@ -4,14 +4,16 @@ The index is append-only. A record is
 
     u32 LE length of the body | body, MessagePack | 32 bytes of chain
 
-and the chain is the SHA-256 of the chain before it (of the log's uid, at first), the length and the body: a record that
-was changed, taken out or put elsewhere breaks it. The head holds how many records and bytes there are and the last
-chain, so a cut at a record's edge is found too. Ranges follow one another without a hole from sequence 0 on.
+The chain is the SHA-256 of the previous chain (initially that of the log's uid), the length and the body: changing,
+removing or moving a record breaks it. The head contains the number of records and bytes and the last chain, so that
+truncation between two records is also detected. Ranges are contiguous, from sequence 0 on.
 
-A committed range may say whose append it was, by a key. One without a key is written as it was before there were any.
+A committed range may have a key that identifies its append. A range without a key has the older encoding, without that
+field.
 
-`LogIndex` holds little of a long index: the newest records, and one head for each block of those before. A block is
-read again when it is needed, from the head before it, and must end at the head after it: a changed block is refused.
+`LogIndex` keeps only a part of a long index in memory: the newest records, and one head for each block of older ones.
+A block is read again when it is needed. It must lead from the head before it to the head after it; otherwise it was
+changed, and an error is raised.
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ from holdfast.formats.decoding import UNDECODABLE
 
 _LENGTH = struct.Struct("<I")
 CHAIN = 32
-_BLOCK = 1 << 16  # bytes of the index for which one head is kept
+_BLOCK = 1 << 16  # bytes of the index per head in memory
 _CACHED_BLOCKS = 4
-_PIECE = 1 << 20  # bytes of the index that are read at once
+_PIECE = 1 << 20  # bytes of the index per read
 
 
 class RangeDamaged(Exception):
-    """Index or head fail their checks; the log turns this into its own error."""
+    """The index or the head fails its checks; the log translates this into its own error."""
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """A file of events: its path inside the log, its rows, its size and its SHA-256. A row's sequence is its place."""
+    """A file of events: its path inside the log, its rows, its size and its SHA-256. Row n has sequence `first` + n."""
 
     path: str
     first: int
@@ -51,7 +53,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Committed(msgspec.Struct, frozen=True, tag="committed", array_like=True):
-    """Sequences that hold events, in one or several segments; `key` says whose append it was, where that matters."""
+    """Sequences with events, in one or more segments; `key` identifies the append, if it has one."""
 
     first: int
     count: int
@@ -60,7 +62,7 @@ class Committed(msgspec.Struct, frozen=True, tag="committed", array_like=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag="cancelled", array_like=True):
-    """Sequences that an aborted append left behind: a hole with a known reason."""
+    """Sequences of an aborted append: a gap with a known reason."""
 
     first: int
     count: int
@@ -68,30 +70,30 @@ class Cancelled(msgspec.Struct, frozen=True, tag="cancelled", array_like=True):
 
 
 Range: TypeAlias = Committed | Cancelled
-ReadIndex: TypeAlias = Callable[[int, int], bytes]  # from a byte to before another; fewer where the index ends before
-Block: TypeAlias = list[tuple[Range, bytes]]  # ranges that follow one another, each with its chain
+ReadIndex: TypeAlias = Callable[[int, int], bytes]  # the bytes from start to end; fewer if the index ends earlier
+Block: TypeAlias = list[tuple[Range, bytes]]  # consecutive ranges, each with its chain
 _decoder: msgspec.msgpack.Decoder[Range] = msgspec.msgpack.Decoder(Range)
 
 
 class IndexHead(msgspec.Struct, frozen=True):
-    """What of the index counts: everything behind it has not happened."""
+    """The committed part of the index: records after it were never committed."""
 
     records: int
     length: int
     chain: bytes
-    tail: int  # the next sequence to be given
+    tail: int  # the next sequence to be assigned
 
     @classmethod
     def first(cls, uid: str) -> IndexHead:
-        """The head of a log that holds nothing yet. Its chain begins with the log's uid: no index fits another log."""
+        """Return the head of an empty log. Its chain starts with the log's uid, so no index matches another log."""
         return cls(0, 0, hashlib.sha256(uid.encode()).digest(), 0)
 
 
 def encode(range_: Range, head: IndexHead) -> tuple[bytes, IndexHead]:
-    """Return the record of a range that follows `head`, and the head that makes it count."""
+    """Return the record of a range that follows `head`, and the head that commits it."""
     try:
         body = _body(range_)
-        _decoder.decode(body)  # what could not be read back is never written
+        _decoder.decode(body)  # never write a record that could not be read back
     except (TypeError, OverflowError, *UNDECODABLE) as error:
         raise BadValue(what="range", value=range_, why=str(error)) from error
     framed = _LENGTH.pack(len(body)) + body
@@ -106,19 +108,19 @@ def _body(range_: Range) -> bytes:
     return msgspec.msgpack.encode(range_)
 
 
-def decode(data: bytes, head: IndexHead, *, goes_on: bool = False) -> Iterator[tuple[Range, IndexHead]]:
-    """Return the ranges in `data`, which follows `head`, each with the head behind it.
+def decode(data: bytes, head: IndexHead, *, continues: bool = False) -> Iterator[tuple[Range, IndexHead]]:
+    """Yield the ranges in `data`, which follows `head`, each with the head after it.
 
-    Raises `RangeDamaged` at the first record that is not whole, not in its place, or not what was written. Where the
-    index `goes_on` behind `data`, a record that is cut by its end is left out.
+    Raises `RangeDamaged` at the first record that is incomplete, out of order or changed. If the index `continues`
+    after `data`, an incomplete record at the end of `data` is skipped instead.
     """
     at = 0
     while at < len(data):
         end = _end_of_record(data, at)
         if end > len(data):
-            if goes_on:
+            if continues:
                 return
-            raise RangeDamaged(f"{_name(head)} is cut")
+            raise RangeDamaged(f"{_name(head)} is truncated")
         framed, chain = data[at : end - CHAIN], data[end - CHAIN : end]
         if hashlib.sha256(head.chain + framed).digest() != chain:
             raise RangeDamaged(f"{_name(head)} does not match its chain")
@@ -134,7 +136,7 @@ def decode(data: bytes, head: IndexHead, *, goes_on: bool = False) -> Iterator[t
 
 
 def _end_of_record(data: bytes, at: int) -> int:
-    """Return where the record at a byte ends, or a place past the end of what there is."""
+    """Return the end of the record at offset `at`; past the end of `data` if the record is incomplete."""
     if len(data) - at < _LENGTH.size:
         return len(data) + 1
     length: int = _LENGTH.unpack_from(data, at)[0]
@@ -146,31 +148,31 @@ def _name(head: IndexHead) -> str:
 
 
 def _walk(read: ReadIndex, head: IndexHead, end: int) -> Iterator[tuple[Range, IndexHead]]:
-    """Decode the index from `head` to a byte, and hold no more of it than a piece, or a record that is larger."""
+    """Decode the index from `head` to byte `end`, holding only one piece, or one larger record, in memory."""
     size = _PIECE
     while head.length < end:
         stop = min(head.length + size, end)
         data = read(head.length, stop)
         if head.length + len(data) < stop:
-            raise RangeDamaged(f"it ends at byte {head.length + len(data)}, and {end} bytes of it were counted")
+            raise RangeDamaged(f"it ends at byte {head.length + len(data)}, but its head counts {end} bytes")
         size *= 2
-        for found, behind in decode(data, head, goes_on=stop < end):
-            yield found, behind
-            head, size = behind, _PIECE
+        for found, after in decode(data, head, continues=stop < end):
+            yield found, after
+            head, size = after, _PIECE
 
 
 class LogIndex:
-    """The ranges that count, in order, and the head behind them; `read` gives bytes of the index, again if need be."""
+    """The committed ranges in order, and the head after them; `read` returns bytes of the index on demand."""
 
     def __init__(self, uid: str, read: ReadIndex) -> None:
         self.head = IndexHead.first(uid)
         self._read = read
         self._starts = [self.head]  # the head before each block
-        self._newest: Block = []  # the last block, which grows
+        self._newest: Block = []  # the last block, which is appended to
         self._cache: OrderedDict[int, Block] = OrderedDict()
 
     def advance(self, head: IndexHead) -> None:
-        """Take in the part of the index between the head known so far and a newer one, or nothing where it fails."""
+        """Read the part of the index between the current head and a newer one. A failure changes nothing."""
         starts: list[IndexHead] = []
         newest = list(self._newest)
         start, reached = self._starts[-1], self.head
@@ -180,23 +182,23 @@ class LogIndex:
                 start, newest = reached, []
                 starts.append(start)
         if reached != head:
-            raise RangeDamaged(f"the index ends with record {reached.records}, and its head counts {head.records}")
+            raise RangeDamaged(f"the index has {reached.records} records, but its head counts {head.records}")
         self._starts += starts
         self._newest = newest
         self.head = head
 
     def holding(self, sequence: int) -> Range | None:
-        """Return the range that holds a sequence, or `None` past the end."""
+        """Return the range that contains a sequence, or `None` past the end."""
         found = self._find(sequence)
         return None if found is None else found[0]
 
     def chain_at(self, sequence: int) -> bytes | None:
-        """Return the chain of the record that holds a sequence: it stands for everything up to there."""
+        """Return the chain of the record that contains a sequence: a digest of the history up to that record."""
         found = self._find(sequence)
         return None if found is None else found[1]
 
     def keys(self, since: int) -> Iterator[str]:
-        """Give the keys of the committed ranges from the n-th record on, in their order."""
+        """Yield the keys of the committed ranges from record number `since` on, in order."""
         since = max(since, 0)
         first = bisect_right(self._starts, since, key=attrgetter("records")) - 1
         for number in range(first, len(self._starts)):
@@ -206,7 +208,7 @@ class LogIndex:
                     yield each.key
 
     def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the cancelled half-open ranges within `start` to `end`, clipped to it; adjacent ones as one."""
+        """Return the cancelled half-open ranges, clipped to `start` and `end`; adjacent ranges are merged."""
         found: list[tuple[int, int]] = []
         at = start
         while at < end and (range_ := self.holding(at)) is not None:
@@ -224,7 +226,7 @@ class LogIndex:
         return block[bisect_right(block, sequence, key=_first) - 1]
 
     def _block(self, number: int) -> Block:
-        """Return a block; the newest one is held, and the last few of the others that were asked for."""
+        """Return a block; the newest one and the last few that were used are in memory."""
         if number == len(self._starts) - 1:
             return self._newest
         if number not in self._cache:
@@ -240,7 +242,7 @@ class LogIndex:
         for found, reached in _walk(self._read, start, end.length):
             block.append((found, reached.chain))
         if reached != end:
-            raise RangeDamaged(f"what was {_name(start)} and those behind it has changed since it was read")
+            raise RangeDamaged(f"{_name(start)}, or a record after it, has changed since it was read")
         return block
 
 

@@ -1,13 +1,13 @@
 """The event log on a local disk: committed events in one global sequence, read by region.
 
     <log>/
-      log.json      who the log is and its columns; sealed
-      head          two slots (see `blocks`): how many records of the index count
-      index         committed and cancelled ranges, append-only (see `ranges`)
+      log.json      uid and columns of the log; sealed
+      head          two slots (see `formats.blocks`): how many records of the index are committed
+      index         committed and cancelled ranges, append-only (see `index`)
       segments/first=<sequence>/<token>.parquet
 
-A row's sequence is its segment's first plus its place in it: nothing is numbered by a pass over the data. Readers take
-no lock and see what the head counts. How a log is written stands in `logwriter`.
+The sequence of a row is the first sequence of its segment plus its row number, so sequences are not stored. Readers
+take no lock and see the records that the head counts. The write protocol is described in `writer`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _OPEN_PAUSE_S = 0.01
 
 
 class EventLog:
-    """The reader's view of a log; `writer()` gives the other one. Not safe to share between threads."""
+    """The reader's view of a log; `writer()` opens it for writing. Not thread-safe."""
 
     def __init__(self, path: Path, about: About) -> None:
         self.path = path
@@ -72,21 +72,21 @@ class EventLog:
     def create(
         cls, path: str | os.PathLike[str], *, keep_clock: bool = False, payload: pa.DataType | None = None
     ) -> EventLog:
-        """Make a new log. `payload` is the Arrow type of what events say, bytes unless told otherwise.
+        """Create a new log. `payload` is the Arrow type of the event payloads, bytes by default.
 
-        `log.json` is written last: without it there is no log, and a creation that was cut off can be repeated. A
-        folder that holds records is never made into a new log.
+        `log.json` is written last: until then there is no log, and an interrupted creation can be repeated. A folder
+        that contains records never becomes a new log.
         """
         folder = local_path("event log", path)
         schema = schema_of(payload, keep_clock=keep_clock)
         _require_own_folder(folder)
         with files.failing_as("create", str(folder)):
             files.make_folder(folder / SEGMENTS)
-        with FileBlocks.lock(folder / HEAD, f"the writer's place at event log {folder}"):
+        with FileBlocks.lock(folder / HEAD, f"the writer lock of event log {folder}"):
             if (folder / ABOUT).exists():
                 raise AlreadyExists(what=f"an event log at {folder}")
             if has_records(folder):
-                raise LogCorrupt(path=str(folder), part=ABOUT, why="it is missing, and the log has records")
+                raise LogCorrupt(path=str(folder), part=ABOUT, why="it is missing, but the log has records")
             uid, head = uuid.uuid4().hex, MemoryBlocks(HEAD_BLOCKS)
             write_head(head, IndexHead.first(uid), None)
             files.replace_durably(folder / INDEX, b"", INDEX)
@@ -112,8 +112,8 @@ class EventLog:
     def open_or_create(
         cls, path: str | os.PathLike[str], *, keep_clock: bool = False, payload: pa.DataType | None = None
     ) -> EventLog:
-        """Open a log, or make it where there is none. One that keeps other columns is refused."""
-        for _ in range(_OPEN_TRIES):  # two may be at it at the same moment: whoever comes second finds the first's
+        """Open a log, or create it if it does not exist. Raises `AlreadyExists` if its columns differ."""
+        for _ in range(_OPEN_TRIES):  # another process may create it at the same time: then open that log
             try:
                 log = cls.open(path)
                 break
@@ -132,33 +132,33 @@ class EventLog:
 
     @property
     def tail(self) -> int:
-        """The sequence behind the last one that is committed or cancelled, as of the last refresh."""
+        """The sequence after the last committed or cancelled one, as of the last refresh."""
         return self._ranges.head.tail
 
     @property
     def records(self) -> int:
-        """How many ranges were committed or cancelled, as of the last refresh."""
+        """The number of committed and cancelled ranges, as of the last refresh."""
         return self._ranges.head.records
 
     def refresh(self) -> int:
-        """Take in what writers have appended since, and return the tail."""
+        """Read the records that were appended since the last refresh, and return the tail."""
         head = read_head(self.path)
         known = self._ranges.head
         if head != known:
             sync_head(self.path)
-            with self._damage_told():
+            with self._damage_translated():
                 if head.records < known.records:
-                    raise RangeDamaged(f"the head counts {head.records} records where there were {known.records}")
+                    raise RangeDamaged(f"the head counts {head.records} records, but there were {known.records}")
                 self._ranges.advance(head)
         return head.tail
 
     def check_region(self, region: Region) -> None:
-        """Raise `ClockNotKept` where a region asks for what this log does not keep."""
+        """Raise `ClockNotKept` if the region filters by clock and this log does not store clocks."""
         if region.clock is not None and not self.keep_clock:
             raise ClockNotKept(log=str(self.path))
 
     def read(self, region: Region | None = None, start: int = 0, end: int | None = None) -> Iterator[LogEvent]:
-        """Return the events of a region from `start` to before `end`, or to the tail as it is now, in order."""
+        """Return the events of a region from `start` to before `end`, by default the current tail, in order."""
         region = checked_type("region", region or Region.everything(), Region)
         checked_u64("start", start)
         self.check_region(region)
@@ -167,22 +167,22 @@ class EventLog:
         return events if end is None else itertools.takewhile(lambda event: event.sequence < end, events)
 
     def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the cancelled half-open ranges between two sequences; adjacent ones are reported as one."""
-        with self._damage_told():
+        """Return the cancelled half-open ranges between two sequences; adjacent ranges are merged."""
+        with self._damage_translated():
             return self._ranges.cancelled(start, end)
 
     def chain_at(self, sequence: int) -> bytes | None:
-        """Return the digest that stands for the log up to the record of a sequence, or `None` past the end."""
-        with self._damage_told():
+        """Return the digest of the log's history up to the record of a sequence, or `None` past the end."""
+        with self._damage_translated():
             return self._ranges.chain_at(sequence)
 
     def keys(self, since: int = 0) -> Iterator[str]:
-        """Give the keys of the appends that have one, from the n-th record on, in their order."""
-        with self._damage_told():
+        """Yield the keys of the appends that have one, from record number `since` on, in order."""
+        with self._damage_translated():
             yield from self._ranges.keys(since)
 
     def segments(self, start: int, end: int) -> Iterator[Segment]:
-        """Give the segments that hold events from `start` to before `end`, in order, as of the last refresh."""
+        """Yield the segments with events from `start` to before `end`, in order, as of the last refresh."""
         while start < end and (range_ := self._holding(start)) is not None:
             if isinstance(range_, Committed):
                 for segment in range_.segments:
@@ -191,15 +191,15 @@ class EventLog:
             start = range_.first + range_.count
 
     def writer(self) -> LogWriter:
-        """Become the one writer of this log, or raise `Locked` with the pid of the process that is it."""
+        """Open the log for writing, or raise `Locked` with the pid of the current writer."""
         return LogWriter(self.path)
 
     def _holding(self, sequence: int) -> Range | None:
-        with self._damage_told():
+        with self._damage_translated():
             return self._ranges.holding(sequence)
 
     @contextlib.contextmanager
-    def _damage_told(self) -> Iterator[None]:
+    def _damage_translated(self) -> Iterator[None]:
         try:
             yield
         except RangeDamaged as damage:
@@ -210,7 +210,7 @@ class EventLog:
             yield from matching(self._table(segment), segment.first, max(start - segment.first, 0), region)
 
     def _table(self, segment: Segment) -> pa.Table:
-        """Return a segment's events; the last few segments are kept, checked already."""
+        """Return the events of a segment; the last few segments are cached after their check."""
         if segment.path not in self._cache:
             self._cache[segment.path] = read_segment(self.path, segment, self.schema)
             if len(self._cache) > _CACHED_SEGMENTS:
@@ -220,11 +220,11 @@ class EventLog:
 
 
 def _require_own_folder(folder: Path) -> None:
-    """Refuse to scatter a log's files among others'."""
-    ours = {ABOUT, HEAD, INDEX, SEGMENTS, f"{HEAD}.lock"}
+    """Raise if the folder contains files that do not belong to a log."""
+    known = {ABOUT, HEAD, INDEX, SEGMENTS, f"{HEAD}.lock"}
     with files.failing_as("create", str(folder)):
-        others = [path.name for path in folder.iterdir() if path.name not in ours] if folder.is_dir() else []
+        others = [path.name for path in folder.iterdir() if path.name not in known] if folder.is_dir() else []
     foreign = sorted(name for name in others if not name.startswith(files.TEMP_PREFIX))
     if foreign:
-        why = f"the folder holds other things, such as {foreign[0]!r}"
-        raise BadValue(what="event log", value=str(folder), why=why, do="name a folder of its own")
+        why = f"the folder contains other files, such as {foreign[0]!r}"
+        raise BadValue(what="event log", value=str(folder), why=why, do="use an empty folder")

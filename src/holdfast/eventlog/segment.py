@@ -1,6 +1,7 @@
 """Segments of an event log: Parquet files of events, written and read through Arrow.
 
-Columns: scope, entity, category, type, clock where the log keeps one, payload. The order of rows is their sequence.
+Columns: scope, entity, category, type, clock (if the log stores clocks), payload. Rows are in the order of their
+sequences.
 """
 
 from __future__ import annotations
@@ -21,36 +22,36 @@ try:
 except ModuleNotFoundError as _error:
     raise MissingExtra(extra="log", module="pyarrow") from _error
 
-_CHUNK = 8192  # rows that are filtered at a time: a reader of few events does not pay for a whole segment
+_CHUNK = 8192  # rows per filter step, so that a reader of few events does not decode a whole segment
 
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
     """An event to be appended."""
 
-    entity: str  # what it is about, such as `order:7`
-    payload: Any  # bytes, unless the log has another type
+    entity: str  # the object that the event is about, such as `order:7`
+    payload: Any  # bytes, unless the log has another payload type
     scope: str = "default"  # a namespace, such as a tenant
-    category: int = 0  # its kind, by a number of yours
-    type: int = 0  # its kind within the category
-    clock: int | None = None  # its number within its entity, where the log keeps one
+    category: int = 0  # a user-defined category
+    type: int = 0  # a user-defined type within the category
+    clock: int | None = None  # its number within its entity, if the log stores clocks
 
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """An event of a log: its place in the global sequence, its coordinate, its kind, and what it says."""
+    """An event of a log: its place in the global sequence, its coordinates, its kind and its payload."""
 
     sequence: int  # counted from 0 over the whole log
     scope: str  # a namespace, such as a tenant
-    entity: str  # what it is about, such as `order:7`
-    category: int  # its kind
-    type: int  # its kind within the category
-    clock: int | None  # its number within its entity, where the log keeps one
-    payload: Any  # what it says
+    entity: str  # the object that the event is about, such as `order:7`
+    category: int  # a user-defined category
+    type: int  # a user-defined type within the category
+    clock: int | None  # its number within its entity, if the log stores clocks
+    payload: Any  # bytes, unless the log has another payload type
 
 
 def schema_of(payload: pa.DataType | None, *, keep_clock: bool) -> pa.Schema:
-    """Return the columns of a log. The numbers are signed, as Spark has no others."""
+    """Return the columns of a log. Integers are signed, because Spark has no unsigned types."""
     columns = [("scope", pa.string()), ("entity", pa.string()), ("category", pa.int32()), ("type", pa.int32())]
     if keep_clock:
         columns.append(("clock", pa.int64()))
@@ -61,7 +62,7 @@ def schema_of(payload: pa.DataType | None, *, keep_clock: bool) -> pa.Schema:
 
 
 def _check_type(kind: object) -> None:
-    """Refuse types whose values Python cannot hold: such an event could be written and never be read."""
+    """Reject types whose values Python cannot represent: such an event could be written but not read."""
     if not isinstance(kind, pa.DataType):
         raise BadValue(what="payload type", value=kind, expected="an Arrow type")
     plain = (
@@ -78,13 +79,13 @@ def _check_type(kind: object) -> None:
     )
     nested = pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_map(kind)
     if not plain and not nested:
-        raise BadValue(what="payload type", value=str(kind), why="Python or Spark cannot hold its values")
+        raise BadValue(what="payload type", value=str(kind), why="Python or Spark cannot represent its values")
     for inner in range(kind.num_fields if nested else 0):
         _check_type(kind.field(inner).type)
 
 
 def schema_to_text(schema: pa.Schema) -> str:
-    """Return a schema as text that JSON can hold."""
+    """Return a schema as text that can be stored in JSON."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
@@ -94,7 +95,7 @@ def schema_from_text(text: str) -> pa.Schema:
 
 
 def to_table(events: Iterable[NewEvent] | pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """Return events as Arrow data of the log's schema, or raise `BadValue`."""
+    """Return events as an Arrow table with the log's schema, or raise `BadValue`."""
     try:
         if isinstance(events, pa.RecordBatch):
             events = pa.Table.from_batches([events])
@@ -118,22 +119,22 @@ def to_table(events: Iterable[NewEvent] | pa.Table | pa.RecordBatch, schema: pa.
 
 
 def _check_column(name: str, column: pa.ChunkedArray) -> None:
-    """Hold a column of a table to what is asked of a single event."""
+    """Check a column of a table by the rules for a single event."""
     if column.null_count:
-        raise BadValue(what="column", value=name, why="it may not hold nulls")
+        raise BadValue(what="column", value=name, why="it contains nulls")
     if pa.types.is_string(column.type):
         if pc.any(pc.equal(column, "")).as_py():
-            raise BadValue(what="column", value=name, why="it may not hold empty text")
+            raise BadValue(what="column", value=name, why="it contains empty text")
         return
     least, most = pc.min_max(column).values() if len(column) else (pa.scalar(0), pa.scalar(0))
     if least.as_py() < 0 or (name != "clock" and most.as_py() > KIND_MAX):
-        raise BadValue(what="column", value=name, why="it holds a number out of range")
+        raise BadValue(what="column", value=name, why="it contains a number out of range")
 
 
 def _several(events: object) -> Iterable[object]:
     if isinstance(events, NewEvent | str | bytes) or not isinstance(events, Iterable):
-        do = "pass a list of NewEvent, or a table"
-        raise BadValue(what="events", value=events, why="several are due, also where it is one", do=do)
+        expected = "an iterable of NewEvent, an Arrow table or a record batch"
+        raise BadValue(what="events", value=events, expected=expected, do="pass a list, even for one event")
     return events
 
 
@@ -151,12 +152,12 @@ def _row(place: int, event: object, schema: pa.Schema) -> dict[str, Any]:
     if "clock" in schema.names:
         row["clock"] = checked_u64("clock", event.clock)
     elif event.clock is not None:
-        raise BadValue(what="clock", value=event.clock, why="the log keeps no entity clock")
+        raise BadValue(what="clock", value=event.clock, why="the log does not store entity clocks")
     return row
 
 
 def _check_payload(place: int, payload: object, kind: pa.DataType) -> None:
-    """Refuse what Arrow would quietly turn into something else: text into bytes, misspelt fields into nulls."""
+    """Reject values that Arrow would silently convert: text to bytes, misspelt fields to nulls."""
     if pa.types.is_binary(kind) and not isinstance(payload, bytes | bytearray | memoryview | None):
         raise BadValue(what=f"payload of event {place}", value=payload, expected="bytes")
     if pa.types.is_struct(kind) and isinstance(payload, dict):
@@ -166,12 +167,12 @@ def _check_payload(place: int, payload: object, kind: pa.DataType) -> None:
 
 
 def joined(tables: list[pa.Table]) -> pa.Table:
-    """Return tables of one schema behind one another."""
+    """Return the concatenation of tables with the same schema."""
     return pa.concat_tables(tables)
 
 
 def to_parquet(table: pa.Table) -> bytes:
-    """Return a segment's bytes."""
+    """Return the bytes of a segment."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     data: bytes = sink.getvalue().to_pybytes()
@@ -179,9 +180,9 @@ def to_parquet(table: pa.Table) -> bytes:
 
 
 def from_parquet(data: bytes, schema: pa.Schema) -> pa.Table:
-    """Return a segment's events, or raise `ValueError` where the bytes hold others."""
+    """Return the events of a segment, or raise `ValueError` if the bytes do not have this schema."""
     try:
-        # One thread: segments are small, and a pool of threads is not worth its start.
+        # One thread: segments are small, and starting a thread pool would cost more than it saves.
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         return table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, OSError) as error:
@@ -189,7 +190,7 @@ def from_parquet(data: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def matching(table: pa.Table, first: int, start: int, region: Region) -> Iterator[LogEvent]:
-    """Return the events of a segment from row `start` on that lie in `region`; `first` is the sequence of row 0."""
+    """Yield the events of a segment from row `start` on that are in `region`; `first` is the sequence of row 0."""
     for at in range(start, table.num_rows, _CHUNK):
         chunk = table.slice(at, _CHUNK)
         rows = pc.indices_nonzero(_mask(chunk, region)) if _filters(region) else None
@@ -210,7 +211,7 @@ def matching(table: pa.Table, first: int, start: int, region: Region) -> Iterato
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = table.to_pylist()
-    except (ValueError, OverflowError) as error:  # a date past the year 9999, say
+    except (ValueError, OverflowError) as error:  # for example, a date after the year 9999
         raise BadValue(what="payload", value=str(table.schema.field("payload").type), why=str(error)) from error
     return rows
 

@@ -1,13 +1,14 @@
-"""The cursor worker: hands the events of a region to a handler, batch by batch, at least once.
+"""The cursor worker: passes the events of a region to a handler, batch by batch, at least once.
 
 Rules:
-- The position is committed after the handler has returned, never before: an event may come again, none is left out.
-- An exception goes back to the last committed position and tries again within the restart budget. When the budget is
-  used up, `join()` raises, callback or not.
-- A position that cannot be saved ends the worker: callback, rollback, stop, and `PersistFailed` at `join()`.
-- With `quarantine_after=n` a batch that has failed n times in a row in the same way is recorded and passed over. With a
-  durable cursor the record stands in the repository before the position moves on. The restarts that led there are given
-  back to the budget.
+- The position is committed after the handler has returned, never before: an event may be delivered again, but none is
+  skipped.
+- An exception rolls back to the last committed position and retries within the restart budget. When the budget is
+  exhausted, `join()` raises, with or without a callback.
+- A position that cannot be saved ends the worker: callback, rollback, stop, and `PersistFailed` from `join()`.
+- With `quarantine_after=n`, a batch that has failed n times in a row in the same way is recorded and skipped. With a
+  durable cursor, the record is in the repository before the position advances. The restarts that led to the quarantine
+  do not count against the budget.
 """
 
 from __future__ import annotations
@@ -34,35 +35,35 @@ from holdfast.policy import RestartBudget, RestartPolicy
 from holdfast.repository import Repository, checked_repository
 
 _log = logging.getLogger(__name__)
-_PATIENCE_AT_EXIT_S = 5.0
+_EXIT_TIMEOUT_S = 5.0
 
 
 class Action(Enum):
-    """What a handler wants next."""
+    """The result of a handler: what the worker does next."""
 
-    CONTINUE = "continue"  # commit the position, go on
-    STOP = "stop"  # commit the position, stop
-    STOP_WITH_ROLLBACK = "stop with rollback"  # back to the last committed position, stop
+    CONTINUE = "continue"  # commit the position and continue
+    STOP = "stop"  # commit the position and stop
+    STOP_WITH_ROLLBACK = "stop with rollback"  # return to the last committed position and stop
 
 
 @dataclass(frozen=True, slots=True)
 class AtLeastOnce:
-    """The witness that a handler runs under a durable cursor: what it is given may come again, and is never lost.
+    """Evidence that a handler runs with a durable cursor: its events may be delivered again, but are never lost.
 
-    `committed` is the position that a restart would come back to.
+    `committed` is the position that a restart returns to.
     """
 
-    cursor: str  # its name
+    cursor: str  # the name of the cursor
     committed: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(Sequence[LogEvent]):
-    """Events in order, and the gaps before them that were seen and not yet committed past."""
+    """Events in order, and the gaps since the last committed batch."""
 
     events: tuple[LogEvent, ...]  # in the order of their sequences
-    gaps: tuple[Gap, ...] = ()  # seen before them, as far as they are kept
-    dropped_gaps: int = 0  # how many more there were than the buffer holds, over the cursor's life
+    gaps: tuple[Gap, ...] = ()  # gaps before and between the events, as many as the buffer holds
+    dropped_gaps: int = 0  # gaps that did not fit into the buffer, over the lifetime of the cursor
 
     def __len__(self) -> int:
         return len(self.events)
@@ -75,19 +76,19 @@ class Batch(Sequence[LogEvent]):
 
 
 class Quarantined(Record, frozen=True, kw_only=True):
-    """A batch that was passed over: its first and last sequence, how often it failed, and how."""
+    """The record of a skipped batch: its sequences, how often it failed, and the error."""
 
-    cursor: str  # whose worker it was
+    cursor: str  # the name of the worker
     first: int  # sequence of its first event
     last: int  # sequence of its last event
-    events: int  # how many there are
+    events: int  # the number of events
     failures: int  # how often it failed
-    error: str  # the last failure, in words
-    at_ms: int  # when it was passed over
+    error: str  # the last error, as text
+    at_ms: int  # when it was skipped
 
 
 def read_quarantine(repository: Repository, cursor: str) -> list[Quarantined]:
-    """Return what a durable cursor's workers have passed over, oldest first; each record is checked."""
+    """Return the batches that the workers of a durable cursor have skipped, oldest first; each record is checked."""
     folder = _quarantine_folder(cursor)
     names = checked_repository(repository).list(folder)
     return [Quarantined.unsealed(repository.read(f"{folder}/{name}"), f"{folder}/{name}") for name in names]
@@ -98,7 +99,7 @@ def _quarantine_folder(cursor: str) -> str:
 
 
 Handler: TypeAlias = Callable[[Batch, EventLog, AtLeastOnce | None], Action]
-"""Handles a batch of a log; the witness is there where the cursor is durable."""
+"""Processes a batch of a log; the witness is `None` unless the cursor is durable."""
 
 
 def _nothing(*_: object) -> None:
@@ -107,36 +108,36 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCallbacks:
-    """Who is told what. A callback that fails is logged; it changes nothing."""
+    """Functions that are called on events of a worker. A callback that fails is logged and has no other effect."""
 
-    on_restart: Callable[[Exception, int], object] = _nothing  # the error, and how many restarts so far
-    on_exhausted: Callable[[Exception], object] = _nothing  # the error that ended it
+    on_restart: Callable[[Exception, int], object] = _nothing  # the error, and the number of restarts so far
+    on_exhausted: Callable[[Exception], object] = _nothing  # the error that ended the worker
     on_persist_failed: Callable[[Exception], object] = _nothing  # the error of the storage
-    on_quarantine: Callable[[Quarantined], object] = _nothing  # what was passed over
+    on_quarantine: Callable[[Quarantined], object] = _nothing  # the skipped batch
 
 
 @dataclass(frozen=True, slots=True)
 class CursorWorker:
-    """What a worker is to do; `start()` begins it in a thread of its own.
+    """The configuration of a worker; `start()` runs it in a thread of its own.
 
-    `handler(batch, log, witness)` is given each batch, the log, and the witness that the cursor is durable, or `None`;
-    it returns an `Action`. With `repository` and `cursor` the position is durable, under that name; without, it lasts
-    as long as the worker. `batch` is how many events a handler gets at most, and what `quarantine_after` passes over as
-    a whole: with 1, a single event. `gap_buffer` is how many gaps are kept for the handler.
+    `handler(batch, log, witness)` receives each batch, the log, and an `AtLeastOnce` if the cursor is durable; it
+    returns an `Action`. With `repository` and `cursor`, the position is durable under that name; otherwise it lives as
+    long as the worker. `batch` is the maximum number of events per call of the handler. `quarantine_after` skips a
+    whole batch, so use `batch=1` to skip single events. `gap_buffer` is the number of gaps kept for the handler.
     """
 
-    region: Region  # which events of the log
+    region: Region  # the events to read
     handler: Handler
     _: KW_ONLY
     log: EventLog
     repository: Repository | None = None
     cursor: str | None = None
     batch: int = 64
-    idle_sleep: float = 0.010  # seconds between two looks at a log that has nothing new
-    restart: RestartPolicy = field(default_factory=RestartPolicy.once)  # how often a failed handler is tried again
+    idle_sleep: float = 0.010  # seconds between two polls of an idle log
+    restart: RestartPolicy = field(default_factory=RestartPolicy.once)  # how often a failed handler is retried
     gap_buffer: int = 0
     quarantine_after: int | None = None
-    callbacks: WorkerCallbacks = field(default_factory=WorkerCallbacks)  # who is told of failures
+    callbacks: WorkerCallbacks = field(default_factory=WorkerCallbacks)  # notified of failures
     clock: Callable[[], float] = time.monotonic  # for tests
 
     def __post_init__(self) -> None:
@@ -145,30 +146,30 @@ class CursorWorker:
         checked_type("restart", self.restart, RestartPolicy)
         checked_type("callbacks", self.callbacks, WorkerCallbacks)
         if not callable(self.handler):
-            raise BadValue(what="handler", value=self.handler, why="it cannot be called")
+            raise BadValue(what="handler", value=self.handler, expected="a callable")
         checked_positive("batch", self.batch)
         object.__setattr__(self, "idle_sleep", checked_seconds("idle sleep", self.idle_sleep))
         if self.repository is not None:
             checked_repository(self.repository)
         if (self.repository is None) is not (self.cursor is None):
-            raise BadValue(what="cursor", value=self.cursor, why="a durable cursor needs a repository and a name")
+            raise BadValue(what="cursor", value=self.cursor, why="a durable cursor needs both a repository and a name")
         if self.quarantine_after is not None:
             checked_positive("quarantine_after", self.quarantine_after)
             if self.quarantine_after > self.restart.max_restarts + 1:
                 raise BadValue(
                     what="quarantine_after",
                     value=self.quarantine_after,
-                    why=f"the restart budget ({self.restart}) is used up before so many failures",
+                    why=f"the restart budget ({self.restart}) is exhausted before that many failures",
                 )
 
     @property
     def name(self) -> str:
-        """The worker's name: its cursor's, or its region's identity."""
+        """The name of the worker: the name of its cursor, or the identity of its region."""
         return self.cursor or self.region.identity
 
     def start(self) -> WorkerHandle:
-        """Take the cursor and begin. A cursor that is refused raises here, before anything runs."""
-        reader = EventLog.open(self.log.path)  # a reader of its own: logs are not shared between threads
+        """Open the cursor and start the thread. Errors of the cursor are raised here, before anything runs."""
+        reader = EventLog.open(self.log.path)  # a separate reader: an EventLog is not thread-safe
         cursor = (
             DurableCursor(self.repository, self.cursor, reader, self.region, gap_buffer=self.gap_buffer)
             if self.repository is not None and self.cursor is not None
@@ -185,12 +186,12 @@ class CursorWorker:
 
 
 class WorkerHandle:
-    """A worker at work. In `with`, leaving the block stops and joins it; letting go of the handle stops it."""
+    """A running worker. As a context manager, it stops and joins the worker; dropping the handle stops the worker."""
 
     def __init__(self, run: _Run, thread: threading.Thread) -> None:
         self._run = run
         self._thread = thread
-        _at_work[run] = thread
+        _running[run] = thread
         weakref.finalize(self, run.stop)
 
     @property
@@ -205,20 +206,20 @@ class WorkerHandle:
 
     @property
     def restarts(self) -> int:
-        """How often the worker has been restarted."""
+        """The number of restarts so far."""
         return self._run.budget.restarts
 
     @property
     def quarantined(self) -> tuple[Quarantined, ...]:
-        """The batches that were passed over."""
+        """The batches that were skipped."""
         return tuple(self._run.quarantined)
 
     def stop(self) -> None:
-        """Ask the worker to stop after the batch that it is at."""
+        """Request a graceful stop after the current batch."""
         self._run.stop()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the end, raise what ended the worker, and return whether it has ended."""
+        """Wait for the worker to end and return whether it has; raises the error that ended it."""
         self._thread.join(timeout)
         if self._thread.is_alive():
             return False
@@ -227,12 +228,12 @@ class WorkerHandle:
         return True
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Let the worker handle what there is, stop when it finds nothing more, and wait for that as `join` does."""
+        """Let the worker process the available events, then stop it; wait as `join` does."""
         self._run.drain()
         return self.join(timeout)
 
     def stop_and_join(self, timeout: float | None = None) -> bool:
-        """Ask for the end and wait for it."""
+        """Request a graceful stop and wait for it."""
         self.stop()
         return self.join(timeout)
 
@@ -247,7 +248,7 @@ class WorkerHandle:
 
 @dataclass(slots=True)
 class _Repeated:
-    """The last failure, how often it has come in a row, and how many events were in hand."""
+    """The last failure, how often it was repeated in a row, and the size of the batch."""
 
     what: tuple[int, int, str] | None = None
     times: int = 0
@@ -264,7 +265,7 @@ class _Repeated:
 
 
 class _Ended(Exception):
-    """The worker ends with this failure."""
+    """Ends the loop of a worker with this failure."""
 
     def __init__(self, failure: BaseException) -> None:
         super().__init__()
@@ -280,43 +281,43 @@ class _Run:
         self.budget = RestartBudget(worker.restart)
         self.stopping = threading.Event()
         self.draining = threading.Event()
-        self._waking = threading.Event()  # set for good by either, so that neither waits out an idle sleep
+        self._waking = threading.Event()  # set by `stop` and `drain` to interrupt an idle sleep
         self.failure: BaseException | None = None
         self.quarantined: list[Quarantined] = []
         self._repeated = _Repeated()
 
     def stop(self) -> None:
-        """Ask for an end after the batch at hand."""
+        """Request the end after the current batch."""
         self.stopping.set()
         self._waking.set()
 
     def drain(self) -> None:
-        """Ask for an end when there is nothing more."""
+        """Request the end when no more events are available."""
         self.draining.set()
         self._waking.set()
 
     def run(self) -> None:
-        """Go on until told to stop, or until it cannot."""
+        """Process batches until a stop is requested or an error ends the worker."""
         try:
             while not self.stopping.is_set() and self._step():
                 pass
         except _Ended as ended:
             self.failure = ended.failure
-        except BaseException as error:  # an exit, say: kept for join(), which raises it
-            self.failure = self._given_up(error)
+        except BaseException as error:  # for example SystemExit; join() raises the failure
+            self.failure = self._failure(error)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let go of the cursor."""
+        """Release the cursor."""
         if isinstance(self.cursor, DurableCursor):
             self.cursor.close()
 
     def _step(self) -> bool:
-        """Take one batch through the handler; return whether to go on."""
+        """Pass one batch to the handler; return whether to continue."""
         batch = Batch(())
         try:
-            last = self.draining.is_set()  # before the look, so that nothing can come between
+            last = self.draining.is_set()  # before the poll, so that no event can arrive in between
             batch = self._next()
             if not batch:
                 if last:
@@ -325,8 +326,8 @@ class _Run:
                 return True
             action = self._worker.handler(batch, self.cursor.log, self._witness())
             if not isinstance(action, Action):
-                why = "it must return Action.CONTINUE, Action.STOP or Action.STOP_WITH_ROLLBACK"
-                raise BadValue(what="handler's answer", value=action, why=why)
+                expected = "Action.CONTINUE, Action.STOP or Action.STOP_WITH_ROLLBACK"
+                raise BadValue(what="result of the handler", value=action, expected=expected)
         except Exception as error:  # a handler may raise anything; the budget decides
             self._failed(batch, error)
             return True
@@ -335,11 +336,11 @@ class _Run:
             self.cursor.rollback()
             return False
         self._save()
-        self.cursor.take_gaps()  # the handler has had them
+        self.cursor.take_gaps()  # the handler has received them
         return action is Action.CONTINUE
 
     def _next(self) -> Batch:
-        """Poll a batch. After a failure it is the same one again, however many events have come since."""
+        """Poll a batch. After a failure, poll the same batch, even if more events have arrived since."""
         events = self.cursor.poll_batch(self._repeated.events or self._worker.batch)
         return Batch(tuple(events), self.cursor.gaps, self.cursor.dropped_gaps)
 
@@ -351,12 +352,12 @@ class _Run:
     def _save(self) -> None:
         try:
             self.cursor.commit()
-        except Exception as error:  # a repository of the user's may raise anything
+        except Exception as error:  # a user-supplied repository may raise anything
             raise self._unsaved(error) from error
 
     def _unsaved(self, error: Exception) -> _Ended:
-        """Tell, roll back, and end."""
-        self._tell(self._worker.callbacks.on_persist_failed, error)
+        """Notify, roll back, and return the exception that ends the worker."""
+        self._notify(self._worker.callbacks.on_persist_failed, error)
         self.cursor.rollback()
         failure = PersistFailed(worker=self._worker.name, position=self.cursor.committed, why=describe_error(error))
         failure.__cause__ = error
@@ -364,7 +365,7 @@ class _Run:
         return _Ended(failure)
 
     def _failed(self, batch: Batch, error: Exception) -> None:
-        """Quarantine the batch, restart, or give up: in this order."""
+        """Quarantine the batch, restart, or fail: in this order."""
         times = self._repeated.count(batch, error)
         if batch and times == self._worker.quarantine_after:
             self._quarantine(batch, error, times)
@@ -377,12 +378,12 @@ class _Run:
                 self.cursor.committed,
                 describe_error(error),
             )
-            self._tell(self._worker.callbacks.on_restart, error, self.budget.restarts)
+            self._notify(self._worker.callbacks.on_restart, error, self.budget.restarts)
             return
-        self._tell(self._worker.callbacks.on_exhausted, error)
-        raise _Ended(self._given_up(error))
+        self._notify(self._worker.callbacks.on_exhausted, error)
+        raise _Ended(self._failure(error))
 
-    def _given_up(self, error: BaseException) -> WorkerFailed:
+    def _failure(self, error: BaseException) -> WorkerFailed:
         failure = WorkerFailed(
             worker=self._worker.name,
             restarts=self.budget.restarts,
@@ -408,35 +409,35 @@ class _Run:
             key = f"{_quarantine_folder(str(self._worker.cursor))}/{record.first:020}-{record.last:020}.json"
             try:
                 self._worker.repository.put_if_absent(key, record.sealed())
-            except Exception as failed:  # as when a position cannot be saved
+            except Exception as failed:  # handled like a position that cannot be saved
                 raise self._unsaved(failed) from failed
         self._repeated.clear()
-        self.budget.give_back(times - 1)  # they led here, which the user asked for
-        self._save()  # the gaps stay, for the handler of the next batch
+        self.budget.give_back(times - 1)  # they led to the quarantine that the user configured
+        self._save()  # the gaps are kept for the next batch
         self.quarantined.append(record)
         _log.warning(
-            "worker %r passed over %d events, %d to %d: %s",
+            "worker %r skipped %d events, sequences %d to %d: %s",
             self._worker.name,
             record.events,
             record.first,
             record.last,
             record.error,
         )
-        self._tell(self._worker.callbacks.on_quarantine, record)
+        self._notify(self._worker.callbacks.on_quarantine, record)
 
-    def _tell(self, callback: Callable[..., object], *facts: object) -> None:
+    def _notify(self, callback: Callable[..., object], *facts: object) -> None:
         try:
             callback(*facts)
         except Exception:
-            _log.exception("callback of worker %s failed; the worker goes on", self._worker.name)
+            _log.exception("callback of worker %s failed; the worker continues", self._worker.name)
 
 
-_at_work: weakref.WeakKeyDictionary[_Run, threading.Thread] = weakref.WeakKeyDictionary()
+_running: weakref.WeakKeyDictionary[_Run, threading.Thread] = weakref.WeakKeyDictionary()
 
 
 @atexit.register
 def _stop_all() -> None:
-    """Let workers whose handles were forgotten finish their batch: a thread cut off inside Arrow aborts the process."""
-    for run, thread in list(_at_work.items()):
+    """Stop running workers at exit and wait for their batch: killing a thread inside Arrow aborts the process."""
+    for run, thread in list(_running.items()):
         run.stop()
-        thread.join(_PATIENCE_AT_EXIT_S)
+        thread.join(_EXIT_TIMEOUT_S)

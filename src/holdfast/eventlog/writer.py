@@ -1,15 +1,15 @@
-"""Writing to an event log: atomic appends, aborts that leave a cancelled range, and the repair of a torn head.
+"""Writing to an event log: atomic appends, and aborts that leave a cancelled range.
 
 Rules:
 - An append is one record: all of its events become visible, or none. The steps are segment, index, head, each synced
-  before the next; the head's write is the moment.
-- An aborted append leaves a cancelled range. One that a crash cut off has never been: what lies behind the head is
-  dropped when the next writer opens the log, and its sequences are given again. Nobody has seen them.
-- An append makes the folder of its first sequence durable before it makes another one. So where there is no folder at
-  the tail, no append has left any behind it, and opening a log or appending to it lists none.
-- One process writes at a time: opening a writer takes an OS lock. Its threads may share the writer: a lock in it lets
-  one append run at a time. A failure from the index on halts the writer until the log is opened again.
-- An append whose object is gone cannot be ended by its caller. It is aborted when the next append begins.
+  before the next; writing the head commits the append.
+- An aborted append leaves a cancelled range. An append that a crash interrupted leaves none: the next writer that opens
+  the log drops everything after the head, which no reader has seen, and assigns its sequences again.
+- An append makes the folder of its first sequence durable before it creates another one. So if there is no folder at
+  the tail, there are no leftovers after it, and neither opening a log nor appending has to list the folders.
+- One process writes at a time: opening a writer takes an OS lock. Its threads may share the writer: an internal lock
+  lets one append run at a time. A failure from the index step on halts the writer until the log is opened again.
+- An append whose object was garbage-collected cannot be ended by its caller. It is aborted when the next one starts.
 """
 
 from __future__ import annotations
@@ -44,16 +44,15 @@ from holdfast.eventlog._files import (
     INDEX,
     SEGMENTS,
     find_head,
-    head_in,
+    index_bytes,
     read_about,
     read_head,
     read_schema,
-    read_segment,
-    require_head,
     sync_head,
+    truncate_durably,
     write_head,
 )
-from holdfast.eventlog.index import CHAIN, Cancelled, Committed, IndexHead, Range, RangeDamaged, Segment, decode, encode
+from holdfast.eventlog.index import CHAIN, Cancelled, Committed, Range, RangeDamaged, Segment, decode, encode
 from holdfast.eventlog.segment import NewEvent, joined, to_parquet, to_table
 from holdfast.repository import FileBlocks, files
 from holdfast.repository.files import local_path
@@ -68,37 +67,28 @@ _DROPPED = "dropped without commit or abort"
 
 @dataclass(frozen=True, slots=True)
 class StagedSegment:
-    """A file of events that lies ready to become a segment: where it is, its rows, its size and its SHA-256."""
+    """A file of events that is ready to become a segment."""
 
     path: Path
-    count: int
+    count: int  # the number of events
     size: int
     sha256: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
-    """What `repair` did: how many records stand now, how many of them the head had lost, what was dropped behind."""
-
-    records: int
-    regained: int
-    dropped_bytes: int
-
-
 @dataclass(slots=True)
 class _Open:
-    """The append that is open. Only its caller keeps the object alive; the writer must know when it is gone."""
+    """The open append. The weak reference shows the writer when the caller has dropped the object."""
 
     append: weakref.ref[Append]
     rows: int = 0
 
 
 class LogWriter:
-    """The one writer of a log. Close it, or use it in `with`.
+    """The only writer of a log. Close it, or use it as a context manager.
 
     Threads may share a writer: calls of `append`, `cancel`, `adopt` and `close` wait for one another. While an append
     of several steps is open, every other append raises `AppendOpen`, in all threads. Processes may not share a writer:
-    opening a second one raises `Locked`, and a forked child that uses its parent's gets `Closed`.
+    opening a second one raises `Locked`, and using the parent's writer in a forked child raises `Closed`.
 
     Not guaranteed: an order among the appends of different threads.
     """
@@ -106,14 +96,14 @@ class LogWriter:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path = local_path("event log", path)
         self._schema = read_schema(read_about(path), path)
-        read_head(path)  # a damaged one is said to be so before anything else is
-        self._blocks = FileBlocks.open(path / HEAD, f"the writer's place at event log {path}")
+        read_head(path)  # report a damaged head before any other problem
+        self._blocks = FileBlocks.open(path / HEAD, f"the writer lock of event log {path}")
         self._lock = threading.Lock()
         self._halted = False
         self._open: _Open | None = None
         self._index = -1
         try:
-            sync_head(path)  # its writer may have been killed before it did; what follows is built on it
+            sync_head(path)  # the previous writer may have been killed before it synced the head
             self._head = read_head(path)
             self._found = find_head(self._blocks, path)
             self._drop_undecided()
@@ -126,7 +116,7 @@ class LogWriter:
 
     @property
     def tail(self) -> int:
-        """The next sequence that will be given."""
+        """The next sequence that will be assigned."""
         return self._head.tail
 
     def append(self, events: Iterable[NewEvent] | pa.Table | pa.RecordBatch) -> range:
@@ -138,9 +128,9 @@ class LogWriter:
             return self._commit(table) if table.num_rows else range(self.tail, self.tail)
 
     def begin(self) -> Append:
-        """Begin an append of several steps: `add`, then `commit` or `abort`. One at a time.
+        """Start an append of several steps: `add`, then `commit` or `abort`. One at a time.
 
-        An append that is dropped without either is aborted when the next one begins. If the writer is closed before
+        An append that is dropped without either is aborted when the next one starts. If the writer is closed before
         that, its events are dropped and leave no cancelled range.
         """
         with self._alone():
@@ -165,7 +155,7 @@ class LogWriter:
 
         1. Link each file into the folder of its first sequence.  2. Make the names durable.  3. Record the range.
 
-        Not checked here: that the files are durable and hold what is said of them, and that no append has this key.
+        Not checked here: that the files are durable and match their descriptions, and that the key is unique.
         """
         with self._alone():
             self._require_no_append()
@@ -192,12 +182,12 @@ class LogWriter:
             files.make_folder(target.parent)
         else:
             with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(target.parent)  # of a log that was copied while it was written to, say
+                shutil.rmtree(target.parent)  # for example, of a log that was copied while it was being written
             target.parent.mkdir()
         files.link_or_copy(source, target)
 
     def close(self) -> None:
-        """Release the log after the append that is running, if any. Events of an append that is open are dropped.
+        """Release the log after the running append, if any. The events of an open append are dropped.
 
         Closing twice is harmless.
         """
@@ -221,7 +211,7 @@ class LogWriter:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lock of a writer that can append. A forked child is refused first: it might wait forever."""
+        """Hold the lock of a writer that can append. In a forked child, raise first: it might wait forever."""
         self._require_held()
         with self._lock:
             self._require_held()
@@ -230,7 +220,7 @@ class LogWriter:
             yield
 
     def _require_no_append(self) -> None:
-        """Raise `AppendOpen` if an append is open. If its object is gone, abort it."""
+        """Raise `AppendOpen` if an append is open. If its object was dropped, abort it."""
         if self._open is None:
             return
         if self._open.append() is not None:
@@ -240,7 +230,7 @@ class LogWriter:
             self._cancel(rows, _DROPPED)
 
     def _commit(self, table: pa.Table) -> range:
-        """Make a table visible: segment, then its range. A failure before the index leaves the log as it was."""
+        """Make a table visible: segment, then its range. A failure before the index step leaves the log unchanged."""
         data = to_parquet(table)
         first = self.tail
         self._clear()
@@ -250,15 +240,15 @@ class LogWriter:
             with files.failing_as("append to", str(self.path)):
                 files.make_folder(path.parent)
                 files.replace_durably(path, data, name)
-        except OutcomeUnknown as error:  # of the segment, which no record names yet: the log is as it was
+        except OutcomeUnknown as error:  # only the segment is unknown; no record refers to it, so the log is unchanged
             raise StorageFailed(action="append to", key=str(self.path), why=error.why) from error
         segment = Segment(name, first, table.num_rows, len(data), hashlib.sha256(data).digest())
         return self._record(Committed(first, table.num_rows, (segment,)))
 
     def _record(self, range_: Range) -> range:
-        """1. Append the record to the index and sync it.  2. Make it count by the head, synced.
+        """1. Append the record to the index and sync it.  2. Commit it by writing the head, synced.
 
-        Whatever fails here halts the writer: only the head on disk knows whether the range counts.
+        A failure here halts the writer: only the head on disk shows whether the range is committed.
         """
         record, head = encode(range_, self._head)
         self._halted = True
@@ -275,9 +265,9 @@ class LogWriter:
         return range(range_.first, range_.first + range_.count)
 
     def _clear(self) -> None:
-        """Remove what an append that failed or crashed has left at the tail and behind it, the first folder last.
+        """Remove the leftovers of a failed or interrupted append at the tail and after it, the first folder last.
 
-        Nobody has seen it; but those who read a log's folders with Parquet alone must not find it beside what counts.
+        They were never visible in the log, but a program that reads the folders as plain Parquet would see them.
         """
         first = self.path / _folder(self.tail)
         with files.failing_as("append to", str(self.path)):
@@ -290,36 +280,30 @@ class LogWriter:
             shutil.rmtree(first)
 
     def _drop_undecided(self) -> None:
-        """Cut off what an append that crashed has left behind the head: nobody has seen it.
+        """Truncate the record that a crashed append left after the head; no reader has seen it.
 
-        A crash leaves one record at most. Several whole ones were counted once, so it is the head that went back. And
-        what the head does count must be there: nothing is written behind an index that was cut. Its last chain stands
-        for all of it, so no more than that is read.
+        A crash leaves at most one record. Several complete ones were once committed, so the head is outdated. The
+        records that the head counts must exist, so that nothing is appended to a truncated index. The last chain is a
+        digest of all of them, so only the chain is read.
         """
         length = self._head.length
-        last, behind = _end_of_index(self.path, length)
+        last, rest = _end_of_index(self.path, length)
         if length and last != self._head.chain:
-            raise LogCorrupt(path=str(self.path), part=INDEX, why="it does not end with what its head counts")
-        whole = 0
+            raise LogCorrupt(path=str(self.path), part=INDEX, why="it does not end with the last record of its head")
+        complete = 0
         with contextlib.suppress(RangeDamaged):
-            for _ in decode(behind, self._head):
-                whole += 1
-        if whole > 1:
-            why = f"it counts {self._head.records} records, and {whole} more follow them whole"
+            for _ in decode(rest, self._head):
+                complete += 1
+        if complete > 1:
+            why = f"it counts {self._head.records} records, but {complete} more complete records follow"
             raise LogCorrupt(path=str(self.path), part=HEAD, why=why)
-        if behind:
+        if rest:
             with files.failing_as("open", str(self.path)):
-                _cut_durably(self.path / INDEX, length)
+                truncate_durably(self.path / INDEX, length)
 
 
 def _reason(why: object) -> str:
     return readable(checked_type("reason", why, str))[:_REASON_LENGTH]
-
-
-def _cut_durably(path: Path, length: int) -> None:
-    with path.open("r+b") as file:
-        os.ftruncate(file.fileno(), length)
-        os.fsync(file.fileno())
 
 
 def _folder(first: int) -> str:
@@ -327,9 +311,9 @@ def _folder(first: int) -> str:
 
 
 class Append:
-    """An append in progress. In `with`, the end of the block commits it and an exception aborts it.
+    """An append in progress. As a context manager, it commits at the end of the block and aborts on an exception.
 
-    One that is dropped without `commit` or `abort` is aborted when the writer's next append begins.
+    An append that is dropped without `commit` or `abort` is aborted when the writer's next append starts.
     """
 
     def __init__(self, writer: LogWriter) -> None:
@@ -340,7 +324,7 @@ class Append:
         self.sequences = range(tail, tail)
 
     def add(self, events: Iterable[NewEvent] | pa.Table | pa.RecordBatch) -> None:
-        """Add events after those that were added before. No reader sees them yet."""
+        """Add events after those added before. No reader sees them yet."""
         self._require_open()
         table = to_table(events, self._writer._schema)
         with self._writer._lock:
@@ -350,14 +334,14 @@ class Append:
                 open_.rows += table.num_rows
 
     def commit(self) -> range:
-        """Make all events visible at once and return their sequences. Without events there is nothing to record."""
+        """Make all events visible atomically and return their sequences. Without events, nothing is recorded."""
         with self._ending():
             if self._tables:
                 self.sequences = self._writer._commit(joined(self._tables))
         return self.sequences
 
     def abort(self, why: str = "aborted") -> range:
-        """Give the append up and leave its sequences cancelled."""
+        """Abort the append and record its sequences as cancelled."""
         why = _reason(why)
         with self._ending():
             count = sum(table.num_rows for table in self._tables)
@@ -367,7 +351,7 @@ class Append:
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """Hold the writer's lock while the append ends. It is no longer open then, even if this fails."""
+        """Hold the writer's lock while the append ends. The append is closed even if this fails."""
         self._require_open()
         with self._writer._alone():
             self._require_open()
@@ -386,55 +370,15 @@ class Append:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._ended:
-            return  # inside the block
+            return  # the caller committed or aborted inside the block
         if error is None:
             self.commit()
         else:
-            with contextlib.suppress(Closed, LogHalted):  # nothing to leave a range in; the caller's error matters
+            with contextlib.suppress(Closed, LogHalted):  # no range can be recorded; keep the caller's error
                 self.abort(describe_error(error))
 
 
-def repair(path: str | os.PathLike[str]) -> Repaired:
-    """Rebuild a head of which one slot is damaged from the index, which proves itself record by record.
-
-    Whole records that the sound slot does not count are regained: the damaged slot may have counted them. One whose
-    segment is damaged or missing is therefore refused, by the segment's name. What follows the last whole record is cut
-    off. With both slots damaged nothing tells how many records there were, and the log stays refused.
-    """
-    folder = local_path("event log", path)
-    about = read_about(folder)
-    schema = read_schema(about, folder)
-    require_head(folder)
-    with FileBlocks.open(folder / HEAD) as blocks:
-        found = find_head(blocks, folder)
-        counted = head_in(found, folder)
-        data = _index_bytes(folder)
-        head = IndexHead.first(about.uid)
-        with contextlib.suppress(RangeDamaged):
-            for range_, behind in decode(data, head):
-                head = behind
-                if head.records > counted.records and isinstance(range_, Committed):
-                    for segment in range_.segments:
-                        read_segment(folder, segment, schema)
-        if head.records < counted.records:
-            raise LogCorrupt(path=str(folder), part=INDEX, why=f"{head.records} of {counted.records} records are whole")
-        write_head(blocks, head, write_head(blocks, head, found))
-        with files.failing_as("repair", str(folder), unknown=True):
-            _cut_durably(folder / INDEX, head.length)
-    return Repaired(head.records, head.records - counted.records, len(data) - head.length)
-
-
 def _end_of_index(folder: Path, length: int) -> tuple[bytes, bytes]:
-    """Return the last chain before `length`, and everything behind."""
-    data = _index_bytes(folder, max(length - CHAIN, 0))
+    """Return the last chain before byte `length`, and the bytes after it."""
+    data = index_bytes(folder, max(length - CHAIN, 0))
     return data[: min(length, CHAIN)], data[CHAIN if length else 0 :]
-
-
-def _index_bytes(folder: Path, start: int = 0) -> bytes:
-    with files.failing_as("read", str(folder / INDEX)):
-        try:
-            with (folder / INDEX).open("rb") as reader:
-                reader.seek(start)
-                return reader.read()
-        except FileNotFoundError:
-            raise LogCorrupt(path=str(folder), part=INDEX, why="it is missing") from None

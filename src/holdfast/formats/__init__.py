@@ -1,1 +1,6 @@
-"""Bytes on disk: manifest, sidecar, state, blocks, envelope, sealed JSON. Pure: no clock, thread or file."""
+"""Byte formats: everything that Holdfast writes to disk. Pure: no clock, thread or file access.
+
+Public, and also exported by `holdfast`: `manifest` (`Manifest`, `StreamCut`, `pipeline_hash`), `sidecar`
+(`pack_states`), `state` (`CheckpointId`, `CheckpointState`) and `blocks` (`BlockDevice`, `MemoryBlocks`). The modules
+`decoding`, `envelope` and `sealed_json` are internal.
+"""

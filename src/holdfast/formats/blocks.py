@@ -1,28 +1,29 @@
 """Images of stage state on a device of 512-byte blocks: the layout, and the choice of a slot.
 
-Version 1, read only: block 0 is `PCHK`, u32 version 1, u64 length, zeros; blocks 1..n the payload, padded with zeros.
+Version 1 (read only): block 0 is `PCHK`, u32 version 1, u64 length, zeros; blocks 1..n are the payload, padded with
+zeros.
 
-Version 2 divides the device into two halves, each a slot. A slot begins with a header block, its payload follows:
+Version 2 divides the device into two halves, each a slot. A slot is a header block followed by its payload:
 
     offset  size
          0     4  `PCHK`
          4     4  version, u32 LE
          8     8  length of the payload, u64 LE
-        16     8  generation, u64 LE, counted from 1; 0 in a slot that has not held a state yet
-        24     8  blocks of the device, u64 LE
+        16     8  generation, u64 LE, counted from 1; 0 in a slot that has never held a state
+        24     8  number of blocks of the device, u64 LE
         32    64  name of the stage, UTF-8, padded with zeros
         96    64  name of the state's type, likewise
        160    32  SHA-256 of header and padded payload, with this field zeroed
        192        zeros
 
 Rules:
-- After the first checkpoint both slots hold a state, and do so for ever: a slot that is blank, damaged or unreadable
-  beside a sound one means that a state may have been lost.
-- A new generation is written over the slot that does not hold the newest valid one, so a write that is refused, torn or
-  cut short never harms what stood before.
-- The newest valid generation wins. Where the other slot is not sound, `fell_back` says so.
-- The header has this form in every version: a sound slot of an unknown version is refused, not passed over.
-- A length is checked against the device before memory is taken for it, and the device's own against the image.
+- From the first checkpoint on, both slots always hold a state: if one slot is intact and the other is blank, damaged or
+  unreadable, a state may have been lost.
+- A new generation overwrites the slot that does not hold the newest valid one, so a write that is rejected, torn or
+  interrupted never damages the previous state.
+- The newest valid generation wins. If the other slot is not intact, `fell_back` is true.
+- The header has this layout in every version: an intact slot of an unknown version is an error; it is never skipped.
+- A length is checked against the device before memory is allocated, and the size of the device against the image.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class BlockDevice(Protocol):
 
     @property
     def num_blocks(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
 
     def read_block(self, index: int) -> bytes:
         """Return block `index`."""
@@ -74,18 +75,18 @@ class BlockDevice(Protocol):
         """Replace block `index`."""
 
     def flush(self) -> None:
-        """Make everything that was written durable."""
+        """Make all earlier writes durable."""
 
 
 class MemoryBlocks:
-    """A device in memory, for tests; the users' too."""
+    """A device in memory, for tests, including users' own tests."""
 
     def __init__(self, num_blocks: int) -> None:
         self.data = bytearray(num_blocks * BLOCK_SIZE)
 
     @property
     def num_blocks(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return len(self.data) // BLOCK_SIZE
 
     def read_block(self, index: int) -> bytes:
@@ -95,16 +96,17 @@ class MemoryBlocks:
     def write_block(self, index: int, data: bytes) -> None:
         """Replace block `index`."""
         if len(data) != BLOCK_SIZE or not 0 <= index < self.num_blocks:
-            raise BadValue(what="block", value=index, why=f"{len(data)} bytes on a device of {self.num_blocks} blocks")
+            expected = f"{BLOCK_SIZE} bytes for a block from 0 to {self.num_blocks - 1}"
+            raise BadValue(what="block", value=index, expected=expected, why=f"the data has {len(data)} bytes")
         self.data[index * BLOCK_SIZE : (index + 1) * BLOCK_SIZE] = data
 
     def flush(self) -> None:
-        """Nothing to do: memory is as durable as it gets."""
+        """Do nothing: there is no storage to flush."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a slot holds. A version 1 image has generation 0 and names nothing."""
+    """The contents of a slot. A version 1 image has generation 0 and no names."""
 
     generation: int
     stage: str
@@ -121,8 +123,8 @@ class _Blank:
 class _Damaged:
     step: str
     why: str
-    version: int | None = None  # where the version is one that we do not know
-    failed: BlockFailed | None = None  # where a block could not be read
+    version: int | None = None  # set if the version is unknown
+    failed: BlockFailed | None = None  # set if a block could not be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ _Slot: TypeAlias = _Blank | _Damaged | _ImageV1 | Image
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An image that can be trusted; the highest generation in use; whether a newer one may have been lost."""
+    """An intact image, its slot, the highest generation in use, and whether a newer image may have been lost."""
 
     image: Image
     slot: int
@@ -145,14 +147,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device seen as two slots; `name` is for errors."""
+    """A block device divided into two slots; `name` identifies it in errors."""
 
     blocks: BlockDevice
     name: str
 
     @property
     def capacity(self) -> int:
-        """How many bytes of payload a slot holds; 0 on a device too small for two, which may still hold version 1."""
+        """The payload bytes per slot; 0 on a device too small for two slots, which may still hold version 1."""
         return max(self._half - 1, 0) * BLOCK_SIZE
 
     @property
@@ -162,7 +164,8 @@ class Device:
     def find(self, generation: int | None = None) -> Found:
         """Return the newest image, or raise `StageBlank`, `StageCorrupt` or `UnsupportedVersion`.
 
-        With `generation`, return that one where either slot holds it: the newest may be one that nobody decided on.
+        With `generation`, return that image if either slot holds it: the newest may belong to an epoch that was never
+        decided.
         """
         first = self._read_slot(0)
         second = self._read_slot(1) if self.capacity else _Blank()
@@ -175,11 +178,11 @@ class Device:
             case _ImageV1(), Image(generation=number) as image if number:
                 return _single(image, 1, fell_back=False)
             case _ImageV1(payload), rest:
-                # What version 1 left behind its image is no slot of ours; a header of ours that is damaged is.
+                # Bytes after a version 1 image are not a slot. A damaged version 2 header is.
                 torn = isinstance(rest, _Damaged) and rest.step != "bad magic" and not self._spans_halves(payload)
                 return _single(Image(0, "", "", payload), 0, torn)
             case (Image(generation=0), _) | (_, Image(generation=0)):
-                raise StageBlank(stage=self.name)  # made ready, and cut off before its first state was acknowledged
+                raise StageBlank(stage=self.name)  # interrupted before the first state was acknowledged
             case Image() as image, _:
                 return _single(image, 0, fell_back=True)
             case _, Image() as image:
@@ -199,14 +202,14 @@ class Device:
     def write(self, image: Image, over: Found | None) -> Found:
         """Write `image` into the slot that `over` does not occupy; durable on return.
 
-        The first one is written into both slots, so that from then on a slot without a state is damage. On a blank
-        device the other slot is made ready before, so that a first write that was cut off is told from damage: beside a
-        slot that is only ready, nothing was ever acknowledged.
+        The first image is written into both slots, so that from then on a slot without a state means damage. On a blank
+        device the other slot is first initialised with generation 0. This distinguishes an interrupted first write from
+        damage: as long as one slot has generation 0, no state was acknowledged.
         """
         if len(image.payload) > self.capacity or not self.capacity:
             raise StageTooLarge(stage=self.name, size=len(image.payload), capacity=self.capacity)
         if over is not None and over.image.generation == 0 and self._spans_halves(over.image.payload):
-            # Version 1 used the device as one slot: there is no room to write beside what must survive.
+            # Version 1 used the device as one slot: a second slot would overwrite the state that must survive.
             size = 2 * (BLOCK_SIZE + len(over.image.payload))
             raise StageTooLarge(stage=self.name, size=size, capacity=self.blocks.num_blocks * BLOCK_SIZE)
         slot = 0 if over is None else 1 - over.slot
@@ -251,7 +254,7 @@ class Device:
         return self._read_v2(slot, header, padded[:length])
 
     def _read_v2(self, slot: int, header: bytes, payload: bytes) -> Image | _Damaged:
-        """Return the image of a slot whose digest is right."""
+        """Return the image of a slot whose digest has been checked."""
         _, version, _, generation, num_blocks, stage, type_name, _ = _HEADER.unpack_from(header)
         if version != VERSION:
             raise UnsupportedVersion(what=f"stage image {self.name!r}", found=version, known="versions 1 and 2")
@@ -281,7 +284,8 @@ class Device:
             read = self.blocks.read_block
             data = b"".join(self._guarded("read", i, partial(read, i)) for i in range(first, first + count))
         if len(data) != count * BLOCK_SIZE:
-            raise BlockFailed(stage=self.name, action="read", block=first + len(data) // BLOCK_SIZE, why="it is short")
+            short = first + len(data) // BLOCK_SIZE
+            raise BlockFailed(stage=self.name, action="read", block=short, why="the read returned too few bytes")
         return data
 
     def _write_run(self, first: int, data: bytes) -> None:
@@ -297,15 +301,15 @@ class Device:
         try:
             return call()
         except HoldfastError:
-            raise  # the device was closed, say
+            raise  # for example, the device was closed
         except Exception as error:
-            # A call for many blocks may say which of them failed.
+            # A call for many blocks may report which of them failed.
             failed = getattr(error, "block", block)
             raise BlockFailed(stage=self.name, action=action, block=failed, why=str(error)) from error
 
 
 def _single(image: Image, slot: int, fell_back: bool) -> Found:
-    """An image that stands alone. The number of one that was lost counts as used: no other shall go by it."""
+    """Return the only intact image. The generation of a lost one counts as used, so that it is not used again."""
     return Found(image, slot, image.generation + fell_back, fell_back)
 
 
@@ -332,7 +336,7 @@ def _encode(image: Image, num_blocks: int) -> bytes:
 def _padded(name: str) -> bytes:
     data = name.encode()
     if len(data) > NAME_LENGTH or b"\0" in data:
-        raise BadValue(what="name in a stage image", value=name, why=f"at most {NAME_LENGTH} bytes without NUL")
+        raise BadValue(what="name in a stage image", value=name, expected=f"at most {NAME_LENGTH} bytes without NUL")
     return data.ljust(NAME_LENGTH, b"\0")
 
 

@@ -1,8 +1,8 @@
-"""Decoding of JSON and MessagePack that may be damaged: whatever is wrong with the bytes is one exception.
+"""Decoding of JSON and MessagePack that may be damaged: any problem with the bytes raises one exception.
 
-The libraries raise several: their own errors, `UnicodeDecodeError` for text that is not UTF-8, `RecursionError` for
-values that are nested too deeply, `ValueError` for numbers that are too long. Readers of stored bytes use these
-functions, so that none of them is missed.
+The libraries raise several exceptions: their own errors, `UnicodeDecodeError` for text that is not UTF-8,
+`RecursionError` for values that are nested too deeply, `ValueError` for numbers that are too long. Code that reads
+stored bytes uses these functions, so that all of them are handled.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 
 T = TypeVar("T")
 UNDECODABLE = (ValueError, RecursionError)
-"""What the libraries raise; msgspec's own errors are ValueErrors. For decoders that are made once and used often."""
+"""The exceptions that the libraries raise (msgspec errors are ValueErrors), for callers with their own decoder."""
 
 
 class Undecodable(Exception):
-    """The bytes cannot be decoded. Callers turn this into the error of their kind of file."""
+    """The bytes cannot be decoded. Callers translate this into the error for their kind of file."""
 
 
 def from_json(data: bytes | msgspec.Raw, kind: type[T]) -> T:

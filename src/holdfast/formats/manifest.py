@@ -1,14 +1,14 @@
 """Manifest: the record of one checkpoint, JSON that a person can read and a machine can verify.
 
 Rules:
-- Version 1 is read in full, as the system that Holdfast grew out of wrote it. We write version 2, which begins with a
-  digest of its own exact bytes (see `seal`).
-- Only `version`, `checkpoint_id`, `epoch` and `timestamp_ms` are required; the rest defaults when absent. `null` where
-  a map or a number is due is an error; the four optional fields may be null.
-- Unknown fields survive a rewrite, verbatim but for white space.
-- Operator states stand inline or in the sidecar `state.bin` (see `sidecar`).
+- Version 1, the format of the system that preceded Holdfast, is read in full. Holdfast writes version 2, which begins
+  with a digest of its own exact bytes (see `sealed_json`).
+- Only `version`, `checkpoint_id`, `epoch` and `timestamp_ms` are required; other fields have defaults. `null` in place
+  of a map or a number is an error; the four optional fields may be null.
+- Unknown fields are preserved when a manifest is rewritten, verbatim except for white space.
+- Operator states are stored inline or in the sidecar `state.bin` (see `sidecar`).
 
-Not promised: that a valid manifest can be restored. Whether every file that it needs is there is for recovery to find.
+Not guaranteed: that a valid manifest can be restored. Recovery checks that every file it needs exists.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RANGES = {"u64": (0, (1 << 64) - 1), "i64": (-(1 << 63), (1 << 63) - 1), "u16":
 
 @dataclass(frozen=True, slots=True)
 class ConnectorCheckpoint:
-    """Where one source stood. Offsets are strings by connector, such as `{"partition-0": "1234"}`."""
+    """The position of one source. The format of the offsets depends on the connector: `{"partition-0": "1234"}`."""
 
     offsets: Mapping[str, str]
     epoch: int
@@ -49,7 +49,7 @@ class ConnectorCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
-    """How far a sink's commit had come: Pending, Committed, or Failed with the reason."""
+    """The status of a sink's commit: Pending, Committed, or Failed with the reason."""
 
     state: str
     why: str | None = None
@@ -72,28 +72,28 @@ class SinkStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamCut:
-    """Where one stream stood at the cut, and which files of Spark's are needed to start there.
+    """The position of one stream at the cut, and the Spark files that are needed to start from there.
 
-    `epoch` is the last one inside the cut; 0 says that the stream had not started. `offsets` are verbatim from Spark's
-    offset log, by source; `rows` were given to each sink since the stream's first epoch; `sinks` holds what each sink
-    noted of itself. `files` is the digest of the file list, an object of its own.
+    `epoch` is the last epoch inside the cut; 0 means that the stream had not started. `offsets` are verbatim from
+    Spark's offset log, by source. `rows` is the number of rows written to each sink since the stream's first epoch.
+    `sinks` contains the metadata that each sink recorded. `files` is the digest of the file list, which is an object.
     """
 
-    timeline: int  # the one that the epoch counts in
+    timeline: int  # the timeline of the epoch
     epoch: int
     offsets: tuple[str | None, ...] = ()
     watermark_ms: int = 0  # 0: none
     rows: int = 0
     output_mode: str = "append"  # append, update or complete
-    reads: tuple[str, ...] = ()  # streams of the same pipeline that it reads from
-    sources: tuple[str, ...] = ()  # descriptions, as Spark gives them
-    state_format: str | None = None  # of Spark's state store; None: it has no state
+    reads: tuple[str, ...] = ()  # the streams of the same pipeline that it reads
+    sources: tuple[str, ...] = ()  # Spark's descriptions of the sources
+    state_format: str | None = None  # of Spark's state store; None: the stream is stateless
     confs: Mapping[str, str] = field(default_factory=dict)  # settings that Spark's offset log pins
     sinks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     files: str | None = None
-    file_count: int = 0  # how many it needs
-    file_bytes: int = 0  # their size
-    extra: Mapping[str, str] = field(default_factory=dict)  # fields that we do not know, each as its JSON text
+    file_count: int = 0  # the number of files it needs
+    file_bytes: int = 0  # their total size
+    extra: Mapping[str, str] = field(default_factory=dict)  # unknown fields, each as JSON text
 
     def __post_init__(self) -> None:
         for what in ("offsets", "reads", "sources"):
@@ -102,7 +102,7 @@ class StreamCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapNote:
-    """One gap of a stream, as the gap ledger has it: input that no sink was given, or that may have been read twice."""
+    """One gap of a stream, from the gap ledger: input that reached no sink, or that may have been read twice."""
 
     stream: str
     timeline: int
@@ -110,16 +110,16 @@ class GapNote:
     kind: str  # quarantined, offsets or replay
     why: str
     at_ms: int  # when it was recorded
-    facts: Mapping[str, Any] = field(default_factory=dict)  # empty where they are large: the ledger has them
+    facts: Mapping[str, Any] = field(default_factory=dict)  # empty if they are large: see the ledger
     extra: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapNotes:
-    """The gaps of all streams up to the cut: how many there are, and the newest of them."""
+    """The gaps of all streams up to the cut: their number, and the newest of them."""
 
     total: int
-    newest: tuple[GapNote, ...] = ()  # in the order in which they were recorded
+    newest: tuple[GapNote, ...] = ()  # in the order of recording
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -127,14 +127,14 @@ class GapNotes:
 
 
 class Severity(StrEnum):
-    """An error stops recovery; a warning is shown."""
+    """The severity of an issue: an error stops recovery; a warning is displayed."""
 
     ERROR = "error"
     WARNING = "warning"
 
 
 class IssueCode(StrEnum):
-    """What validation can find."""
+    """The kinds of issues that validation reports."""
 
     VERSION_ZERO = "version-zero"
     CHECKPOINT_ID_ZERO = "checkpoint-id-zero"
@@ -155,7 +155,7 @@ class IssueCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One thing that validation found."""
+    """One issue found by validation."""
 
     code: IssueCode
     severity: Severity
@@ -168,12 +168,12 @@ class Issue:
 # --- the manifest ----------------------------------------------------------------------------------------------------
 
 
-INHERITED = {  # fields of the original system, which its tools read; what they repeat is in `streams`
+INHERITED = {  # fields for tools of the preceding system; they repeat data of `streams`
     "epoch": "how many checkpoints this run had triggered; not an epoch of a stream: see streams",
-    "source_offsets": "repeats the offsets of streams, by stream and number of the source",
+    "source_offsets": "repeats the offsets in streams, by stream and number of the source",
     "table_offsets": "not used",
-    "sink_epochs": "repeats what sinks noted in streams, by stream and sink",
-    "sink_commit_statuses": "always Committed: a checkpoint has only epochs that every sink has",
+    "sink_epochs": "repeats the sink metadata in streams, by stream and sink",
+    "sink_commit_statuses": "always Committed: a checkpoint contains only epochs that every sink has committed",
     "table_store_checkpoint_path": "not used",
     "watermark": "the earliest watermark of streams",
     "source_watermarks": "not used",
@@ -185,18 +185,18 @@ INHERITED = {  # fields of the original system, which its tools read; what they 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The record of one checkpoint. Read `streams`; the fields of `INHERITED` are for older tools.
+    """The record of one checkpoint. Use `streams`; the fields in `INHERITED` exist for older tools.
 
-    `extra` holds fields that we do not know, each as its JSON text.
+    `extra` contains unknown fields, each as JSON text.
     """
 
-    version: int = VERSION  # 2; 1 is read too
+    version: int = VERSION  # 2; version 1 is also read
     checkpoint_id: int  # its id
-    epoch: int  # how many checkpoints were triggered in the run; not an epoch of a stream: see `streams`
-    timestamp_ms: int  # when it was begun
+    epoch: int  # how many checkpoints this run had triggered; not an epoch of a stream: see `streams`
+    timestamp_ms: int  # when it was started
     source_offsets: Mapping[str, ConnectorCheckpoint] = field(default_factory=dict)  # by source
     table_offsets: Mapping[str, ConnectorCheckpoint] = field(default_factory=dict)  # by lookup table
-    sink_epochs: Mapping[str, int] = field(default_factory=dict)  # by sink: the last epoch that it was given
+    sink_epochs: Mapping[str, int] = field(default_factory=dict)  # by sink: the last epoch committed to it
     sink_commit_statuses: Mapping[str, SinkStatus] = field(default_factory=dict)  # by sink
     operator_states: Mapping[str, OperatorState] = field(default_factory=dict)  # by operator: inline, or in the sidecar
     table_store_checkpoint_path: str | None = None
@@ -205,16 +205,16 @@ class Manifest:
     source_names: tuple[str, ...] = ()
     sink_names: tuple[str, ...] = ()  # sorted
     pipeline_hash: int | None = None  # of the program, see `pipeline_hash`
-    vnode_count: int = DEFAULT_VNODE_COUNT  # into how many parts state is divided
+    vnode_count: int = DEFAULT_VNODE_COUNT  # the number of parts into which state is divided
     state_checksum: str | None = None  # SHA-256 of the sidecar
     pipeline: str | None = None  # its name
-    uid: str | None = None  # its repository's
-    timeline: int = 0  # the one that it was taken in
+    uid: str | None = None  # of its repository
+    timeline: int = 0  # the timeline in which it was taken
     lease: int = 0  # of the driver that took it
-    savepoint: str | None = None  # its name, where it is one
-    parent: str | None = None  # the digest of the manifest before this one: the history is a chain
-    streams: Mapping[str, StreamCut] = field(default_factory=dict)  # by name: where each stood
-    gaps: GapNotes | None = None  # up to the cut; None: written by a version that did not record them
+    savepoint: str | None = None  # its name, if it is a savepoint
+    parent: str | None = None  # the digest of the previous manifest: the history is a hash chain
+    streams: Mapping[str, StreamCut] = field(default_factory=dict)  # the position of each stream, by name
+    gaps: GapNotes | None = None  # up to the cut; None: written by a version that did not record gaps
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -231,7 +231,7 @@ class Manifest:
         object.__setattr__(self, "sink_names", tuple(sorted(self.sink_names, key=str)))
 
     def to_bytes(self) -> bytes:
-        """Encode as version 2, whatever version was read. What could not be read back is never written: `BadValue`."""
+        """Encode as version 2. Raises `BadValue` if the manifest could not be read back."""
         known: dict[str, Any] = {}
         for each in fields(self):
             if each.name != "extra":
@@ -239,7 +239,7 @@ class Manifest:
         known["version"] = VERSION
         clash = sorted(known.keys() & self.extra.keys())
         if clash:
-            raise BadValue(what="extra fields", value=clash, why="they are fields of a manifest's own")
+            raise BadValue(what="extra fields", value=clash, why="a manifest has fields of these names")
         try:
             data = seal({**known, **_raw(self.extra)})
             same = Manifest.from_bytes(data) == replace(self, version=VERSION)
@@ -253,7 +253,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
-        """Decode and check; damage is `ManifestCorrupt`, a newer version `UnsupportedVersion`."""
+        """Decode and check. Raises `ManifestCorrupt` for damage and `UnsupportedVersion` for a newer version."""
         data = checked_bytes("manifest", data)
         sealed = is_sealed(data)
         try:
@@ -281,7 +281,7 @@ class Manifest:
     ) -> list[Issue]:
         """Return every issue found; errors stop recovery.
 
-        With `sidecar_length` the ranges are checked against it; with `expected_pipeline_hash` the program is compared.
+        With `sidecar_length`, ranges are checked against it; with `expected_pipeline_hash`, the program is compared.
         """
         return [
             *self._zero_issues(),
@@ -298,7 +298,7 @@ class Manifest:
         sidecar_length: int | None = None,
         expected_pipeline_hash: int | None = None,
     ) -> list[Issue]:
-        """Raise `ManifestRefused` on any error, else return the warnings."""
+        """Return the warnings, or raise `ManifestRefused` if there is an error."""
         issues = self.validate(
             expected_vnode_count, sidecar_length=sidecar_length, expected_pipeline_hash=expected_pipeline_hash
         )
@@ -308,12 +308,12 @@ class Manifest:
         return issues
 
     def read_states(self, sidecar: Buffer | None = None) -> dict[str, memoryview]:
-        """Return every operator's state, each checked; views into the sidecar, not copies.
+        """Check and return the state of every operator: views into the sidecar, not copies.
 
-        Raises `ManifestCorrupt` where the sidecar as a whole is wrong, `OperatorStateCorrupt` naming the operator.
+        Raises `ManifestCorrupt` if the sidecar as a whole is damaged, `OperatorStateCorrupt` if one state is.
         """
         if sidecar is not None and not isinstance(sidecar, bytes | bytearray | memoryview):
-            raise BadValue(what="sidecar", value=sidecar, why="the bytes of state.bin are due, in one piece")
+            raise BadValue(what="sidecar", value=sidecar, expected="the bytes of state.bin, in one piece")
         view = None if sidecar is None else memoryview(sidecar)
         if self.state_checksum is not None and view is None:
             raise ManifestCorrupt(why=f"the sidecar state.bin of checkpoint {self.checkpoint_id} is missing")
@@ -337,20 +337,20 @@ class Manifest:
 
     def _vnode_issues(self, expected: int) -> Iterable[Issue]:
         if self.vnode_count == 0:
-            # Version 1 files of the first days did not record it, and a rewrite cannot know it either.
+            # Early version 1 files did not record it, so a rewrite cannot know it either.
             yield Issue(IssueCode.VNODE_COUNT_ZERO, Severity.WARNING, "vnode count is 0 or was not recorded")
         elif self.vnode_count != expected:
             yield Issue(
                 IssueCode.VNODE_COUNT_MISMATCH,
                 Severity.ERROR,
-                f"vnode count is {self.vnode_count}, and {expected} is expected",
+                f"vnode count is {self.vnode_count}, expected {expected}",
             )
 
     def _program_issues(self, expected: int | None) -> Iterable[Issue]:
         if None not in (expected, self.pipeline_hash) and expected != self.pipeline_hash:
             yield Issue(
                 IssueCode.PIPELINE_HASH_MISMATCH,
-                Severity.WARNING,  # what has changed, and whether it matters, is for a plan to say
+                Severity.WARNING,  # a plan reports what has changed and whether it matters
                 f"the program was {self.pipeline_hash:#x} and is {expected:#x}",
             )
 
@@ -359,7 +359,7 @@ class Manifest:
             for sink in sorted(self.sink_epochs.keys() - self.sink_commit_statuses.keys()):
                 yield Issue(
                     IssueCode.SINK_WITHOUT_STATUS,
-                    Severity.WARNING,  # recovery asks the sink itself
+                    Severity.WARNING,  # recovery inspects the sink itself
                     f"sink {sink!r} has an epoch but no commit status",
                 )
         if self.source_names:
@@ -374,12 +374,12 @@ class Manifest:
         ranges: list[tuple[int, int, str]] = []
         for name, state in self.operator_states.items():
             if state.external and state.state_b64 is not None:
-                yield Issue(IssueCode.STATE_TWICE, Severity.ERROR, f"state of {name!r} is inline and external")
+                yield Issue(IssueCode.STATE_TWICE, Severity.ERROR, f"state of {name!r} is both inline and external")
             elif state.external:
                 ranges.append((state.external_offset, state.external_offset + state.external_length, name))
             elif state.state_b64 is None:
                 yield Issue(IssueCode.STATE_ABSENT, Severity.ERROR, f"state of {name!r} is neither inline nor external")
-            if self.version >= VERSION and state.sha256 is None:  # as in a version 1 manifest that was rewritten
+            if self.version >= VERSION and state.sha256 is None:  # for example, a rewritten version 1 manifest
                 yield Issue(IssueCode.DIGEST_ABSENT, Severity.WARNING, f"state of {name!r} has no digest")
         if ranges and self.version >= VERSION and self.state_checksum is None:
             yield Issue(IssueCode.CHECKSUM_ABSENT, Severity.WARNING, "the sidecar has no checksum")
@@ -392,7 +392,7 @@ def _range_issues(ranges: list[tuple[int, int, str]], length: int | None) -> Ite
             yield Issue(
                 IssueCode.RANGE_OUTSIDE,
                 Severity.ERROR,
-                f"state of {name!r} ends at byte {end} of a sidecar of {length} bytes",
+                f"state of {name!r} ends at byte {end}, but the sidecar has {length} bytes",
             )
     reached, before = 0, ""
     for start, end, name in ranges:
@@ -406,10 +406,10 @@ def _range_issues(ranges: list[tuple[int, int, str]], length: int | None) -> Ite
 
 
 def pipeline_hash(description: Mapping[str, Any]) -> int:
-    """Return the u64 that identifies a program: the same on every run and machine for an equal description.
+    """Return the u64 that identifies a program: equal descriptions have the same hash on every run and machine.
 
-    The description names streams, sources, sinks, options (redacted), output modes and state schemas. No plan text
-    belongs in it: its expression ids change with every run.
+    The description contains streams, sources, sinks, options (redacted), output modes and state schemas. It must not
+    contain plan text, whose expression ids change with every run.
     """
     try:
         canonical = msgspec.json.encode(description, order="sorted")
@@ -426,17 +426,17 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _refuse_duplicate_keys(data: bytes) -> None:
-    """Refuse a key given twice, of which a parser would take either. A sealed text is as we wrote it."""
+    """Reject duplicate keys: parsers disagree on which value counts. A sealed text cannot have any."""
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         unique = dict(found)
         if len(unique) != len(found):
-            _refuse("a key is given twice")
+            _refuse("duplicate key")
         return unique
 
     try:
         json.loads(data.decode(), object_pairs_hook=pairs)
-    except ValueError as error:  # no JSON, or a number of thousands of digits
+    except ValueError as error:  # not JSON, or an integer of thousands of digits
         _refuse(str(error))
 
 
@@ -553,7 +553,7 @@ def _operator(raw: msgspec.Raw, where: str) -> OperatorState:
 
 
 class _Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a `StreamCut` as they stand in JSON, for their types."""
+    """The JSON types of the fields of a `StreamCut`."""
 
     timeline: int
     epoch: int
@@ -581,7 +581,7 @@ def _cut(raw: msgspec.Raw, where: str) -> StreamCut:
 
 
 class _Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a `GapNote` as they stand in JSON, for their types."""
+    """The JSON types of the fields of a `GapNote`."""
 
     stream: str
     timeline: int
@@ -615,7 +615,7 @@ def _status(raw: msgspec.Raw, where: str) -> SinkStatus:
             return SinkStatus(state)
         case {"Failed": str(why), **rest} if not rest:
             return SinkStatus.failed(why)
-    return _refuse(f"{where} is none of Pending, Committed and Failed")
+    return _refuse(f"{where} is not one of Pending, Committed and Failed")
 
 
 def _integer(kind: str, raw: msgspec.Raw | None, where: str) -> int:

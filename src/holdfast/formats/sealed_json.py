@@ -1,9 +1,8 @@
-"""JSON that carries a digest of its own exact bytes.
+"""JSON that contains a digest of its own exact bytes.
 
 A sealed text begins with its digest, `{"digest": "<64 hex>", …`. The digest is the SHA-256 of the whole text with those
-64 characters written as zeros, so a flip anywhere is caught, in a key's name or a blank too. Two forms exist: indented
-for files that people open, and one line for records in a list. A text that was reformatted is not the text that was
-written, and fails.
+64 characters written as zeros, so a changed bit is detected anywhere, even in a key or in white space. There are two
+layouts: indented for files that people open, and one line for records in a list. Reformatting a text breaks its digest.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ R = TypeVar("R", bound="Record")
 
 
 class SealBroken(Exception):
-    """The text fails its digest, or carries none. Callers turn this into the error of their kind of record."""
+    """The digest is wrong or missing. Callers translate this into the error for their kind of record."""
 
 
 def seal(fields: Mapping[str, Any], *, one_line: bool = False) -> bytes:
-    """Return `fields` as sealed JSON, in their order, behind the digest."""
+    """Return `fields` as sealed JSON: the digest, then the fields in their order."""
     if "digest" in fields:
-        raise BadValue(what="field", value="digest", why="a sealed text has one already")
+        raise BadValue(what="field", value="digest", why="the name is reserved for the digest of the text")
     raw = msgspec.json.encode({"digest": _ZEROS.decode(), **fields})
     text = raw if one_line else msgspec.json.format(raw, indent=2) + b"\n"
     start = text.index(_ZEROS)  # the first field's value
@@ -43,7 +42,7 @@ def seal(fields: Mapping[str, Any], *, one_line: bool = False) -> bytes:
 
 
 def is_sealed(data: bytes) -> bool:
-    """Whether the text begins as sealed ones do; says nothing of its digest."""
+    """Whether the text begins like a sealed one. The digest is not checked."""
     return _OPENING.match(data) is not None
 
 
@@ -63,18 +62,18 @@ def digest_of(data: bytes) -> str:
 
 
 def plain(value: object) -> dict[str, Any]:
-    """Return a value of fields as JSON has it: dictionaries with text for keys, lists, numbers, text."""
+    """Return a record or dataclass as a JSON-serialisable dict."""
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value))
     return found
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A small sealed record of the repository. Subclasses add their fields; `version` is the record's format."""
+    """A small sealed record of the repository. Subclasses add their fields."""
 
-    version: int = 1  # of the record's format
+    version: int = 1  # the version of the record's format
 
     def sealed(self, *, one_line: bool = False) -> bytes:
-        """Return the record as sealed JSON, or raise `BadValue`: what could not be read back is never written."""
+        """Return the record as sealed JSON, or raise `BadValue` if it could not be read back."""
         _require_plain(self)
         try:
             data = seal(msgspec.structs.asdict(self), one_line=one_line)
@@ -85,7 +84,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def unsealed(cls: type[R], data: bytes, key: str) -> R:
-        """Check and decode a record; `key` names it in errors."""
+        """Check and decode a record; `key` identifies it in errors."""
         try:
             digest_of(data)
             found = from_json(data, _Versioned).version
@@ -97,9 +96,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _require_plain(value: object, depth: int = 0) -> None:
-    """Refuse what JSON would change on its way: bytes, keys that are no text, numbers that are none."""
+    """Reject values that JSON would change: bytes, keys that are not text, infinity and NaN."""
     if depth > _DEPTH:
-        raise BadValue(what="record", value="…", why=f"it is nested more than {_DEPTH} deep")
+        raise BadValue(what="record", value="…", why=f"it is nested more than {_DEPTH} levels deep")
     match value:
         case None | bool() | int() | str():
             return
@@ -115,7 +114,7 @@ def _require_plain(value: object, depth: int = 0) -> None:
             for each in msgspec.structs.asdict(value).values():
                 _require_plain(each, depth + 1)
         case _:
-            raise BadValue(what="value in a record", value=value, why="JSON has no such value")
+            raise BadValue(what="value in a record", value=value, expected="a value that JSON can represent")
 
 
 class _Versioned(msgspec.Struct):

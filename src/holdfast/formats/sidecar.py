@@ -1,10 +1,11 @@
-"""Operator states inside a checkpoint: small ones inline as base64, larger ones behind one another in the sidecar.
+"""Operator states in a checkpoint: small ones inline as base64, larger ones one after another in the sidecar.
 
 Rules:
-- A state of at most `threshold` bytes stands inline; a larger one is a range of `state.bin`. Its buffer is not copied.
-- Each state has a digest of its own bytes. Damaged state is never replaced by empty state: reading it raises, naming
-  the operator.
-- Base64 is strict: alphabet, padding, no stray bits.
+- A state of at most `threshold` bytes is stored inline; a larger one is a range of `state.bin`. Its buffer is not
+  copied.
+- Each state has a digest of its own bytes. Damaged state is never replaced by empty state: reading it raises an error
+  that names the operator.
+- Base64 is strict: alphabet, padding, no unused bits set.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class OperatorState:
 
 @dataclass(frozen=True, slots=True)
 class PackedStates:
-    """States ready to be recorded: entries for the manifest, and the sidecar as the callers' own buffers in order.
+    """States ready to be recorded: entries for the manifest, and the sidecar as a sequence of the callers' buffers.
 
-    A repository takes the buffers as they are: `repository.put("…/state.bin", packed.sidecar)`.
+    Pass the buffers to a repository directly: `repository.put("…/state.bin", packed.sidecar)`.
     """
 
     entries: dict[str, OperatorState]
@@ -49,13 +50,13 @@ class PackedStates:
 
 
 def pack_states(states: Mapping[str, Buffer], threshold: int = DEFAULT_THRESHOLD) -> PackedStates:
-    """Put states of at most `threshold` bytes inline and the others, uncopied, behind one another into the sidecar."""
+    """Put states of at most `threshold` bytes inline and append the others to the sidecar without copying them."""
     entries: dict[str, OperatorState] = {}
     sidecar: list[memoryview] = []
     whole = hashlib.sha256()
     offset = 0
     for name in sorted(states):
-        checked_type("operator's name", name, str)
+        checked_type("operator name", name, str)
         view = _view(f"state of operator {name!r}", states[name])
         digest = hashlib.sha256(view).hexdigest()
         if len(view) <= threshold:
@@ -70,15 +71,15 @@ def pack_states(states: Mapping[str, Buffer], threshold: int = DEFAULT_THRESHOLD
 
 def _view(what: str, data: object) -> memoryview:
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise BadValue(what=what, value=data, why=f"bytes are due, not {type(data).__name__}")
+        raise BadValue(what=what, value=data, expected=f"bytes, not {type(data).__name__}")
     try:
         return memoryview(data).cast("B")
     except TypeError as error:
-        raise BadValue(what=what, value=data, why=str(error)) from error  # bytes that do not lie in one piece
+        raise BadValue(what=what, value=data, why=str(error)) from error  # the buffer is not contiguous
 
 
 def read_state(name: str, state: OperatorState, sidecar: memoryview | None) -> memoryview:
-    """Return one operator's state, checked: a view into the sidecar, or the decoded inline bytes."""
+    """Check one operator's state and return it: a view into the sidecar, or the decoded inline bytes."""
 
     def refuse(why: str) -> NoReturn:
         raise OperatorStateCorrupt(operator=name, why=why)
@@ -86,11 +87,11 @@ def read_state(name: str, state: OperatorState, sidecar: memoryview | None) -> m
     if state.external:
         end = state.external_offset + state.external_length
         if state.state_b64 is not None:
-            refuse("it is inline and external")
+            refuse("it is both inline and external")
         if sidecar is None:
-            refuse("it lies in the sidecar state.bin, which is missing")
+            refuse("it is stored in the sidecar state.bin, which is missing")
         if end > len(sidecar):
-            refuse(f"it ends at byte {end} of a sidecar of {len(sidecar)} bytes")
+            refuse(f"it ends at byte {end}, but the sidecar has {len(sidecar)} bytes")
         found = sidecar[state.external_offset : end]
     elif state.state_b64 is None:
         refuse("it is neither inline nor external")
@@ -106,6 +107,6 @@ def _strict_base64(name: str, text: str) -> bytes:
         found = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise OperatorStateCorrupt(operator=name, why=f"base64: {error}") from error
-    if base64.b64encode(found).decode() != text:  # stray bits behind the last byte
+    if base64.b64encode(found).decode() != text:  # unused bits after the last byte are set
         raise OperatorStateCorrupt(operator=name, why="base64: bits after its end")
     return found

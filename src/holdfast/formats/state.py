@@ -1,19 +1,19 @@
-"""Checkpoint state: what one stream was at one sequence, and its bytes.
+"""Checkpoint state: the state of one stream at one sequence, and its encoding.
 
-Version 1 is the layout of the system that Holdfast grew out of, read and written exactly. All integers little-endian:
+Version 1 is the layout of the system that preceded Holdfast, read and written exactly. All integers are little-endian:
 
     u64 sequence, u64 watermark_ns, u64 event_count,
     u32 operators, then for each: u32 length, UTF-8 name, u32 length, state
     u32 sources,   then for each: u32 length, UTF-8 name, u64 offset
 
-Version 2 is a frame (see `frame`) whose body is
+Version 2 is a frame (see `envelope`) whose body is
 
     u32 length, UTF-8 stream id; u64 created_at; a version 1 record; u32 entries, then for each: two strings of metadata
 
 Rules:
-- Names are written sorted by their bytes and read in any order; a name given twice is an error.
-- Every byte is accounted for: a cut anywhere and bytes after the end are errors that name the offset.
-- The same values give the same bytes.
+- Names are written sorted by their bytes and read in any order; a duplicate name is an error.
+- Every byte is accounted for: truncation and trailing bytes are errors that contain the offset.
+- Equal values have equal encodings.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _U32_MAX = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointId:
-    """Which state: ordered by stream, then sequence, then time of creation (nanoseconds)."""
+    """The identity of a state; ordered by stream, then sequence, then creation time."""
 
     stream_id: str  # the name of its stream
-    sequence: int  # of the last event that is in it
-    created_at: int = 0  # nanoseconds since 1970; 0 is not known
+    sequence: int  # of the last event that it includes
+    created_at: int = 0  # nanoseconds since 1970; 0: unknown
 
     def __post_init__(self) -> None:
         if not isinstance(self.stream_id, str):
@@ -54,15 +54,15 @@ class CheckpointId:
 class CheckpointState:
     """The whole state of one stream at one sequence.
 
-    A Spark source's offset is JSON and fits no u64: it stands verbatim in the metadata.
+    The offset of a Spark source is JSON and does not fit into a u64: it is stored verbatim in the metadata.
     """
 
     id: CheckpointId
     operator_states: Mapping[str, bytes] = field(default_factory=dict)  # by operator
     source_offsets: Mapping[str, int] = field(default_factory=dict)  # by source
     watermark_ns: int = 0  # no older event is expected
-    event_count: int = 0  # how many events are in it
-    metadata: Mapping[str, str] = field(default_factory=dict)  # whatever else belongs to it
+    event_count: int = 0  # how many events it includes
+    metadata: Mapping[str, str] = field(default_factory=dict)  # additional key-value pairs
 
     def __post_init__(self) -> None:
         checked_type("checkpoint id", self.id, CheckpointId)
@@ -110,13 +110,13 @@ class CheckpointState:
     def from_bytes(cls, data: bytes, stream_id: str | None = None) -> CheckpointState:
         """Decode either version.
 
-        Version 1 does not hold the stream id: the caller gives it. Where it is given for version 2 too, another one in
-        the file is an error.
+        Version 1 does not contain the stream id, so the caller must pass it. If it is passed for version 2, the id in
+        the file must be the same.
         """
         data = checked_bytes("checkpoint state", data)
         if data[:8] != MAGIC:
             if stream_id is None:
-                raise StateCorrupt(offset=0, why="no magic; a version 1 state is read only with a stream id given")
+                raise StateCorrupt(offset=0, why="no magic; a version 1 state can be read only with a stream id")
             return cls.from_v1_bytes(data, stream_id)
         try:
             version, body = envelope.unpack(MAGIC, data)
@@ -139,7 +139,7 @@ class CheckpointState:
 
     @classmethod
     def from_v1_bytes(cls, data: bytes, stream_id: str) -> CheckpointState:
-        """Decode version 1; its creation time is unknown and stands as 0."""
+        """Decode version 1; the creation time is unknown and becomes 0."""
         reader = _Reader(checked_bytes("checkpoint state", data))
         values = _read_v1(reader)
         reader.end()
@@ -201,7 +201,7 @@ class _Writer:
 
     def count(self, value: int) -> None:
         if value > _U32_MAX:
-            raise BadValue(what="length", value=value, why="the format counts in 32 bits")
+            raise BadValue(what="length", value=value, expected=f"at most {_U32_MAX}, the limit of the format")
         self._parts.append(_U32.pack(value))
 
     def text(self, text: str) -> None:
@@ -216,7 +216,7 @@ class _Writer:
 
 
 class _Reader:
-    """Reads fields one after another and knows at which byte it stands."""
+    """Reads fields one after another and tracks the byte offset."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -244,7 +244,7 @@ class _Reader:
         start = self._at
         name = self.text(f"name of {what}")
         if name in taken:
-            raise StateCorrupt(offset=start, why=f"{what} {name!r} is given twice")
+            raise StateCorrupt(offset=start, why=f"duplicate {what} {name!r}")
         return name
 
     def end(self) -> None:
@@ -256,7 +256,7 @@ class _Reader:
         if end > len(self._data):
             raise StateCorrupt(
                 offset=self._at,
-                why=f"{what} needs {length} bytes and {len(self._data) - self._at} are left",
+                why=f"{what} needs {length} bytes, but {len(self._data) - self._at} are left",
             )
         taken = self._data[self._at : end]
         self._at = end
