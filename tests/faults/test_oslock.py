@@ -98,15 +98,20 @@ def test_a_fork_while_another_thread_locks_does_not_hang_the_child(tmp_path: Pat
     for number in range(20):
         child = os.fork()
         if child == 0:
-            OsLock.acquire(tmp_path / f"child-{number}").release()
-            os._exit(0)
+            code = 1
+            try:
+                OsLock.acquire(tmp_path / f"child-{number}").release()
+                code = 0
+            finally:
+                os._exit(code)  # whatever was raised, the child must not go on with the tests
         deadline = time.monotonic() + 100
-        while os.waitpid(child, os.WNOHANG)[0] == 0:
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
             if time.monotonic() > deadline:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 pytest.fail("the child hangs")
             time.sleep(0.001)
+        assert os.waitstatus_to_exitcode(ended[1]) == 0, f"child {number} could not take a free lock"
     stop.set()
     thread.join()
 
