@@ -40,7 +40,7 @@ from holdfast.formats.sealed_json import Record
 from holdfast.policy import Retention
 from holdfast.pruning import Pruned, PrunePlan, apply_prune, plan_prune
 from holdfast.repository import Identity, Lease, Repository, newest_lease
-from holdfast.repository.history import somebody
+from holdfast.repository.history import current_user
 
 FOLDER = "requests"
 ANSWERS_KEPT_MS = 24 * 3600 * 1000
@@ -159,7 +159,7 @@ class _PruneAsked:
         if done is not None:
             return done
         found = apply_prune(
-            self.repository, plan_prune(self.repository, self.retention), lease, why=f"asked by {somebody()}"
+            self.repository, plan_prune(self.repository, self.retention), lease, why=f"asked by {current_user()}"
         )
         if self.name:
             self.repository.delete(_request_key(self.name))
@@ -185,7 +185,7 @@ class _PruneAsked:
         now = _now_ms()
         within = self.retention.within
         request = PruneRequest(
-            who=somebody(),
+            who=current_user(),
             asked_at_ms=now,
             until_ms=now + int(self.timeout_s * 1000),
             last=self.retention.last,

@@ -43,7 +43,7 @@ from holdfast.repository import (
     held_key,
     place_of,
 )
-from holdfast.repository.checkpoints import OBJECTS
+from holdfast.repository.checkpoint_keys import OBJECTS
 
 POINTS = {
     # where a prune may die, in its order, and what it leaves behind

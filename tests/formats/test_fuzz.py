@@ -48,7 +48,7 @@ from holdfast.repository import (
     Repository,
     place_of,
 )
-from holdfast.repository.checkpoints import AbortRecord, AttemptRecord
+from holdfast.repository.checkpoint_keys import AbortRecord, AttemptRecord
 from holdfast.repository.decisions import Floor
 from holdfast.repository.filelist import FileList, HeldFile
 from holdfast.repository.gaps import GapRecord

@@ -235,7 +235,7 @@ def test_a_plan_with_paths_that_lead_elsewhere_writes_nothing(made: Fabricated, 
     plan = plan_restore(made.repository)
     file = plan.streams["orders"].files.files[1]
     hostile = FileList([HeldFile(path, file.size, file.sha256)])
-    with pytest.raises(CheckpointDamaged, match="does not stay in its folder"):
+    with pytest.raises(CheckpointDamaged, match="leads out of its folder"):
         restore_stream(
             made.repository,
             replace(plan, streams={"orders": StreamRestore(1, hostile)}),

@@ -2,7 +2,8 @@
 
 from holdfast.repository.base import Data, Held, Lock, Put, Repository, checked_repository, held_key
 from holdfast.repository.blockfile import FileBlocks
-from holdfast.repository.checkpoints import CheckpointPlace, Checkpoints, place_of
+from holdfast.repository.checkpoint_keys import CheckpointPlace, place_of
+from holdfast.repository.checkpoints import Checkpoints
 from holdfast.repository.decisions import Decisions, Slots, streams_of
 from holdfast.repository.filelist import FileList, HeldFile
 from holdfast.repository.gaps import GapRecord, Gaps
