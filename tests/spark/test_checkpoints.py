@@ -586,7 +586,7 @@ def test_a_prune_from_another_process_beside_a_running_pipeline_takes_nothing_th
             chain.add()
             time.sleep(0.2)
         said = asking.communicate()[0]
-    assert said.count("dropped") == 3 and not said.startswith("dropped 0 checkpoints and 0")
+    assert said.count("deleted") == 3 and not said.startswith("deleted 0 checkpoints and 0")
     found = verify_all(chain.repository)
     assert found and all(each.ok for each in found), [each.summary() for each in found]
 

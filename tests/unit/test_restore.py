@@ -157,10 +157,10 @@ def test_nothing_is_written_over(made: Fabricated, tmp_path: Path) -> None:
     (tmp_path / "full" / "x").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for target in (tmp_path / "full", tmp_path / "file"):
-        with pytest.raises(AlreadyExists, match="empty or not there"):
+        with pytest.raises(AlreadyExists, match="empty or does not exist"):
             restore_stream(made.repository, plan, "orders", target)
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["x"]
-    with pytest.raises(BadValue, match="the checkpoint has orders"):
+    with pytest.raises(BadValue, match="expected one of orders"):
         restore_stream(made.repository, plan, "other", tmp_path / "new")
     with pytest.raises((StorageFailed, AlreadyExists)):
         restore_stream(made.repository, plan, "orders", tmp_path / "file" / "below")

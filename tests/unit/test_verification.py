@@ -196,7 +196,7 @@ def test_a_downstream_that_holds_what_its_upstream_has_not_is_an_error(made: Fab
         made.finish(made.checkpoints.claim(1, 1), {"orders": ["a"], "totals": ["b"]}, cuts=cuts)
         found = verify(made.repository, grade=Grade.STRUCTURE)
         assert found.ok is ok
-    assert "downstream holds what its upstream has not" in found.summary()
+    assert "downstream is ahead of upstream" in found.summary()
 
 
 def decide(made: Fabricated, epoch: int, verdict: Verdict = Verdict.COMMIT, attempt: int = 1) -> None:

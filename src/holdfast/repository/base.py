@@ -16,6 +16,7 @@ same key makes it durable); any order between two concurrent calls of `put` (the
 from __future__ import annotations
 
 import builtins
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +158,11 @@ class Repository(Protocol):
 
     def locked_by(self, key: str) -> int | None:
         """Return the pid of the process that holds this lock, 0 if the pid is unknown, `None` if the lock is free."""
+
+
+def now_ms(clock: Callable[[], float] = time.time) -> int:
+    """Return the time of a clock in milliseconds, as records store it."""
+    return int(clock() * 1000)
 
 
 def read_each(read: Callable[[K], T], keys: Iterable[K]) -> tuple[list[T], list[HoldfastError]]:

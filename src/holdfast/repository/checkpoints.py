@@ -27,7 +27,7 @@ from holdfast.errors import (
 )
 from holdfast.formats.manifest import Manifest, StreamCut
 from holdfast.formats.sealed_json import digest_of
-from holdfast.repository.base import Repository, checked_repository
+from holdfast.repository.base import Repository, checked_repository, now_ms
 from holdfast.repository.checkpoint_keys import (
     AbortRecord,
     AttemptRecord,
@@ -204,7 +204,7 @@ class Checkpoints:
         number = self.highest()
         while True:
             number += 1
-            record = AttemptRecord(checkpoint_id=number, lease=lease, begun_at_ms=self._now(), flags=flags)
+            record = AttemptRecord(checkpoint_id=number, lease=lease, begun_at_ms=now_ms(self._clock), flags=flags)
             if not self.repository.put_if_absent(attempt_key(timeline, number), record.sealed()).won:  # 1
                 continue
             others = (t for t in self.timelines() if t != timeline)
@@ -216,7 +216,12 @@ class Checkpoints:
         """Abort an attempt durably and remove its files, except for shared objects."""
         begun = self._records.attempt(timeline, checkpoint).begun_at_ms  # that record is removed below
         record = AbortRecord(
-            checkpoint_id=checkpoint, lease=lease, at_ms=self._now(), begun_at_ms=begun, why=why, late=list(late)
+            checkpoint_id=checkpoint,
+            lease=lease,
+            at_ms=now_ms(self._clock),
+            begun_at_ms=begun,
+            why=why,
+            late=list(late),
         )
         key = abort_key(timeline, checkpoint)
         stored = AbortRecord.unsealed(self.repository.put_if_absent(key, record.sealed()).data, key)
@@ -336,6 +341,3 @@ class Checkpoints:
         if wrong:
             raise self.damaged(checkpoint, wrong)
         return manifest
-
-    def _now(self) -> int:
-        return int(self._clock() * 1000)

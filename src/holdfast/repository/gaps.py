@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.formats.sealed_json import Record
-from holdfast.repository.base import Repository, checked_repository, read_each
+from holdfast.repository.base import Repository, checked_repository, now_ms, read_each
 from holdfast.repository.decisions import stream_folder
 
 QUARANTINED = "quarantined"  # an epoch that was passed to no sink
@@ -49,7 +49,7 @@ class Gaps:
             epoch=epoch,
             kind=kind,
             why=why,
-            at_ms=int(self._clock() * 1000),
+            at_ms=now_ms(self._clock),
             facts=facts,
         )
         key = f"{_folder(stream, timeline)}/{epoch:010}.{kind}.json"

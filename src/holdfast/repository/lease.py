@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.errors import Closed, Fenced, HoldfastError, LeaseTaken, NotFound, RecordCorrupt, UnsupportedVersion
 from holdfast.formats.sealed_json import Record
-from holdfast.repository.base import Lock, Repository, checked_repository, read_each
+from holdfast.repository.base import Lock, Repository, checked_repository, now_ms, read_each
 from holdfast.repository.oslock import OsLock
 
 FOLDER = "lease"
@@ -98,7 +98,7 @@ class Lease:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 token=uuid.uuid4().hex,
-                taken_at_ms=int(clock() * 1000),
+                taken_at_ms=now_ms(clock),
                 why=why,
                 shared=shared,
             )
