@@ -40,9 +40,10 @@ from holdfast.formats.decoding import Undecodable, converted
 from holdfast.formats.sealed_json import Record
 from holdfast.policy import Retention
 from holdfast.pruning import Pruned, PrunePlan, apply_prune, plan_prune
-from holdfast.repository import Identity, Lease, Repository, newest_lease
+from holdfast.repository import Identity, Lease, Repository
 from holdfast.repository.base import now_ms as clock_ms
 from holdfast.repository.history import current_user
+from holdfast.repository.lease import newest_lease
 
 FOLDER = "requests"
 ANSWERS_KEPT_MS = 24 * 3600 * 1000

@@ -30,20 +30,10 @@ from holdfast.epoch import Reach, unwatched
 from holdfast.errors import PlanOutdated
 from holdfast.formats.sealed_json import plain
 from holdfast.policy import Retention
-from holdfast.repository import (
-    Checkpoints,
-    FileList,
-    History,
-    Identity,
-    Lease,
-    Repository,
-    Status,
-    Summary,
-    held_key,
-    place_of,
-)
+from holdfast.repository import Checkpoints, FileList, History, Identity, Lease, Repository, Status, Summary
+from holdfast.repository.base import held_key
 from holdfast.repository.base import now_ms as clock_ms
-from holdfast.repository.checkpoint_keys import OBJECTS
+from holdfast.repository.checkpoint_keys import OBJECTS, place_of
 
 POINTS = {
     # the crash points of a prune, in order, and what has been done by then

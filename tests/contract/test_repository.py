@@ -25,7 +25,9 @@ from holdfast.errors import (
     StorageFailed,
 )
 from holdfast.formats.sealed_json import seal
-from holdfast.repository import Decisions, Held, History, Identity, Lease, files, held_key, newest_lease
+from holdfast.repository import Decisions, Held, History, Identity, Lease, files
+from holdfast.repository.base import held_key
+from holdfast.repository.lease import newest_lease
 from holdfast.testing import FaultyRepository, ManualClock
 from support import refused_in_a_child
 

@@ -38,17 +38,8 @@ from holdfast.formats.blocks import BLOCK_SIZE, MemoryBlocks
 from holdfast.formats.manifest import ConnectorCheckpoint, GapNote, GapNotes, Manifest, SinkStatus, StreamCut
 from holdfast.formats.sealed_json import Record
 from holdfast.in_doubt import in_doubt
-from holdfast.repository import (
-    Checkpoints,
-    Decisions,
-    Gaps,
-    History,
-    Identity,
-    LocalRepository,
-    Repository,
-    place_of,
-)
-from holdfast.repository.checkpoint_keys import AbortRecord, AttemptRecord
+from holdfast.repository import Checkpoints, Decisions, Gaps, History, Identity, LocalRepository, Repository
+from holdfast.repository.checkpoint_keys import AbortRecord, AttemptRecord, place_of
 from holdfast.repository.decisions import Floor
 from holdfast.repository.filelist import FileList, HeldFile
 from holdfast.repository.gaps import GapRecord

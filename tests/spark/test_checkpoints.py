@@ -38,7 +38,8 @@ from holdfast.errors import (
 )
 from holdfast.policy import Backoff, CheckpointPolicy, RestartPolicy, Retention
 from holdfast.pruning import plan_prune
-from holdfast.repository import Checkpoints, Lease, LocalRepository, Status, place_of
+from holdfast.repository import Checkpoints, Lease, LocalRepository, Status
+from holdfast.repository.checkpoint_keys import place_of
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark import checkpoints as checkpointing

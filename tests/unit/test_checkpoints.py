@@ -20,7 +20,8 @@ from holdfast.errors import (
 )
 from holdfast.formats.manifest import StreamCut
 from holdfast.formats.sealed_json import seal
-from holdfast.repository import Checkpoints, FileList, HeldFile, Status, place_of
+from holdfast.repository import Checkpoints, FileList, HeldFile, Status
+from holdfast.repository.checkpoint_keys import place_of
 from holdfast.testing import FaultyRepository
 
 SHA = "a" * 64

@@ -24,7 +24,9 @@ from holdfast.errors import (
     StorageFailed,
 )
 from holdfast.pruning import POINTS, Pruned, PrunePlan, apply_prune, plan_prune
-from holdfast.repository import Checkpoints, Status, held_key, place_of
+from holdfast.repository import Checkpoints, Status
+from holdfast.repository.base import held_key
+from holdfast.repository.checkpoint_keys import place_of
 from holdfast.testing import FaultyRepository
 
 TWO = Retention(last=2)

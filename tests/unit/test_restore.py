@@ -20,7 +20,8 @@ from holdfast.errors import (
     UnsupportedVersion,
 )
 from holdfast.formats.manifest import Manifest
-from holdfast.repository import FileList, HeldFile, place_of
+from holdfast.repository import FileList, HeldFile
+from holdfast.repository.checkpoint_keys import place_of
 from holdfast.restore import StreamRestore, plan_restore, restore_stream, stage_states
 
 

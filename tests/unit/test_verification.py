@@ -13,7 +13,8 @@ from holdfast.barriers import BarrierFlags
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import BadValue, CheckpointMissing, StorageFailed
 from holdfast.formats.manifest import Severity
-from holdfast.repository import Decisions, HeldFile, place_of
+from holdfast.repository import Decisions, HeldFile
+from holdfast.repository.checkpoint_keys import place_of
 from holdfast.restore import RestorePlan
 from holdfast.testing import FaultyRepository
 from holdfast.verification import Finding, Grade, Verification, verify, verify_all

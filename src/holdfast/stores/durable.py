@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from holdfast._validation import checked_name, checked_positive, checked_type, checked_u64
 from holdfast.errors import NotFound, StateCorrupt, UnsupportedVersion
 from holdfast.formats.state import CheckpointId, CheckpointState
-from holdfast.repository import Repository, checked_repository
+from holdfast.repository import Repository
+from holdfast.repository.base import checked_repository
 from holdfast.stores.base import evicted_by
 
 FOLDER = "states"
