@@ -110,7 +110,9 @@ class StreamDifference:
                 continue  # a digest in the offset of an event log: the sequence beside it is the readable part
             yield f"offset of {each.source}" + f", {each.where}" * bool(each.where), f"{each.a} -> {each.b}"
         yield from (
-            (f"behind {name!r}", change.summary(figures.number)) for name, change in self.lag.items() if not change.same
+            (f"lag behind {name!r}", change.summary(figures.number))
+            for name, change in self.lag.items()
+            if not change.same
         )
         files = self.files
         if files.added or files.removed:

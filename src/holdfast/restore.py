@@ -191,10 +191,10 @@ def restore_stream(repository: Repository, plan: RestorePlan, stream: str, targe
     except NotFound as error:
         raise Checkpoints(repository).damaged(plan.name, error.summary) from error
     for path, data in rewritten.items():
-        with failing_as("make", str(folder)):
+        with failing_as("create", str(folder)):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
         replace_durably(folder / path, data, path)
-    with failing_as("make", str(folder)):
+    with failing_as("create", str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
     replace_durably(folder / METADATA, json.dumps({"id": str(uuid.uuid4())}).encode(), METADATA)  # 4
 

@@ -191,11 +191,7 @@ class LocalRepository:
         path = self._path_to_write(checked_value_key(key))
         with files.failing_as("hold", str(source)):
             source = files.file_to_hold(source)
-            descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            files.sync_all([source])
             with contextlib.suppress(FileExistsError):  # held already
                 files.link_or_copy(source, path)
             with files.failing_as("hold", str(source), unknown=True):

@@ -97,9 +97,9 @@ class SinkContract:
         third = sink.prepare(_rows(spark, 3), self._key(1, attempt=2, lease=2))
         sink.abort(self._key(1, attempt=1, lease=1))
         sink.abort(self._key(1, attempt=1, lease=1))
-        assert _gone(lambda: sink.commit(self._key(1, attempt=1, lease=1), first.handle))
+        assert _raises(StagedGone, lambda: sink.commit(self._key(1, attempt=1, lease=1), first.handle))
         sink.abort(self._key(1, attempt=1, lease=None))
-        assert _gone(lambda: sink.commit(self._key(1, attempt=1, lease=2), second.handle))
+        assert _raises(StagedGone, lambda: sink.commit(self._key(1, attempt=1, lease=2), second.handle))
         assert self._seen(spark, sink) == []
         sink.commit(self._key(1, attempt=2, lease=2), third.handle)
         assert self._seen(spark, sink) == [3]
@@ -107,7 +107,7 @@ class SinkContract:
     def test_a_crash_while_staging_leaves_nothing_visible(self, spark: Any, tmp_path: Path) -> None:
         """The next driver discards incomplete staged data."""
         sink = self._open(spark, tmp_path, dies_at="staging")
-        assert _crashes(lambda: sink.prepare(_rows(spark, 1), self._key(1)))
+        assert _raises(Crashed, lambda: sink.prepare(_rows(spark, 1), self._key(1)))
         again = self._open(spark, tmp_path)
         assert self._seen(spark, again) == []
         again.abort(self._key(1, lease=None))
@@ -120,7 +120,7 @@ class SinkContract:
         sink = self._open(spark, tmp_path)
         staged = sink.prepare(_rows(spark, *range(20)), self._key(1))
         dying = self._open(spark, tmp_path, dies_at="committing")
-        _crashes(lambda: dying.commit(self._key(1), staged.handle))
+        _raises(Crashed, lambda: dying.commit(self._key(1), staged.handle))
         again = self._open(spark, tmp_path)
         assert again.inspect(self.owner, 1).epoch in (0, 1)
         again.commit(self._key(1), staged.handle)
@@ -208,18 +208,10 @@ def _rows(spark: Any, *numbers: int) -> Any:
     return (df if numbers else df.where("false")).repartition(2)
 
 
-def _gone(act: Callable[[], object]) -> bool:
+def _raises(error: type[BaseException], act: Callable[[], object]) -> bool:
     try:
         act()
-    except StagedGone:
-        return True
-    return False
-
-
-def _crashes(act: Callable[[], object]) -> bool:
-    try:
-        act()
-    except Crashed:
+    except error:
         return True
     return False
 
