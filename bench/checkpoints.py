@@ -11,8 +11,8 @@ from bench.compare import Result, calls_in_turn, timed
 from bench.scratch import scratch
 from holdfast import Checkpoints, Identity, LocalRepository, Manifest, Retention, StreamCut, plan_prune, plan_restore
 from holdfast import verify as verify_checkpoint
-from holdfast.repository import FileList, HeldFile, place_of
-from holdfast.repository.checkpoints import AttemptRecord
+from holdfast.repository import FileList, HeldFile
+from holdfast.repository.checkpoint_keys import AttemptRecord, place_of
 
 CHECKPOINTS = 1_000
 FILES = 3_000

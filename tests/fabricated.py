@@ -13,7 +13,8 @@ from holdfast.errors import NotFound
 from holdfast.formats.manifest import Manifest, StreamCut
 from holdfast.formats.sealed_json import digest_of
 from holdfast.formats.sidecar import pack_states
-from holdfast.repository import Checkpoints, HeldFile, Identity, Repository, place_of
+from holdfast.repository import Checkpoints, HeldFile, Identity, Repository
+from holdfast.repository.checkpoint_keys import place_of
 
 UID = "0123456789abcdef0123456789abcdef"
 

@@ -1,15 +1,16 @@
-"""What another process asks of the holder of the lease, and its answers. So far: prune.
+"""Requests of other processes to the lease holder, and its answers. The only request so far is prune.
 
-    requests/<32 hex>.json         what is asked; the holder removes it once it is answered
-    requests/<32 hex>.done.json    the answer; the holder removes it a day later
+    requests/<32 hex>.json         the request; the lease holder deletes it after answering
+    requests/<32 hex>.done.json    the answer; the lease holder deletes it a day later
 
 Rules:
-- Where nobody holds the lease, whoever asks takes it, does it and lets go. A pipeline that is `shared` is kept by no
-  lock, and would be fenced by that: there the request is written and waits, unless the asker says that it has ended.
-- The holder answers between checkpoints, never during one. It answers always, also that it failed or could not read
-  the request.
-- First the answer is written, then the request removed: after a crash in between it is not done again.
-- A request says until when somebody waits for it. After that it is passed over: nobody shall be surprised by it.
+- If the lease is free, the requesting process takes it, prunes and releases it. A `shared` lease has no lock, so taking
+  it would fence a running pipeline: the request is then written and waits, unless the caller states that the pipeline
+  has ended.
+- The lease holder answers between checkpoints, never during one. It answers every request, even if the request failed
+  or cannot be read.
+- The answer is written before the request is deleted: after a crash in between, the request is not carried out again.
+- A request has a deadline. After that it is not carried out, because the requesting process no longer waits for it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ from holdfast.formats.decoding import Undecodable, converted
 from holdfast.formats.sealed_json import Record
 from holdfast.policy import Retention
 from holdfast.pruning import Pruned, PrunePlan, apply_prune, plan_prune
-from holdfast.repository import Identity, Lease, Repository, newest_lease
-from holdfast.repository.history import somebody
+from holdfast.repository import Identity, Lease, Repository
+from holdfast.repository.base import now_ms as clock_ms
+from holdfast.repository.history import current_user
+from holdfast.repository.lease import newest_lease
 
 FOLDER = "requests"
 ANSWERS_KEPT_MS = 24 * 3600 * 1000
@@ -48,7 +51,7 @@ _NAME = re.compile(r"([0-9a-f]{32})(\.done)?\.json")
 
 
 class PruneRequest(Record, frozen=True, kw_only=True):
-    """What is asked, by whom, and until when it matters."""
+    """A request to prune: the retention, the requesting user and the deadline."""
 
     who: str
     asked_at_ms: int
@@ -60,12 +63,12 @@ class PruneRequest(Record, frozen=True, kw_only=True):
 
     @property
     def retention(self) -> Retention:
-        """The retention that is asked for; `BadValue` where it makes no sense."""
+        """The requested retention; invalid values raise `BadValue`."""
         return Retention(self.last, self.hourly, self.daily, self.within)
 
 
 class ControlAnswer(Record, frozen=True, kw_only=True):
-    """What came of a request: a result, or what went wrong."""
+    """The answer to a request: a result, or the reason why it failed."""
 
     at_ms: int
     result: dict[str, Any] | None = None
@@ -83,52 +86,53 @@ def request_prune(
 ) -> PrunePlan | Pruned:
     """Prune a pipeline that may be running in another process.
 
-    1. A dry run plans, and that is all.  2. Where the lease is free, take it and do it.  3. Else ask its holder and
-    wait for the answer; where it ends meanwhile, do it after all.  `take_over` says that the holder of a `shared`
-    lease has ended; one that has not is fenced.
+    1. A dry run only returns the plan.  2. If the lease is free, take it and prune.  3. Otherwise send a request to the
+    lease holder and wait for the answer; if the holder ends in the meantime, prune here.  `take_over` states that the
+    holder of a `shared` lease has ended; if it has not, it is fenced.
     """
     checked_seconds("timeout_s", timeout_s)
     checked_seconds("poll_s", poll_s)
     checked_type("retention", retention, Retention)
-    Identity.load(repository)  # before anything is written into a folder that is none
+    Identity.load(repository)  # raises before anything is written into a folder that is not a repository
     if dry_run:
         return plan_prune(repository, retention)  # 1
-    asked = _PruneAsked(repository, retention, timeout_s)
+    pending = _PendingPrune(repository, retention, timeout_s)
     shared = not take_over and _is_shared(repository)
     while True:
-        lease = None if shared else _taken(repository)
+        lease = None if shared else _try_lease(repository)
         if lease is not None:
             with lease:
-                return asked.carried_out(lease)  # 2
-        answer = asked.answer()  # 3
+                return pending.run(lease)  # 2
+        answer = pending.answer()  # 3
         if answer is not None:
             return answer
-        if time.monotonic() > asked.deadline:
+        if time.monotonic() > pending.deadline:
             holder = newest_lease(repository)
-            name = holder.holder if holder else "nobody"
-            raise RequestUnanswered(request=asked.name, holder=name, seconds=timeout_s, shared=shared)
+            name = holder.holder if holder else "no process"
+            raise RequestUnanswered(request=pending.name, holder=name, seconds=timeout_s, shared=shared)
         time.sleep(poll_s)
 
 
 def is_asked(names: Iterable[str]) -> bool:
-    """Whether there is a request among the names in the folder of requests, where answers lie for a day."""
+    """Whether the names in the folder of requests include a request; answers stay there for a day."""
     return any(match and not match[2] for match in map(_NAME.fullmatch, names))
 
 
 def answer_requests(
     repository: Repository, lease: Lease, *, now_ms: int | None = None, reach: Reach = unwatched
 ) -> int:
-    """Do what other processes ask, as the holder of the lease, between two checkpoints. Returns how many were answered.
+    """Carry out the requests of other processes, as the lease holder between two checkpoints; return their number.
 
-    A request that fails is answered with the reason; a lease that is lost is raised, and nothing is answered.
+    A request that fails is answered with the reason. If the lease is lost, raise `Fenced` or `Closed` without an
+    answer.
     """
-    now = _now_ms() if now_ms is None else now_ms
+    now = clock_ms() if now_ms is None else now_ms
     names = [match for name in repository.list(FOLDER) if (match := _NAME.fullmatch(name))]
     answers = {match[1] for match in names if match[2]}
     answered = 0
     for name in sorted(match[1] for match in names if not match[2]):
         if name not in answers:
-            answer = _answered(repository, lease, name, now, reach)
+            answer = _carry_out(repository, lease, name, now, reach)
             repository.put_if_absent(_answer_key(name), answer.sealed())
             answered += 1
         repository.delete(_request_key(name))
@@ -137,12 +141,12 @@ def answer_requests(
     return answered
 
 
-# --- the asker -------------------------------------------------------------------------------------------------------
+# --- the requesting process ------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class _PruneAsked:
-    """A prune that this process wants: written down as a request once it is clear that another must do it."""
+class _PendingPrune:
+    """A prune that this process wants. It becomes a request when another process holds the lease."""
 
     repository: Repository
     retention: Retention
@@ -153,39 +157,38 @@ class _PruneAsked:
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.timeout_s
 
-    def carried_out(self, lease: Lease) -> Pruned:
-        """Do it as the holder of the lease, unless the one before has done it."""
+    def run(self, lease: Lease) -> Pruned:
+        """Prune as the lease holder, unless the previous holder has done it already."""
         done = self.answer() if self.name else None
         if done is not None:
             return done
-        found = apply_prune(
-            self.repository, plan_prune(self.repository, self.retention), lease, why=f"asked by {somebody()}"
-        )
+        plan = plan_prune(self.repository, self.retention)
+        pruned = apply_prune(self.repository, plan, lease, why=f"requested by {current_user()}")
         if self.name:
             self.repository.delete(_request_key(self.name))
-        return found
+        return pruned
 
     def answer(self) -> Pruned | None:
-        """Ask, if that is not done yet; return the answer, if there is one, or raise what it says."""
+        """Write the request if that was not done yet; return its answer, if there is one, or raise its error."""
         if not self.name:
-            self._ask()
+            self._send()
         try:
             data = self.repository.read(_answer_key(self.name))
         except NotFound:
             return None
         found = ControlAnswer.unsealed(data, _answer_key(self.name))
         if found.result is None:
-            raise RequestFailed(request=self.name, why=found.failed or "it does not say why")
+            raise RequestFailed(request=self.name, why=found.failed or "the answer contains no reason")
         try:
             return converted(found.result, Pruned)
         except Undecodable as error:
             raise RecordCorrupt(key=_answer_key(self.name), why=f"its result: {error}") from error
 
-    def _ask(self) -> None:
-        now = _now_ms()
+    def _send(self) -> None:
+        now = clock_ms()
         within = self.retention.within
         request = PruneRequest(
-            who=somebody(),
+            who=current_user(),
             asked_at_ms=now,
             until_ms=now + int(self.timeout_s * 1000),
             last=self.retention.last,
@@ -203,23 +206,23 @@ def _is_shared(repository: Repository) -> bool:
     return newest is not None and newest.shared
 
 
-def _taken(repository: Repository) -> Lease | None:
+def _try_lease(repository: Repository) -> Lease | None:
     try:
         return Lease.take(repository, why="prune")
     except Locked:
         return None
 
 
-# --- the holder ------------------------------------------------------------------------------------------------------
+# --- the lease holder ------------------------------------------------------------------------------------------------
 
 
-def _answered(repository: Repository, lease: Lease, name: str, now_ms: int, reach: Reach) -> ControlAnswer:
+def _carry_out(repository: Repository, lease: Lease, name: str, now_ms: int, reach: Reach) -> ControlAnswer:
     try:
         request = PruneRequest.unsealed(repository.read(_request_key(name)), _request_key(name))
         if request.until_ms < now_ms:
-            return ControlAnswer(at_ms=now_ms, failed="nobody waits for it any more")
+            return ControlAnswer(at_ms=now_ms, failed="its deadline has passed")
         plan = plan_prune(repository, request.retention, now_ms=now_ms)
-        pruned = apply_prune(repository, plan, lease, why=f"asked by {request.who}", reach=reach)
+        pruned = apply_prune(repository, plan, lease, why=f"requested by {request.who}", reach=reach)
     except (Fenced, Closed):
         raise
     except HoldfastError as error:
@@ -233,7 +236,7 @@ def _forget(repository: Repository, name: str, now_ms: int) -> None:
         if now_ms - ControlAnswer.unsealed(repository.read(key), key).at_ms < ANSWERS_KEPT_MS:
             return
     except (NotFound, RecordCorrupt, UnsupportedVersion):
-        pass  # it tells nobody anything
+        pass  # it is of no use
     repository.delete(key)
 
 
@@ -243,7 +246,3 @@ def _request_key(name: str) -> str:
 
 def _answer_key(name: str) -> str:
     return f"{FOLDER}/{name}.done.json"
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

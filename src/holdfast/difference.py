@@ -1,7 +1,7 @@
-"""Diff: what has changed between two checkpoints, from their manifests and file lists alone.
+"""Diff: what has changed between two checkpoints, computed from their manifests and file lists alone.
 
-Which keys of a stream's state have changed, only Spark can tell: whoever has a session counts them and puts them in
-with `Difference.with_keys`.
+Only Spark can determine which keys of a stream's state have changed. A caller with a session counts them and adds the
+result with `Difference.with_keys`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LINES: dict[str, Callable[[Any], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """What something was, and what it is."""
+    """A value in both checkpoints."""
 
-    a: T  # in the first
-    b: T  # in the second
+    a: T  # in the first checkpoint
+    b: T  # in the second checkpoint
 
     @property
     def same(self) -> bool:
-        """Whether it has not changed."""
+        """Whether the value is unchanged."""
         return self.a == self.b
 
     def summary(self, shown: Callable[[int], str] = str) -> str:
@@ -51,31 +51,31 @@ class Change(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """One value of a source's offset that has changed."""
+    """One changed value in the offset of a source."""
 
-    source: str  # its description, as Spark gives it
-    where: str  # topic and partition, or whatever its offset is made of
-    a: str  # in the first
-    b: str  # in the second
+    source: str  # Spark's description of the source
+    where: str  # topic and partition, or another part of the offset
+    a: str  # in the first checkpoint
+    b: str  # in the second checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class FileChanges:
-    """How many files of a stream's cut came and went."""
+    """How many files of a stream's cut were added and removed."""
 
-    added: int = 0  # files that only the second needs
-    removed: int = 0  # files that only the first needs
+    added: int = 0  # files that only the second checkpoint needs
+    removed: int = 0  # files that only the first checkpoint needs
     kept: int = 0  # files that both need
-    new_bytes: int = 0  # size of what the first did not hold
+    new_bytes: int = 0  # size of the contents that are not in the first checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
-    """How many keys of an operator's state came, changed and went."""
+    """How many keys of an operator's state were added, changed and removed."""
 
-    added: int  # only in the second
-    changed: int  # in both, with another value
-    removed: int  # only in the first
+    added: int  # only in the second checkpoint
+    changed: int  # in both, with a different value
+    removed: int  # only in the first checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,21 +83,21 @@ class StreamDifference:
     """What has changed in one stream."""
 
     epoch: Change[int]
-    rows: Change[int]  # given to each sink since the first epoch
+    rows: Change[int]  # rows written to each sink since the first epoch
     watermark_ms: Change[int]
-    offsets: tuple[OffsetChange, ...]  # only those that have changed
-    lag: Mapping[str, Change[int | None]]  # by upstream: how many sequences of its event log were not read yet
+    offsets: tuple[OffsetChange, ...]  # only the changed ones
+    lag: Mapping[str, Change[int | None]]  # by upstream: the sequences of its event log that were not read yet
     files: FileChanges
     file_bytes: Change[int]
-    confs: Mapping[str, Change[str | None]]  # by name: settings of Spark that have changed
+    confs: Mapping[str, Change[str | None]]  # by name: changed Spark settings
     state_format: Change[str | None]  # of Spark's state store
     output_mode: Change[str]
     sinks_added: tuple[str, ...]  # names of sinks
     sinks_removed: tuple[str, ...]  # names of sinks
-    keys: Mapping[str, KeyCounts] | None = None  # by operator; null where nobody has counted
+    keys: Mapping[str, KeyCounts] | None = None  # by operator; null if they were not counted
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Give what has changed, by its name."""
+        """Yield the name and the text of each change."""
         for name, shown in _LINES.items():
             change: Change[Any] = getattr(self, name)
             if not change.same:
@@ -107,10 +107,12 @@ class StreamDifference:
             yield "watermark", Change(before, now).summary()
         for each in self.offsets:
             if each.where == "chain":
-                continue  # of a log: it stands for the sequence beside it, and tells a person nothing
+                continue  # a digest in the offset of an event log: the sequence beside it is the readable part
             yield f"offset of {each.source}" + f", {each.where}" * bool(each.where), f"{each.a} -> {each.b}"
         yield from (
-            (f"behind {name!r}", change.summary(figures.number)) for name, change in self.lag.items() if not change.same
+            (f"lag behind {name!r}", change.summary(figures.number))
+            for name, change in self.lag.items()
+            if not change.same
         )
         files = self.files
         if files.added or files.removed:
@@ -129,23 +131,24 @@ class StreamDifference:
 class Difference:
     """What has changed from checkpoint `a` to checkpoint `b`."""
 
-    a: int | str  # the first: its id, or the name of a savepoint
-    b: int | str  # the second
+    a: int | str  # the first checkpoint: its id, or the name of a savepoint
+    b: int | str  # the second checkpoint
     timestamp_ms: Change[int]
     timeline: Change[int]
     pipeline_hash: Change[int | None]  # of the program: streams, sinks and their settings
-    streams_added: tuple[str, ...]  # names of streams that only the second has
-    streams_removed: tuple[str, ...]  # names of streams that only the first has
-    streams: Mapping[str, StreamDifference] = field(default_factory=dict)  # by name: those that both have
+    streams_added: tuple[str, ...]  # names of streams that only the second checkpoint has
+    streams_removed: tuple[str, ...]  # names of streams that only the first checkpoint has
+    streams: Mapping[str, StreamDifference] = field(default_factory=dict)  # by name: the streams that both have
 
     def with_keys(self, stream: str, keys: Mapping[str, KeyCounts]) -> Difference:
-        """Return it with the keys of one stream's operators counted."""
+        """Return a copy with the key counts of one stream's operators."""
         if stream not in self.streams:
-            raise BadValue(what="stream", value=stream, why=f"both have {', '.join(self.streams) or 'none'}")
+            expected = f"a stream that both checkpoints have ({', '.join(self.streams) or 'none'})"
+            raise BadValue(what="stream", value=stream, expected=expected)
         return replace(self, streams={**self.streams, stream: replace(self.streams[stream], keys=dict(keys))})
 
     def head(self) -> list[str]:
-        """Say what has changed in the whole pipeline."""
+        """Return the changes of the whole pipeline, one per line."""
         seconds = (self.timestamp_ms.b - self.timestamp_ms.a) / 1000
         when = f"{figures.duration(abs(seconds))} {'later' if seconds >= 0 else 'earlier'}"
         lines = [f"checkpoint {self.a} -> {self.b}, {when}"]
@@ -158,7 +161,7 @@ class Difference:
         return lines
 
     def summary(self) -> str:
-        """Say it as a table: a line for each thing that has changed."""
+        """Return the changes as text, one per line."""
         lines = self.head()
         for name, stream in self.streams.items():
             found = list(stream.lines())
@@ -168,12 +171,12 @@ class Difference:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a JSON-serialisable dict."""
         return plain(self)
 
 
 def diff(repository: Repository, a: int | str, b: int | str) -> Difference:
-    """Compare two checkpoints, by id or a savepoint's name. Nothing but manifests and file lists is read."""
+    """Compare two checkpoints, given by id or by the name of a savepoint. Only manifests and file lists are read."""
     checkpoints = Checkpoints(repository)
     return compare(a, _side(checkpoints, a), b, _side(checkpoints, b))
 
@@ -183,7 +186,7 @@ Side = tuple[Manifest, Mapping[str, FileList]]
 
 
 def compare(a: int | str, old: Side, b: int | str, new: Side) -> Difference:
-    """Compare two checkpoints that were read."""
+    """Compare two checkpoints whose manifests and file lists have been read."""
     (before, old_lists), (after, new_lists) = old, new
     old_lag, new_lag = _lags(before), _lags(after)
     both = [name for name in after.streams if name in before.streams]
@@ -206,10 +209,10 @@ def compare(a: int | str, old: Side, b: int | str, new: Side) -> Difference:
     )
 
 
-def _side(checkpoints: Checkpoints, asked: int | str) -> Side:
-    place, _ = checkpoints.find(asked)
-    manifest = checkpoints.read(asked)
-    return manifest, {name: checkpoints.files(place, cut, asked) for name, cut in manifest.streams.items()}
+def _side(checkpoints: Checkpoints, checkpoint: int | str) -> Side:
+    place, _ = checkpoints.find(checkpoint)
+    manifest = checkpoints.read(checkpoint)
+    return manifest, {name: checkpoints.files(place, cut, checkpoint) for name, cut in manifest.streams.items()}
 
 
 def _stream(

@@ -1,7 +1,8 @@
-"""In doubt: an epoch that is decided, and not yet known to be in every sink.
+"""Epochs in doubt: decided, but not yet known to be committed in every sink.
 
-Between a decision and Spark's own commit the sinks are being given what was decided. That lasts a moment in a pipeline
-that runs, and as long as it is down in one that died there: its next start finishes the epoch first, always forward.
+Between a decision and Spark's commit, the epoch is being committed to the sinks. In a running pipeline this takes a
+moment. If the driver died there, it lasts until the next start, which completes the epoch first. A decided epoch is
+never rolled back.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from holdfast.repository.decisions import stream_folder
 class Doubt:
     """An epoch in doubt."""
 
-    stream: str  # the stream that it is of
-    timeline: int  # the timeline that it is in
-    epoch: int  # the epoch that was decided
-    attempt: int  # which try at it
+    stream: str  # name of the stream
+    timeline: int  # its timeline
+    epoch: int  # the decided epoch
+    attempt: int  # the committed attempt
     lease: int  # the lease under which it was decided
-    sinks: dict[str, int]  # by sink: the rows that it was to get, and may hold already
-    decided_at_ms: int  # by the clock of the driver; 0: not recorded
+    sinks: dict[str, int]  # by sink: the rows of the epoch, which the sink may have committed already
+    decided_at_ms: int  # by the driver's clock; 0: not recorded
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a JSON-serialisable dict."""
         return plain(self)
 
 
@@ -39,7 +40,7 @@ class _Share(msgspec.Struct):
 
 
 class _SinkShares(msgspec.Struct):
-    """What whoever only looks needs of a decision's facts: less than a replay, so that more can be looked at."""
+    """The displayed part of a decision's facts: less than a replay needs, so that more decisions can be read."""
 
     sinks: dict[str, _Share] = {}
     decided_at_ms: int = 0
@@ -48,24 +49,24 @@ class _SinkShares(msgspec.Struct):
 def in_doubt(repository: Repository, stream: str, timeline: int) -> Doubt | None:
     """Return the epoch of a stream that is in doubt, or `None`. Only the last one can be. Nothing is written.
 
-    Not promised: that it still is by now, where the pipeline runs.
+    Not guaranteed: that it is still in doubt when this returns, if the pipeline is running.
     """
     folder = stream_folder(stream, timeline)
     try:
         decision = Decisions(repository).seen(stream, timeline)
     except NotFound:
-        return None  # pruned at this moment: others have been decided since
+        return None  # pruned at this moment: later epochs have been decided since
     if decision is None or not repository.list(f"{folder}/spark"):
         return None
-    tried = decision.attempt
-    if str(tried.epoch - 1) in repository.list(f"{folder}/spark/commits"):
+    attempt = decision.attempt
+    if str(attempt.epoch - 1) in repository.list(f"{folder}/spark/commits"):
         return None
     facts = decision.facts_as(_SinkShares)
     return Doubt(
         stream=stream,
         timeline=timeline,
-        epoch=tried.epoch,
-        attempt=tried.attempt,
+        epoch=attempt.epoch,
+        attempt=attempt.attempt,
         lease=decision.lease,
         sinks={name: share.rows for name, share in facts.sinks.items()},
         decided_at_ms=facts.decided_at_ms,

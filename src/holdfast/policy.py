@@ -1,11 +1,11 @@
-"""When a checkpoint is due, which ones are kept, and how often something may be restarted. Pure: time is an argument.
+"""When a checkpoint is due, which checkpoints are kept, and how often work may be restarted. Pure: time is an argument.
 
 Rules:
-- Each stream has marks of its own. A checkpoint is due when the stream reaches any of them.
-- The next mark counts from where the checkpoint was taken, not from where the last mark stood.
-- After a recovery the marks are seeded from what was recovered; nothing is due at once only because a process is new.
-- Retention only adds up: what any of its rules keeps is kept, and the newest checkpoint always is.
-- A restart budget over a window is rolling: each restart stops counting exactly `within` seconds after it happened.
+- Each stream has its own marks. A checkpoint is due when the stream reaches any of them.
+- The next interval is counted from the position where the checkpoint was taken, not from the last mark.
+- After a recovery, the marks are set from the recovered position: no checkpoint is due only because a process is new.
+- The rules of a retention are additive: a checkpoint that any rule keeps is kept, and so is always the newest one.
+- The window of a restart budget is rolling: a restart stops counting exactly `within` seconds after it happened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast._validation import checked_positive, checked_seconds, checked_u64
 from holdfast.errors import BadValue
 
 if TYPE_CHECKING:
-    from datetime import timedelta  # a span of time, not a clock
+    from datetime import timedelta  # a duration, not a clock
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -30,28 +30,29 @@ CHECKPOINT_EVERY = "1m"  # by default
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a stream has come: its sequence, its epoch, and the time in seconds of any steady clock."""
+    """The position of a stream: its sequence, its epoch, and the time of any monotonic clock in seconds."""
 
     sequence: int = 0
-    epoch: int | None = 0  # None: not known after a recovery; counted from where the stream is seen next
+    epoch: int | None = 0  # None: not known after a recovery; the next reported epoch is the start
     now: float = 0.0
 
 
 class IntervalPolicy:
-    """Says when a stream's next checkpoint is due: by sequences, by epochs, by elapsed seconds, or any of them."""
+    """Decides when a stream's next checkpoint is due: by sequences, by epochs, by seconds, or by any of them."""
 
     def __init__(
         self, *, sequences: int | None = None, epochs: int | None = None, seconds: float | timedelta | None = None
     ) -> None:
         if sequences is None and epochs is None and seconds is None:
-            raise BadValue(what="interval", value=None, why="it has no length", do="give sequences, epochs or seconds")
+            do = "pass sequences, epochs or seconds"
+            raise BadValue(what="interval", value=None, expected="at least one length", do=do)
         self._sequences = None if sequences is None else checked_positive("interval in sequences", sequences)
         self._epochs = None if epochs is None else checked_positive("interval in epochs", epochs)
         self._seconds = None if seconds is None else checked_seconds("interval in seconds", seconds)
         self._last: dict[str, Progress] = {}
 
     def due(self, stream: str, progress: Progress) -> bool:
-        """Whether `stream` has reached one of its marks. A stream seen for the first time starts from nothing, now."""
+        """Whether `stream` has reached one of its marks. A new stream starts at sequence 0 and the current time."""
         last = self._last.setdefault(stream, Progress(now=progress.now))
         if last.epoch is None:
             last = self._last[stream] = replace(last, epoch=progress.epoch)
@@ -62,34 +63,33 @@ class IntervalPolicy:
         )
 
     def taken(self, stream: str, progress: Progress) -> None:
-        """Move the stream's marks on: a checkpoint stands at `progress`, just taken or just recovered."""
+        """Advance the stream's marks: a checkpoint was taken or recovered at `progress`."""
         self._last[stream] = progress
 
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|)")
+_DURATION = 'a number of seconds, a timedelta, or text such as "500ms", "30s", "5m" or "1h"'
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds_of(what: str, span: object) -> float:
-    """Return a span of time in seconds: a number of them, a `timedelta`, or text such as "500ms", "30s", "5m", "1h"."""
+    """Return a duration in seconds, from a number of seconds, a `timedelta`, or text such as "500ms", "30s", "5m"."""
     if isinstance(span, str):
         found = _SPAN.fullmatch(span.strip().lower())
         if found is None:
-            why = 'a number of seconds, or text such as "500ms", "30s", "5m" or "1h", is due'
-            raise BadValue(what=what, value=span, why=why)
+            raise BadValue(what=what, value=span, expected=_DURATION)
         span = float(found[1]) * _UNITS[found[2]]
     if isinstance(span, bool) or not (isinstance(span, int | float) or hasattr(span, "total_seconds")):
-        why = 'a number of seconds, a timedelta, or text such as "500ms", "30s", "5m" or "1h", is due'
-        raise BadValue(what=what, value=span, why=why)
+        raise BadValue(what=what, value=span, expected=_DURATION)
     return checked_seconds(what, span)
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which checkpoints are kept. Ids tell which one is newer, whatever clocks said.
+    """Which checkpoints are kept. The higher id is the newer checkpoint, regardless of clocks.
 
-    The `last` so many; the newest of each of the last so many hours and days (UTC) that have one; and all that are
-    younger than `within` seconds.
+    Kept are the `last` N checkpoints, the newest one of each of the last `hourly` hours and `daily` days (UTC) that
+    have a checkpoint, and all that are younger than `within` seconds.
     """
 
     last: int = 10
@@ -104,7 +104,7 @@ class Retention:
             object.__setattr__(self, "within", checked_seconds("retention within", self.within))
 
     def keeps(self, times: Mapping[int, int], now_ms: int) -> dict[int, str]:
-        """Return which of these checkpoints, by id with their times in milliseconds, are kept, and why."""
+        """Return the kept ones of these checkpoints (id and time in milliseconds), each with the reason."""
         newest_first = sorted(times, reverse=True)
         young = [] if self.within is None else [id_ for id_ in times if now_ms - times[id_] < self._within_ms]
         rules = (
@@ -120,7 +120,7 @@ class Retention:
         return dict(sorted(kept.items()))
 
     def summary(self) -> str:
-        """Say it."""
+        """Return a one-line summary."""
         parts = [f"the last {max(self.last, 1)}"]
         parts += [f"one an hour for {self.hourly} hours"] * (self.hourly > 0)
         parts += [f"one a day for {self.daily} days"] * (self.daily > 0)
@@ -133,7 +133,7 @@ class Retention:
 
 
 def _newest_of_each(times: Mapping[int, int], span_ms: int) -> list[int]:
-    """Return the newest checkpoint of each span of time that has one, the last span first."""
+    """Return the newest checkpoint of each period that has one, the last period first."""
     newest: dict[int, int] = {}
     for id_ in sorted(times):
         newest[times[id_] // span_ms] = id_
@@ -144,46 +144,46 @@ def _newest_of_each(times: Mapping[int, int], span_ms: int) -> list[int]:
 class CheckpointPolicy:
     """When checkpoints of a pipeline are taken, how long one may take, and which ones are kept.
 
-    `every` is a time interval, one minute by default. `rows` and `epochs` are intervals too, counted over all streams.
-    The next checkpoint is taken when any of them is reached, and a graceful stop takes a last one. With `every=None`
-    and neither of the others, checkpoints are taken only on request, and a stop takes none.
+    `every` is a time interval, by default one minute. `rows` and `epochs` are intervals too, counted over all streams.
+    The next checkpoint is taken when any interval is reached; a graceful stop takes a final one. With `every=None` and
+    no other interval, checkpoints are taken only on request, and a stop takes none.
 
-    By default a checkpoint that fails is reported and the pipeline goes on. With `tolerable_failures=2`, the third
-    failure in a row ends it. `retention` says which checkpoints are kept: by default the last ten; `None` keeps all.
+    By default, a checkpoint that fails is reported and the pipeline continues. With `tolerable_failures=2`, the third
+    consecutive failure ends it. `retention` selects the checkpoints to keep: by default the last ten; `None` keeps all.
     """
 
     every: float | str | timedelta | None = CHECKPOINT_EVERY
     rows: int | None = None
     epochs: int | None = None
-    timeout: float | str | timedelta = 600.0  # after which one that still waits for a stream is given up
-    min_pause: float | str | timedelta = 0.0  # between the end of one and the next
+    timeout: float | str | timedelta = 600.0  # a checkpoint that still waits for a stream after this is aborted
+    min_pause: float | str | timedelta = 0.0  # minimum time between the end of a checkpoint and the next one
     tolerable_failures: int | None = None
     retention: Retention | None = Retention()
 
     def __post_init__(self) -> None:
         most = self.tolerable_failures
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 0):
-            raise BadValue(what="tolerable_failures", value=most, why="a number of failures is due, or None for any")
+            raise BadValue(what="tolerable_failures", value=most, expected="an integer from 0 on, or None for no limit")
         if self.retention is not None and not isinstance(self.retention, Retention):
-            do = "pass retention=hf.Retention(last=10), say, or None to keep all"
+            do = "pass, for example, retention=hf.Retention(last=10), or None to keep all"
             raise BadValue(what="retention", value=self.retention, expected="a Retention", do=do)
         for what in ("rows", "epochs"):
             if getattr(self, what) is not None:
                 checked_positive(f"checkpoint {what}", getattr(self, what))
-        _ = (self.marks(), self.timeout_s, self.min_pause_s)  # each refuses what is no span of time
+        _ = (self.marks(), self.timeout_s, self.min_pause_s)  # each raises if its value is not a duration
 
     @property
     def timeout_s(self) -> float:
-        """How long one may take, in seconds."""
+        """The timeout of a checkpoint in seconds."""
         return seconds_of("checkpoint timeout", self.timeout)
 
     @property
     def min_pause_s(self) -> float:
-        """How long to rest after one, in seconds."""
+        """The minimum pause after a checkpoint in seconds."""
         return 0.0 if self.min_pause == 0 else seconds_of("checkpoint min_pause", self.min_pause)
 
     def marks(self) -> IntervalPolicy | None:
-        """Return what says when one is due, or `None` where that is never."""
+        """Return the interval policy, or `None` if checkpoints are taken only on request."""
         if self.every is None and self.rows is None and self.epochs is None:
             return None
         every = None if self.every is None else seconds_of("checkpoint every", self.every)
@@ -192,10 +192,10 @@ class CheckpointPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often work that failed may be tried again. Make one with `never`, `once` or `bounded`."""
+    """How often failed work may be restarted. Create one with `never`, `once` or `bounded`."""
 
-    max_restarts: int  # how many, within that time
-    within: float | None  # None: over the whole life
+    max_restarts: int  # maximum number of restarts within the window
+    within: float | None  # the window in seconds; None: the whole lifetime
 
     @classmethod
     def never(cls) -> RestartPolicy:
@@ -204,12 +204,12 @@ class RestartPolicy:
 
     @classmethod
     def once(cls) -> RestartPolicy:
-        """Restart once in a life."""
+        """Restart once in the whole lifetime."""
         return cls(1, None)
 
     @classmethod
     def bounded(cls, max_restarts: int, within: float | timedelta) -> RestartPolicy:
-        """Restart at most `max_restarts` times within any `within` seconds."""
+        """Restart at most `max_restarts` times within any window of `within` seconds."""
         return cls(checked_positive("max_restarts", max_restarts), checked_seconds("restart window", within))
 
     def __str__(self) -> str:
@@ -220,12 +220,12 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before a restart: longer each time, up to a limit, and never quite the same."""
+    """How long to wait before a restart: exponential backoff with a maximum and jitter."""
 
     first: float = 1.0  # seconds before the first restart
-    factor: float = 2.0  # by how much each wait is longer than the one before it
-    longest: float = 60.0  # seconds
-    jitter: float = 0.2  # a share of the wait, added or taken off
+    factor: float = 2.0  # ratio of each wait to the previous one
+    longest: float = 60.0  # maximum wait in seconds
+    jitter: float = 0.2  # fraction of the wait that is randomly added or subtracted
 
     def __post_init__(self) -> None:
         checked_seconds("first wait", self.first)
@@ -233,16 +233,16 @@ class Backoff:
         if not self.factor >= 1:
             raise BadValue(what="backoff factor", value=self.factor, expected="at least 1")
         if not 0 <= self.jitter <= 1:
-            raise BadValue(what="jitter", value=self.jitter, expected="a share from 0 to 1")
+            raise BadValue(what="jitter", value=self.jitter, expected="a fraction from 0 to 1")
 
     def seconds(self, failures: int, chance: float) -> float:
-        """Return the wait after so many failures in a row, counted from 1; `chance` lies between 0 and 1."""
+        """Return the wait after this many consecutive failures, from 1; `chance` is a random number from 0 to 1."""
         wait = min(self.first * self.factor ** min(failures - 1, 64), self.longest)
         return wait * (1 + self.jitter * (2 * chance - 1))
 
 
 class RestartBudget:
-    """What is left of a policy."""
+    """The remaining restarts of a policy."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self.policy = policy
@@ -250,7 +250,7 @@ class RestartBudget:
         self._recent: deque[float] = deque()
 
     def spend(self, now: float) -> bool:
-        """Use one restart if the budget still allows it at this time."""
+        """Use one restart and return true, or return false if the budget is used up at this time."""
         if self.policy.within is not None:
             while self._recent and now - self._recent[0] >= self.policy.within:
                 self._recent.popleft()
@@ -261,6 +261,6 @@ class RestartBudget:
         return True
 
     def give_back(self, count: int) -> None:
-        """Take back the last so many restarts: what they were spent on has been dealt with otherwise."""
+        """Refund the last `count` restarts: their failure was handled in another way."""
         for _ in range(min(count, len(self._recent))):
             self._recent.pop()

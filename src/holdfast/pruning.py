@@ -1,26 +1,25 @@
-"""Pruning: which checkpoints go by a retention, and which objects nobody names any more.
+"""Pruning: delete the checkpoints that a retention does not keep, and the objects that no checkpoint needs.
 
 Rules:
-- Only the holder of the lease deletes, and never while a checkpoint is being taken. Only the holder adds objects, too:
-  so what was garbage when the plan was made is garbage still, as long as no id was taken since. One that was makes the
-  plan outdated, and it is refused.
-- Manifests go first, oldest first, then objects. Cut off anywhere, it leaves garbage and nothing that is half there;
-  the same again, or the next one, takes it up.
-- An object is garbage if no manifest names it, of whatever timeline. Where a manifest or a file list cannot be read,
-  nobody knows what it names: then no object is collected, and the plan says because of which checkpoint.
-- Retention chooses among the restorable checkpoints of the current timeline whose files are all there: one that lacks
-  some stays, and takes nobody's place. Older timelines are what a rewind is
-  undone with, and savepoints are kept until they are deleted by name: neither is chosen, ever.
-- An attempt that is open while nobody is taking a checkpoint was left by a driver that died: it is given up.
+- Only the lease holder deletes, and never while a checkpoint is being taken. Only the lease holder adds objects, too.
+  So an object that was garbage when the plan was made is still garbage, unless a checkpoint id was reserved since; in
+  that case the plan is outdated and refused.
+- Manifests are deleted first, oldest first, then objects. An interruption at any point leaves only garbage, never an
+  incomplete checkpoint; the next prune continues.
+- An object is garbage if no manifest of any timeline refers to it. If a manifest or a file list cannot be read, its
+  references are unknown: no object is deleted, and the plan names that checkpoint.
+- Retention applies to the restorable checkpoints of the current timeline whose files all exist. A checkpoint with
+  missing files is kept, but does not count towards the retention. Older timelines are needed to undo a rewind, and
+  savepoints are kept until they are deleted by name: retention never applies to either.
+- An attempt that is open while no checkpoint is being taken was left by a driver that died: it is aborted.
 
-Not promised, where no lock of the operating system holds the lease (`shared`): that a driver which is paused in the
-middle of a deletion, and replaced, deletes nothing more. It looks at its lease before every hundred objects.
+Not guaranteed if the lease has no OS lock (`shared`): that a driver that is paused in the middle of a deletion, and
+replaced, deletes nothing more. It checks its lease before every hundred objects.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,45 +30,36 @@ from holdfast.epoch import Reach, unwatched
 from holdfast.errors import PlanOutdated
 from holdfast.formats.sealed_json import plain
 from holdfast.policy import Retention
-from holdfast.repository import (
-    Checkpoints,
-    FileList,
-    History,
-    Identity,
-    Lease,
-    Repository,
-    Status,
-    Summary,
-    held_key,
-    place_of,
-)
-from holdfast.repository.checkpoints import OBJECTS
+from holdfast.repository import Checkpoints, FileList, History, Identity, Lease, Repository, Status, Summary
+from holdfast.repository.base import held_key
+from holdfast.repository.base import now_ms as clock_ms
+from holdfast.repository.checkpoint_keys import OBJECTS, place_of
 
 POINTS = {
-    # where a prune may die, in its order, and what it leaves behind
+    # the crash points of a prune, in order, and what has been done by then
     "prune planned": "nothing has changed",
-    "manifest dropped": "after each: some checkpoints are gone, their objects are garbage",
-    "object collected": "after every hundred: some garbage is gone",
-    "pruned": "all is done",
+    "manifest dropped": "after each manifest: some checkpoints are deleted, and their objects are garbage",
+    "object collected": "after every hundred objects: some garbage is deleted",
+    "pruned": "everything is done",
 }
 _OBJECT = re.compile(r"[0-9a-f]{64}")
 _BATCH = 100
-_NOT_WHOLE = "damaged, files of it are missing: kept for whoever mends it, and counts for nobody"
+_INCOMPLETE = "damaged, some of its files are missing: kept for a repair, and not counted by the retention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePlan:
-    """What a prune would do: a value, to be looked at before it is applied."""
+    """The plan of a prune: a value that can be inspected before it is applied."""
 
-    timeline: int  # the current one: others are left alone
-    retention: str  # what is kept, in words
-    highest: int  # the highest id that was ever taken: when another was, this plan is outdated
-    drops: tuple[int, ...]  # ids of the checkpoints that go, oldest first
-    keeps: Mapping[int | str, str]  # by id, or name of a savepoint: why it stays
-    garbage: tuple[str, ...]  # keys of objects
-    garbage_bytes: int  # their size
+    timeline: int  # the current one: others are not touched
+    retention: str  # what is kept, as text
+    highest: int  # the highest reserved id: the plan is outdated once a higher one is reserved
+    drops: tuple[int, ...]  # ids of the checkpoints to delete, oldest first
+    keeps: Mapping[int | str, str]  # by id, or name of a savepoint: why it is kept
+    garbage: tuple[str, ...]  # keys of the objects to delete
+    garbage_bytes: int  # their total size
     leftovers: tuple[int, ...]  # ids of attempts that were left unfinished
-    blocked: str | None  # why no objects are collected
+    blocked: str | None  # why no objects are deleted
 
     @property
     def empty(self) -> bool:
@@ -77,68 +67,68 @@ class PrunePlan:
         return not (self.drops or self.garbage or self.leftovers)
 
     def summary(self) -> str:
-        """Say it."""
-        gone = ", ".join(map(str, self.drops)) or "none"
-        lines = [f"keep {self.retention}", f"checkpoints that go: {gone}"]
-        lines += [f"  {name} stays: {why}" for name, why in self.keeps.items()]
+        """Return the plan as text."""
+        drops = ", ".join(map(str, self.drops)) or "none"
+        lines = [f"keep {self.retention}", f"checkpoints to delete: {drops}"]
+        lines += [f"  {name} is kept: {why}" for name, why in self.keeps.items()]
         if self.leftovers:
-            lines.append(f"attempts that were left unfinished: {', '.join(map(str, self.leftovers))}")
+            lines.append(f"unfinished attempts to abort: {', '.join(map(str, self.leftovers))}")
         if self.blocked:
-            lines.append(f"no objects are collected: {self.blocked}")
+            lines.append(f"no objects are deleted: {self.blocked}")
         else:
             garbage = f"{figures.number(len(self.garbage))}, {figures.size(self.garbage_bytes)}"
             lines.append(f"objects that no checkpoint will need: {garbage}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it; of the garbage its count."""
+        """Return a JSON-serialisable dict, with the number of garbage objects instead of their keys."""
         return {**plain(self), "garbage": len(self.garbage)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What a prune has done."""
+    """The result of a prune."""
 
-    dropped: tuple[int, ...]  # ids of checkpoints
-    closed: tuple[int, ...]  # ids of attempts that were left unfinished
-    objects: int  # how many were deleted
-    bytes: int  # their size
-    blocked: str | None = None  # why no objects were collected
+    dropped: tuple[int, ...]  # ids of the deleted checkpoints
+    closed: tuple[int, ...]  # ids of the aborted attempts
+    objects: int  # number of deleted objects
+    bytes: int  # their total size
+    blocked: str | None = None  # why no objects were deleted
 
     def summary(self) -> str:
-        """Say it."""
+        """Return a one-line summary."""
         objects = f"{figures.number(self.objects)} objects, {figures.size(self.bytes)}"
-        text = f"dropped {figures.number(len(self.dropped))} checkpoints and {objects}"
+        text = f"deleted {figures.number(len(self.dropped))} checkpoints and {objects}"
         return f"{text}; no objects: {self.blocked}" if self.blocked else text
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a JSON-serialisable dict."""
         return plain(self)
 
 
 def plan_prune(repository: Repository, retention: Retention, *, now_ms: int | None = None) -> PrunePlan:
-    """Say what a prune would do; changes nothing and needs no lease.
+    """Return what a prune would do. This changes nothing and needs no lease.
 
-    While a checkpoint is being taken, what it has held so far is shown as garbage; such a plan is outdated by then.
+    If a checkpoint is being taken, the plan lists its objects as garbage. Such a plan is outdated and is refused.
     """
     checked_type("retention", retention, Retention)
     checkpoints = Checkpoints(repository)
     timeline = Identity.load(repository).timeline
-    highest = checkpoints.highest()  # first: what is taken from here on makes the plan outdated
+    highest = checkpoints.highest()  # first: an id that is reserved after this makes the plan outdated
     found = checkpoints.standing()
-    ours = {each.checkpoint: each for each in found if _is_choosable(each, timeline)}
-    lists = _Lists(checkpoints)
-    kept, broken = _chosen(lists, ours, retention, _now_ms() if now_ms is None else now_ms)
-    drops = tuple(sorted(ours.keys() - kept.keys() - broken.keys()))
-    stay = [each for each in found if each.checkpoint not in drops]
-    marked, blocked = _marked(lists, stay)
-    garbage = () if blocked else tuple(key for key in _objects(repository) if key not in marked)
+    ours = {each.checkpoint: each for each in found if _is_subject(each, timeline)}
+    lists = _FileLists(checkpoints)
+    kept, incomplete = _kept(lists, ours, retention, clock_ms() if now_ms is None else now_ms)
+    drops = tuple(sorted(ours.keys() - kept.keys() - incomplete.keys()))
+    remaining = [each for each in found if each.checkpoint not in drops]
+    needed, blocked = _needed_objects(lists, remaining)
+    garbage = () if blocked else tuple(key for key in _objects(repository) if key not in needed)
     return PrunePlan(
         timeline=timeline,
         retention=retention.summary(),
         highest=highest,
         drops=drops,
-        keeps={each.name: (kept | broken).get(each.checkpoint) or _why_apart(each) for each in stay},
+        keeps={each.name: (kept | incomplete).get(each.checkpoint) or _why_exempt(each) for each in remaining},
         garbage=garbage,
         garbage_bytes=sum(size or 0 for size in repository.sizes(garbage).values()),
         leftovers=tuple(each.checkpoint_id for each in checkpoints.open_attempts(timeline)),
@@ -149,11 +139,12 @@ def plan_prune(repository: Repository, retention: Retention, *, now_ms: int | No
 def apply_prune(
     repository: Repository, plan: PrunePlan, lease: Lease, *, why: str | None = "", reach: Reach = unwatched
 ) -> Pruned:
-    """Carry a plan out, between two checkpoints, as the holder of the lease.
+    """Apply a plan, as the lease holder between two checkpoints.
 
-    1. Refuse if the lease is not ours, or an id was taken since the plan was made.  2. Write it into the history, with
-    `why`; `None` is for the routine after each checkpoint, which would fill it.  3. Give up what was left unfinished.
-    4. Drop the manifests, oldest first.  5. Delete the objects, and look at the lease before each hundred.
+    1. Refuse if the lease was lost, or if an id was reserved since the plan was made.  2. Record the prune in the
+    history with `why`; `None` is for the routine prune after each checkpoint, which would fill the history.  3. Abort
+    unfinished attempts.  4. Delete the manifests, oldest first.  5. Delete the objects, and check the lease before
+    every hundred.
     """
     lease.check()  # 1
     checkpoints = Checkpoints(repository)
@@ -182,103 +173,104 @@ def apply_prune(
     )
 
 
-# --- inside ----------------------------------------------------------------------------------------------------------
+# --- internal --------------------------------------------------------------------------------------------------------
 
 
-def _is_choosable(each: Summary, timeline: int) -> bool:
+def _is_subject(each: Summary, timeline: int) -> bool:
     return each.status is Status.RESTORABLE and each.timeline == timeline and each.savepoint is None
 
 
-class _Lists:
-    """The file lists of one plan. Checkpoints share most files: each list is read once, each file looked at once."""
+class _FileLists:
+    """The file lists of one plan. Checkpoints share most files: each list is read once, each file checked once."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
         self._read: dict[str, FileList | str] = {}
-        self._whole: dict[str, bool] = {}
+        self._complete: dict[str, bool] = {}
         self._sizes: dict[str, int | None] = {}
 
     def of(self, each: Summary, digest: str) -> FileList | str:
-        """Return a list that a checkpoint names, or what is wrong with it."""
+        """Return a file list of a checkpoint, or a description of what is wrong with it."""
         if digest not in self._read:
             self._read[digest] = self._checkpoints.file_list(place_of(each.timeline, each.checkpoint), digest)
         return self._read[digest]
 
-    def is_whole(self, each: Summary, digest: str) -> bool:
-        """Whether a list is there, and each of its files with its size."""
-        if digest not in self._whole:
+    def is_complete(self, each: Summary, digest: str) -> bool:
+        """Whether a file list can be read and all its files exist with their sizes."""
+        if digest not in self._complete:
             listed = self.of(each, digest)
-            self._whole[digest] = not isinstance(listed, str) and self._are_there(listed)
-        return self._whole[digest]
+            self._complete[digest] = not isinstance(listed, str) and self._exist(listed)
+        return self._complete[digest]
 
-    def _are_there(self, listed: FileList) -> bool:
-        due = {file.sha256: file.size for file in listed.files}
-        new = {held_key(OBJECTS, digest): digest for digest in due.keys() - self._sizes.keys()}
+    def _exist(self, listed: FileList) -> bool:
+        expected = {file.sha256: file.size for file in listed.files}
+        new = {held_key(OBJECTS, digest): digest for digest in expected.keys() - self._sizes.keys()}
         found = self._checkpoints.repository.sizes(new)
         self._sizes |= {digest: found[key] for key, digest in new.items()}
-        return all(self._sizes[digest] == size for digest, size in due.items())
+        return all(self._sizes[digest] == size for digest, size in expected.items())
 
 
-def _chosen(
-    lists: _Lists, ours: Mapping[int, Summary], retention: Retention, now_ms: int
+def _kept(
+    lists: _FileLists, ours: Mapping[int, Summary], retention: Retention, now_ms: int
 ) -> tuple[dict[int, str], dict[int, str]]:
-    """Return what retention keeps, and what is not whole: that is kept too, and does not count in the place of others.
+    """Return the checkpoints that retention keeps, and the incomplete ones, which are kept without being counted.
 
-    Only what would be kept is looked at: what goes need not be whole.
+    Only checkpoints that would be kept are checked: one that is deleted need not be complete.
     """
-    broken: dict[int, str] = {}
+    incomplete: dict[int, str] = {}
     while True:
-        times = {number: each.timestamp_ms for number, each in ours.items() if number not in broken}
+        times = {number: each.timestamp_ms for number, each in ours.items() if number not in incomplete}
         kept = dict(retention.keeps(times, now_ms))
         found = [
-            number for number in kept if not all(lists.is_whole(ours[number], each) for each in ours[number].lists)
+            number for number in kept if not all(lists.is_complete(ours[number], each) for each in ours[number].lists)
         ]
         if not found:
-            return kept, broken
-        broken |= dict.fromkeys(found, _NOT_WHOLE)
+            return kept, incomplete
+        incomplete |= dict.fromkeys(found, _INCOMPLETE)
 
 
-def _why_apart(each: Summary) -> str:
+def _why_exempt(each: Summary) -> str:
+    """Return why retention does not apply to a checkpoint."""
     if each.savepoint is not None:
-        return "a savepoint: kept until it is deleted by its name"
+        return "a savepoint: kept until it is deleted by name"
     if each.status is Status.RESTORABLE:
-        return f"of timeline {each.timeline}: kept to undo what began the next"
-    return "damaged: kept for whoever mends it" if each.status is Status.DAMAGED else "being taken, or left unfinished"
+        return f"of timeline {each.timeline}: kept so that the rewind can be undone"
+    return "damaged: kept for a repair" if each.status is Status.DAMAGED else "in progress, or left unfinished"
 
 
-def _marked(lists: _Lists, stay: list[Summary]) -> tuple[set[str], str | None]:
-    """Return the keys of all objects that are named, or why that cannot be known."""
-    named: set[str] = set()
-    seen: set[str] = set()
-    for each in stay:
+def _needed_objects(lists: _FileLists, remaining: list[Summary]) -> tuple[set[str], str | None]:
+    """Return the keys of all objects that a checkpoint refers to, or the reason why they are not known."""
+    files: set[str] = set()
+    read: set[str] = set()
+    for each in remaining:
         if each.savepoint is not None:
-            continue  # its files are its own
+            continue  # it has its own copies
         if each.status is Status.DAMAGED:
-            return named, f"checkpoint {each.checkpoint} is damaged, {each.why}, and might name any of them"
-        for digest in set(each.lists) - seen:
+            return set(), _may_need_any(each, each.why or "")
+        for digest in set(each.lists) - read:
             listed = lists.of(each, digest)
             if isinstance(listed, str):
-                return named, f"checkpoint {each.checkpoint} is damaged, {listed}, and might name any of them"
-            seen.add(digest)
-            named.update([file.sha256 for file in listed.files])
-    return {held_key(OBJECTS, digest) for digest in seen | named}, None
+                return set(), _may_need_any(each, listed)
+            read.add(digest)
+            files.update([file.sha256 for file in listed.files])
+    return {held_key(OBJECTS, digest) for digest in read | files}, None
+
+
+def _may_need_any(each: Summary, why: str) -> str:
+    return f"checkpoint {each.checkpoint} is damaged ({why}) and may need any of them"
 
 
 def _objects(repository: Repository) -> Iterator[str]:
     for top in repository.list(OBJECTS):
         for name in repository.list(f"{OBJECTS}/{top}") if top.endswith("/") else ():
-            if _OBJECT.fullmatch(name):  # whatever else lies there, we have not put it there
+            if _OBJECT.fullmatch(name):  # any other file there is not from Holdfast
                 yield f"{OBJECTS}/{top}{name}"
 
 
 def _record(repository: Repository, plan: PrunePlan, why: str) -> None:
-    """Write a prune into the history."""
+    """Record a prune in the history."""
     facts = {key: value for key, value in plan.to_dict().items() if key in _FACTS}
     History(repository).add("prune", why, facts)
 
 
 _FACTS = ("timeline", "retention", "drops", "garbage", "garbage_bytes", "leftovers", "blocked")
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

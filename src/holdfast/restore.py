@@ -1,13 +1,13 @@
-"""Restore: from a checkpoint to folders that Spark can start from.
+"""Restore: write a checkpoint into folders from which Spark can start.
 
 Rules:
-- A plan is made first, and proves that every file is there with its size; that their bytes are right is for `verify`.
-- Damage is refused, naming what is wrong, and the checkpoint before it is offered, never taken silently.
-- Nothing is written over: a target is empty, or not there.
-- Every restored stream gets a new Spark id: two live queries with one id stop each other.
-- What is restored from a savepoint is copied: a savepoint shares no bytes with live files.
-- A restored folder does not refer to the live one. Spark's metadata of an operator (`state/N/_metadata/v2/…`, written
-  for transformWithState) names schema files by absolute paths: these are rewritten, and nothing else is.
+- A plan comes first. It checks that every file exists with its size; `verify` checks the bytes.
+- A damaged checkpoint is refused with the reason. The error names the one before it, which is never used silently.
+- Nothing is overwritten: a target must be empty or missing.
+- Every restored stream gets a new Spark id: two running queries with the same id stop each other.
+- Files of a savepoint are copied: a savepoint shares no bytes with live files.
+- A restored folder does not refer to the live one. Spark's operator metadata (`state/N/_metadata/v2/…`, written for
+  transformWithState) contains absolute paths of schema files. These paths are rewritten, and nothing else.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ from holdfast.repository.files import failing_as, hadoop_address, local_path, re
 METADATA = "metadata"
 _OPERATOR = re.compile(r"state/(\d+)/_metadata/v(\d{1,9})/.+")
 _PATHS = "stateSchemaFilePaths"
-_NEVER_RESTORED = {METADATA, f".{METADATA}.crc"}  # the old query's id, and the checksum of the file that says it
+_NEVER_RESTORED = {METADATA, f".{METADATA}.crc"}  # the id of the old query, and the checksum of that file
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRestore:
-    """What one stream starts from: after which epoch, with which files."""
+    """The starting point of one stream: the last epoch, and the files."""
 
     epoch: int
     files: FileList
 
     @property
     def bytes(self) -> int:
-        """How many bytes the files have together."""
+        """The total size of the files."""
         return self.files.bytes
 
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """What a restore gives back: a value, to be looked at before it is applied."""
+    """The plan of a restore: a value that can be inspected before it is applied."""
 
     manifest: Manifest  # of the checkpoint
-    place: CheckpointPlace  # where its files are
-    streams: Mapping[str, StreamRestore]  # by name: what each starts from
+    place: CheckpointPlace  # the location of its files
+    streams: Mapping[str, StreamRestore]  # by stream name: its starting point
 
     @property
     def checkpoint(self) -> int:
@@ -71,17 +71,17 @@ class RestorePlan:
 
     @property
     def name(self) -> int | str:
-        """What to ask for it by: the name of a savepoint, else the id."""
+        """The name of a savepoint, otherwise the id."""
         return self.manifest.savepoint or self.manifest.checkpoint_id
 
     @cached_property
     def objects(self) -> dict[str, HeldFile]:
-        """The objects that it needs, by key; of files that are alike, one."""
+        """The objects that it needs, by key; identical files share one object."""
         place = self.place.object
         return {place(file.sha256): file for each in self.streams.values() for file in each.files.files}
 
     def summary(self) -> str:
-        """Say it."""
+        """Return the plan as text: one line, and one more per stream."""
         lines = [f"checkpoint {self.name} of timeline {self.manifest.timeline}"]
         for name, each in self.streams.items():
             count, total = figures.number(len(each.files.files)), figures.size(each.bytes)
@@ -90,7 +90,7 @@ class RestorePlan:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it; of the files their count."""
+        """Return a JSON-serialisable dict, with the number of files instead of the files."""
         streams = {
             name: {"epoch": each.epoch, "files": len(each.files.files), "bytes": each.bytes}
             for name, each in self.streams.items()
@@ -103,37 +103,37 @@ class RestorePlan:
 def plan_restore(repository: Repository, checkpoint: int | str | None = None) -> RestorePlan:
     """Plan to restore a checkpoint by its id, a savepoint by its name, or the newest of the current timeline.
 
-    1. Read the manifest, and see that it is this pipeline's.  2. Validate it against its sidecar.  3. Read the file
-    lists.  4. See that every object is there and has its size. Anything amiss is `CheckpointDamaged`.
+    1. Read the manifest, and check that it belongs to this pipeline.  2. Validate it against its sidecar.  3. Read the
+    file lists.  4. Check that every object exists with its size. Any problem raises `CheckpointDamaged`.
     """
     checkpoints = Checkpoints(repository)
-    asked = _newest(checkpoints) if checkpoint is None else checkpoint
-    place, _ = checkpoints.find(asked)
-    manifest = checkpoints.read(asked)  # 1
+    name = _newest(checkpoints) if checkpoint is None else checkpoint
+    place, _ = checkpoints.find(name)
+    manifest = checkpoints.read(name)  # 1
     uid = _uid(repository)
     if manifest.uid is not None and uid is not None and manifest.uid != uid:
-        raise checkpoints.damaged(asked, f"it belongs to pipeline {manifest.uid}, and this is {uid}")
+        raise checkpoints.damaged(name, f"it belongs to pipeline {manifest.uid}, but this is {uid}")
     sidecar = repository.sizes([place.sidecar])[place.sidecar]
     if manifest.state_checksum is not None and sidecar is None:
-        raise checkpoints.damaged(asked, f"its sidecar {place.sidecar} is missing")
+        raise checkpoints.damaged(name, f"its sidecar {place.sidecar} is missing")
     try:
         manifest.require_valid(sidecar_length=sidecar)  # 2
     except ManifestRefused as error:
-        raise checkpoints.damaged(asked, "; ".join(error.issues)) from error
+        raise checkpoints.damaged(name, "; ".join(error.issues)) from error
     streams = {
-        name: StreamRestore(cut.epoch, checkpoints.files(place, cut, asked))  # 3
-        for name, cut in manifest.streams.items()
+        stream: StreamRestore(cut.epoch, checkpoints.files(place, cut, name))  # 3
+        for stream, cut in manifest.streams.items()
     }
     plan = RestorePlan(manifest, place, streams)
     wrong = next(missing_files(plan, repository.sizes(plan.objects)), None)  # 4
     if wrong is not None:
-        raise checkpoints.damaged(asked, wrong.summary())
+        raise checkpoints.damaged(name, wrong.summary())
     return plan
 
 
 @dataclass(frozen=True, slots=True)
 class MissingFile:
-    """A file of a cut whose object is not there, or has another size."""
+    """A file of a cut whose object is missing or has a different size."""
 
     stream: str
     path: str
@@ -142,7 +142,7 @@ class MissingFile:
     found: int | None
 
     def summary(self) -> str:
-        """Say it."""
+        """Return a one-line summary."""
         what = "is missing"
         if self.found is not None:
             what = f"has {figures.number(self.found)} bytes, expected {figures.number(self.size)}"
@@ -150,7 +150,7 @@ class MissingFile:
 
 
 def missing_files(plan: RestorePlan, sizes: Mapping[str, int | None]) -> Iterator[MissingFile]:
-    """Give the files whose objects are not there with their size, by the sizes that were found."""
+    """Yield the files whose objects are missing or have a different size; `sizes` has the actual sizes."""
     found = {file.sha256: sizes[key] for key, file in plan.objects.items()}
     for stream, each in plan.streams.items():
         for file in each.files.files:
@@ -160,23 +160,23 @@ def missing_files(plan: RestorePlan, sizes: Mapping[str, int | None]) -> Iterato
 
 
 def restore_stream(repository: Repository, plan: RestorePlan, stream: str, target: Path) -> None:
-    """Put the files of one stream's cut into `target`, durably; a stream that had not started leaves it as it is.
+    """Write the files of one stream's cut into `target`, durably. For a stream that had not started, do nothing.
 
-    1. Refuse a target that holds something.  2. Rewrite the absolute paths in Spark's own metadata.  3. Put the files
-    there, by link where that is possible.  4. Write the new id last: Spark takes a folder without one for a new
-    query's, and Holdfast takes it for an interrupted restore.
+    1. Refuse a target that is not empty.  2. Rewrite the absolute paths in Spark's metadata.  3. Write the files, as
+    links where possible.  4. Write the new id last: Spark treats a folder without an id as that of a new query, and
+    Holdfast treats it as an interrupted restore.
     """
     checked_type("plan", plan, RestorePlan)
     folder = local_path("target", target)
     found = plan.streams.get(stream)
     if found is None:
-        raise BadValue(what="stream", value=stream, why=f"the checkpoint has {', '.join(plan.streams) or 'none'}")
-    with failing_as("look at", str(folder)):
+        raise BadValue(what="stream", value=stream, expected=f"one of {', '.join(plan.streams) or 'none'}")
+    with failing_as("open", str(folder)):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):  # 1
-            raise AlreadyExists(what=str(folder), do="choose a folder that is empty or not there")
+            raise AlreadyExists(what=str(folder), do="choose a folder that is empty or does not exist")
     if not found.epoch:
         return
-    wrong = found.files.unsound()  # the plan may be anybody's: nothing is written outside the target
+    wrong = found.files.unsound()  # the plan may come from anywhere: never write outside the target
     if wrong:
         raise Checkpoints(repository).damaged(plan.name, wrong)
     files = [file for file in found.files.files if file.path not in _NEVER_RESTORED]
@@ -191,16 +191,16 @@ def restore_stream(repository: Repository, plan: RestorePlan, stream: str, targe
     except NotFound as error:
         raise Checkpoints(repository).damaged(plan.name, error.summary) from error
     for path, data in rewritten.items():
-        with failing_as("make", str(folder)):
+        with failing_as("create", str(folder)):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
         replace_durably(folder / path, data, path)
-    with failing_as("make", str(folder)):
+    with failing_as("create", str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
     replace_durably(folder / METADATA, json.dumps({"id": str(uuid.uuid4())}).encode(), METADATA)  # 4
 
 
 def _checked(repository: Repository, plan: RestorePlan, file: HeldFile) -> bytes:
-    """Return the bytes of a file of the cut, which must have the digest that the checkpoint has for it."""
+    """Return the bytes of a file of the cut after verifying its digest."""
     key = plan.place.object(file.sha256)
     data = bytes(repository.read(key))
     if hashlib.sha256(data).hexdigest() != file.sha256:
@@ -209,15 +209,15 @@ def _checked(repository: Repository, plan: RestorePlan, file: HeldFile) -> bytes
 
 
 def _rewritten(data: bytes, path: str, folder: Path) -> bytes:
-    """Return an operator's metadata with the paths of its schema files moved to `folder`; all else stays as it is.
+    """Return an operator's metadata with the paths of its schema files moved to `folder`, otherwise unchanged.
 
-    An unknown format is refused: a path that was missed would leave the copy dependent on the live folder.
+    An unknown format is refused: if a path were missed, the copy would depend on the live folder.
     """
     operator, version = _OPERATOR.fullmatch(path).groups()  # type: ignore[union-attr] # the caller has matched it
     first, _, text = data.partition(b"\n")
     if (version, first) != ("2", b"v2"):
-        said = re.fullmatch(rb"v(\d{1,9})", first)
-        found = int(version) if version != "2" or said is None else int(said[1])
+        header = re.fullmatch(rb"v(\d{1,9})", first)
+        found = int(version) if version != "2" or header is None else int(header[1])
         raise UnsupportedVersion(what=f"Spark's operator metadata {path!r}", found=found, known="v2")
     below = f"/state/{operator}/_stateSchema/"
 
@@ -232,14 +232,14 @@ def _rewritten(data: bytes, path: str, folder: Path) -> bytes:
         for store in metadata["stateStoreInfo"]:
             store[_PATHS] = [moved(old) for old in store[_PATHS]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        why = f"its format is not known ({error}), so the paths in it cannot be rewritten"
-        do = "restore with the version of Holdfast that took the checkpoint, or report it with this file"
+        why = f"its format is unknown ({error}), so the paths in it cannot be rewritten"
+        do = "restore with the version of Holdfast that took the checkpoint, or report this with the file"
         raise NotSupported(what=f"Spark's operator metadata {path!r}", why=why, do=do) from error
     return first + b"\n" + json.dumps(metadata, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def stage_states(repository: Repository, plan: RestorePlan) -> dict[str, bytes]:
-    """Return every operator's state at the cut, each checked; damage is `CheckpointDamaged`, naming the operator."""
+    """Return the verified state of every operator at the cut. Damage raises `CheckpointDamaged` with the operator."""
     checkpoints = Checkpoints(repository)
     try:
         found = plan.manifest.read_states(checkpoints.sidecar(plan.place, plan.manifest))
@@ -255,5 +255,5 @@ def _newest(checkpoints: Checkpoints) -> int:
 def _uid(repository: Repository) -> str | None:
     try:
         return Identity.load(repository).uid
-    except NotFound:  # a checkpoint that was copied by itself
+    except NotFound:  # a checkpoint that was copied without its repository
         return None

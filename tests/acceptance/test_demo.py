@@ -90,7 +90,7 @@ def test_it_leaves_a_repository_to_look_at(outcome: dict[str, Any], folder: Path
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_ends_its_workers_and_says_where_things_are(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, "--fast")
-    eventually(lambda: len(_workers(tmp_path)) >= 2 or process.poll() is not None)
+    _wait_for_workers(process, tmp_path)
     assert list(tmp_path.glob("shop/logs/plain-1.log"))
     process.send_signal(number)
     out, err = process.communicate(timeout=200)
@@ -101,12 +101,17 @@ def test_interrupted_it_ends_its_workers_and_says_where_things_are(tmp_path: Pat
 
 
 def test_workers_die_with_a_demo_that_is_killed(tmp_path: Path) -> None:
+    """Their Java too, and at once: not because they had finished their work."""
     process = start(tmp_path, "--fast")
-    eventually(lambda: _workers(tmp_path) or process.poll() is not None)
-    time.sleep(1)
+    _wait_for_workers(process, tmp_path)
+    time.sleep(1)  # Java is starting now
+    sessions = set(_workers(tmp_path))
+    assert len(_alive_in(sessions)) >= 2
     process.kill()
     process.communicate(timeout=60)
-    eventually(lambda: not _workers(tmp_path))
+    assert process.returncode == -signal.SIGKILL
+    eventually(lambda: not _alive_in(sessions))
+    assert not list(tmp_path.glob("shop/*/shop.db"))  # no worker got as far as its first output
 
 
 def test_a_worker_that_fails_by_itself_ends_the_demo_with_its_last_words(tmp_path: Path) -> None:
@@ -123,6 +128,25 @@ def test_a_worker_that_fails_by_itself_ends_the_demo_with_its_last_words(tmp_pat
     assert "ended with exit code 1" in failure["message"]
     assert ".log" in failure["next"]
     assert _workers(tmp_path) == []
+
+
+def _wait_for_workers(process: subprocess.Popen[str], folder: Path) -> None:
+    """Wait until both workers of a demo run; a demo that ends before that has failed."""
+    eventually(lambda: len(_workers(folder)) >= 2 or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+
+
+def _alive_in(sessions: set[int]) -> list[int]:
+    """Find the live processes of these sessions: each worker leads one, and its Java is in it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            state, _, _, session, *_ = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            continue
+        if int(session) in sessions and state not in "ZX":
+            found.append(int(entry.name))
+    return found
 
 
 def _workers(folder: Path) -> list[int]:

@@ -131,7 +131,7 @@ def test_a_durable_store_survives_its_process_and_refuses_a_damaged_state(tmp_pa
     with pytest.raises(StateCorrupt, match=r"states/s/0+8\.state"):
         found.latest("s")  # not the older one in its place
     path.write_bytes(state(9).to_bytes())
-    with pytest.raises(StateCorrupt, match="the file of sequence 8 holds sequence 9"):
+    with pytest.raises(StateCorrupt, match="the file of sequence 8 contains sequence 9"):
         found.latest("s")
     path.write_bytes(state(8).to_v1_bytes())
     latest = found.latest("s")

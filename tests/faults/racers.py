@@ -8,7 +8,8 @@ from typing import Any
 
 from holdfast import LocalRepository
 from holdfast.errors import Locked
-from holdfast.repository import Lease, newest_lease
+from holdfast.repository import Lease
+from holdfast.repository.lease import newest_lease
 
 
 def race_for_slots(root: str, name: str, rounds: int, barrier: Barrier, results: Any) -> None:

@@ -26,7 +26,8 @@ from holdfast.epoch import Reach, unwatched
 from holdfast.errors import LogMissing, NotFound, StageBlank
 from holdfast.eventlog._cursor_file import read_cursor
 from holdfast.eventlog.repair import repair
-from holdfast.repository import History, Lease, newest_lease
+from holdfast.repository import History, Lease
+from holdfast.repository.lease import newest_lease
 from holdfast.testing import CrashAt, Crashed
 from support import events, new_log, segment_files
 

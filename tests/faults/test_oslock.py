@@ -13,16 +13,25 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Locked, StorageFailed
-from holdfast.repository import LocalRepository, OsLock
+from holdfast.repository import LocalRepository
+from holdfast.repository.oslock import OsLock
 from support import refused_in_a_child
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from holdfast.repository import OsLock
+from holdfast.repository.oslock import OsLock
 OsLock.acquire(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)
+"""
+
+
+PROBE = """
+import sys
+from pathlib import Path
+from holdfast.repository.oslock import OsLock
+OsLock.acquire(Path(sys.argv[1]))
 """
 
 
@@ -65,12 +74,11 @@ def test_asking_twice_in_one_process_is_refused_and_does_not_drop_the_lock(tmp_p
         with pytest.raises(Locked) as caught:
             OsLock.acquire(name)
         assert caught.value.pid == os.getpid()
-    probe = "import sys, pathlib; from holdfast.repository import OsLock; OsLock.acquire(pathlib.Path(sys.argv[1]))"
-    refused = subprocess.run([sys.executable, "-c", probe, str(path)], capture_output=True, text=True, check=False)
+    refused = subprocess.run([sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert f"held by process {os.getpid()}" in refused.stderr
     lock.release()
-    subprocess.run([sys.executable, "-c", probe, str(path)], check=True)
+    subprocess.run([sys.executable, "-c", PROBE, str(path)], check=True)
 
 
 def test_reading_or_copying_the_lock_file_does_not_drop_the_lock(tmp_path: Path) -> None:
@@ -81,8 +89,7 @@ def test_reading_or_copying_the_lock_file_does_not_drop_the_lock(tmp_path: Path)
         shutil.copy(path, tmp_path / "copy")
         with path.open("r+b"):
             pass
-        probe = "import sys, pathlib; from holdfast.repository import OsLock; OsLock.acquire(pathlib.Path(sys.argv[1]))"
-        refused = subprocess.run([sys.executable, "-c", probe, str(path)], capture_output=True, text=True, check=False)
+        refused = subprocess.run([sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, check=False)
         assert "Locked" in refused.stderr
 
 
@@ -98,15 +105,20 @@ def test_a_fork_while_another_thread_locks_does_not_hang_the_child(tmp_path: Pat
     for number in range(20):
         child = os.fork()
         if child == 0:
-            OsLock.acquire(tmp_path / f"child-{number}").release()
-            os._exit(0)
+            code = 1
+            try:
+                OsLock.acquire(tmp_path / f"child-{number}").release()
+                code = 0
+            finally:
+                os._exit(code)  # whatever was raised, the child must not go on with the tests
         deadline = time.monotonic() + 100
-        while os.waitpid(child, os.WNOHANG)[0] == 0:
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
             if time.monotonic() > deadline:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 pytest.fail("the child hangs")
             time.sleep(0.001)
+        assert os.waitstatus_to_exitcode(ended[1]) == 0, f"child {number} could not take a free lock"
     stop.set()
     thread.join()
 
@@ -115,7 +127,7 @@ def test_a_child_that_lives_on_does_not_keep_its_parents_lock(tmp_path: Path) ->
     program = """
 import os, sys, time
 from pathlib import Path
-from holdfast.repository import OsLock
+from holdfast.repository.oslock import OsLock
 lock = OsLock.acquire(Path(sys.argv[1]))
 if os.fork() == 0:
     time.sleep(30)

@@ -25,7 +25,7 @@ import holdfast as hf
 from fabricated import Fabricated
 from holdfast._offsets import differences, log_edges, log_position
 from holdfast.barriers import CheckpointBarrier
-from holdfast.control import ControlAnswer, PruneRequest, _PruneAsked, answer_requests
+from holdfast.control import ControlAnswer, PruneRequest, _PendingPrune, answer_requests
 from holdfast.epoch import Attempt, Decision, Facts, Share, Verdict
 from holdfast.errors import CheckpointDamaged, HoldfastError
 from holdfast.eventlog import _files as loghead
@@ -39,17 +39,8 @@ from holdfast.formats.blocks import BLOCK_SIZE, MemoryBlocks
 from holdfast.formats.manifest import ConnectorCheckpoint, GapNote, GapNotes, Manifest, SinkStatus, StreamCut
 from holdfast.formats.sealed_json import Record
 from holdfast.in_doubt import in_doubt
-from holdfast.repository import (
-    Checkpoints,
-    Decisions,
-    Gaps,
-    History,
-    Identity,
-    LocalRepository,
-    Repository,
-    place_of,
-)
-from holdfast.repository.checkpoints import AbortRecord, AttemptRecord
+from holdfast.repository import Checkpoints, Decisions, Gaps, History, Identity, LocalRepository, Repository
+from holdfast.repository.checkpoint_keys import AbortRecord, AttemptRecord, place_of
 from holdfast.repository.decisions import Floor
 from holdfast.repository.filelist import FileList, HeldFile
 from holdfast.repository.gaps import GapRecord
@@ -515,7 +506,7 @@ def kept_records(lease: hf.Lease) -> list[Kept]:
         return with_all, hf.plan_prune(repository, hf.Retention(1))
 
     def answered(repository: Repository) -> object:
-        request = _PruneAsked(repository, hf.Retention(1), 1.0)
+        request = _PendingPrune(repository, hf.Retention(1), 1.0)
         request.name = asked
         return request.answer()
 

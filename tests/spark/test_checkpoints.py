@@ -38,7 +38,8 @@ from holdfast.errors import (
 )
 from holdfast.policy import Backoff, CheckpointPolicy, RestartPolicy, Retention
 from holdfast.pruning import plan_prune
-from holdfast.repository import Checkpoints, Lease, LocalRepository, Status, place_of
+from holdfast.repository import Checkpoints, Lease, LocalRepository, Status
+from holdfast.repository.checkpoint_keys import place_of
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark import checkpoints as checkpointing
@@ -586,7 +587,7 @@ def test_a_prune_from_another_process_beside_a_running_pipeline_takes_nothing_th
             chain.add()
             time.sleep(0.2)
         said = asking.communicate()[0]
-    assert said.count("dropped") == 3 and not said.startswith("dropped 0 checkpoints and 0")
+    assert said.count("deleted") == 3 and not said.startswith("deleted 0 checkpoints and 0")
     found = verify_all(chain.repository)
     assert found and all(each.ok for each in found), [each.summary() for each in found]
 

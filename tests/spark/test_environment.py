@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.errors import Locked
-from holdfast.repository import Lease, LocalRepository, OsLock
+from holdfast.repository import Lease, LocalRepository
+from holdfast.repository.oslock import OsLock
 
 
 def test_a_micro_batch_runs(spark: SparkSession, tmp_path: Path) -> None:
@@ -47,7 +48,9 @@ def test_the_jvm_and_python_exclude_each_other_by_one_lock(spark: SparkSession, 
     assert lock is not None
     with pytest.raises(Locked):
         OsLock.acquire(path)
-    probe = "import sys, pathlib; from holdfast.repository import OsLock; OsLock.acquire(pathlib.Path(sys.argv[1]))"
+    probe = (
+        "import sys, pathlib; from holdfast.repository.oslock import OsLock; OsLock.acquire(pathlib.Path(sys.argv[1]))"
+    )
     refused = subprocess.run([sys.executable, "-c", probe, str(path)], capture_output=True, text=True, check=False)
     assert f"held by process {caught.value.pid}" in refused.stderr
     channel.close()

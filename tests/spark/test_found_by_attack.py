@@ -262,7 +262,9 @@ def test_a_refused_second_start_does_not_drop_the_lock(spark: SparkSession, tmp_
     """To close any descriptor of the file lets go of all locks that a process has on it."""
     rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
     lock = rig.repository / "lease" / "os.lock"
-    probe = "import sys, pathlib; from holdfast.repository import OsLock; OsLock.acquire(pathlib.Path(sys.argv[1]))"
+    probe = (
+        "import sys, pathlib; from holdfast.repository.oslock import OsLock; OsLock.acquire(pathlib.Path(sys.argv[1]))"
+    )
     with rig.pipeline().start(spark):
         with pytest.raises(Locked):
             rig.run()

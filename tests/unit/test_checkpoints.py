@@ -20,7 +20,8 @@ from holdfast.errors import (
 )
 from holdfast.formats.manifest import StreamCut
 from holdfast.formats.sealed_json import seal
-from holdfast.repository import Checkpoints, FileList, HeldFile, Status, place_of
+from holdfast.repository import Checkpoints, FileList, HeldFile, Status
+from holdfast.repository.checkpoint_keys import place_of
 from holdfast.testing import FaultyRepository
 
 SHA = "a" * 64
@@ -155,7 +156,7 @@ def test_open_attempts_survive_a_damaged_record_and_say_whose_they_were(made: Fa
     made.repository.put(f"timelines/1/checkpoints/{third}/state.bin", b"left by a driver that woke up")
     assert [(each.checkpoint_id, each.lease) for each in again(made).open_attempts(1)] == [(1, 0), (2, 4), (3, 0)]
     assert again(made).close_open(1, 5) == [first, second, third]
-    assert "damaged record" in str(again(made).all()[0].why)
+    assert "record is damaged" in str(again(made).all()[0].why)
     assert again(made).claim(1, 5) == 4
 
 
@@ -178,7 +179,7 @@ def test_the_highest_that_is_dropped_is_listed_by_when_it_was_begun(made: Fabric
     made.finish(checkpoints.claim(1, 1), {"orders": ["a"]})
     Checkpoints(made.repository, clock=lambda: 1060.0).drop(1, 1)
     [found] = again(made).all()
-    assert (found.why, found.timestamp_ms, found.aborted_at_ms) == ("it was dropped", 1_000_000, 1_060_000)
+    assert (found.why, found.timestamp_ms, found.aborted_at_ms) == ("it was deleted", 1_000_000, 1_060_000)
 
 
 def test_an_abort_record_of_an_earlier_version_does_not_say_when_it_was_begun(made: Fabricated) -> None:
@@ -363,7 +364,7 @@ def test_a_hostile_list_is_damage(made: Fabricated, files: list[HeldFile]) -> No
 
 @pytest.mark.parametrize("files", ["../x", "", "A" * 64])
 def test_a_list_that_is_named_otherwise_is_damage(made: Fabricated, files: str) -> None:
-    with pytest.raises(CheckpointDamaged, match="no digest"):
+    with pytest.raises(CheckpointDamaged, match="not a digest"):
         again(made).files(place_of(1, 1), StreamCut(timeline=1, epoch=1, files=files), 1)
 
 

@@ -33,7 +33,8 @@ from holdfast.errors import (
     StagedGone,
 )
 from holdfast.formats.sealed_json import seal
-from holdfast.repository import LocalRepository, place_of
+from holdfast.repository import LocalRepository
+from holdfast.repository.checkpoint_keys import place_of
 from holdfast.sinks.base import Link
 from holdfast.sinks.compaction import apply as compaction
 from holdfast.sinks.compaction import trees

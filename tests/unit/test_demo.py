@@ -94,7 +94,7 @@ def test_outputs_that_hold_what_is_due_are_proven(tmp_path: Path, orders: Orders
     proof = proven(outputs, orders)
     assert proof.ok
     assert proof.to_dict()["ok"] is True
-    assert "0 lost, 0 doubled" in proof.summary()
+    assert "0 lost, 0 duplicates" in proof.summary()
     assert outputs.parquet_count() == outputs.sqlite_shown() == len(rows)
 
 
@@ -152,7 +152,7 @@ def test_a_wrong_total_is_found(tmp_path: Path, orders: Orders, statement: str) 
 
 def test_a_folder_with_something_else_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(NotSupported, match="not a demo's"):
+    with pytest.raises(NotSupported, match="not from a demo"):
         DemoFolder(tmp_path).clear()
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -170,7 +170,7 @@ def test_a_mark_that_may_be_anybodys_lets_nobody_delete(tmp_path: Path, mark: st
     (tmp_path / MARK).write_text(mark)
     (tmp_path / "thesis.txt").write_text("years of work")
     for touch in (DemoFolder(tmp_path).clear, DemoFolder(tmp_path).locked):
-        with pytest.raises(NotSupported, match="name another folder"):
+        with pytest.raises(NotSupported, match="choose another folder"):
             touch()
     assert sorted(each.name for each in tmp_path.iterdir()) == [MARK, "thesis.txt"]
 

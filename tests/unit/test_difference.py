@@ -107,7 +107,7 @@ def test_it_is_said_in_a_table(two: Difference) -> None:
         "  state format                  none -> rocksdb",
         "  output mode                   append -> update",
         "  offset of source 0, sequence  9 -> 19",
-        "  behind 'orders'               1 -> 11 (+10)",
+        "  lag behind 'orders'           1 -> 11 (+10)",
         "  conf x                        1 -> 2",
         "  conf y                        none -> 3",
     ]

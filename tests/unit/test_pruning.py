@@ -24,7 +24,9 @@ from holdfast.errors import (
     StorageFailed,
 )
 from holdfast.pruning import POINTS, Pruned, PrunePlan, apply_prune, plan_prune
-from holdfast.repository import Checkpoints, Status, held_key, place_of
+from holdfast.repository import Checkpoints, Status
+from holdfast.repository.base import held_key
+from holdfast.repository.checkpoint_keys import place_of
 from holdfast.testing import FaultyRepository
 
 TWO = Retention(last=2)
@@ -63,14 +65,14 @@ def test_what_goes_and_what_stays_is_told_before_it_is_done(made: Fabricated) ->
     assert len(plan.garbage) == 6  # a file and a list each
     assert plan.garbage_bytes == sum(size or 0 for size in made.repository.sizes(plan.garbage).values())
     assert made.objects() == before
-    assert "checkpoints that go: 1, 2, 3" in plan.summary()
+    assert "checkpoints to delete: 1, 2, 3" in plan.summary()
     assert "objects that no checkpoint will need: 6" in plan.summary()
     assert plan.to_dict()["drops"] == [1, 2, 3]
     assert plan.to_dict()["garbage"] == 6
     done = prune(made)
     assert (done.dropped, done.objects, done.bytes) == ((1, 2, 3), 6, plan.garbage_bytes)
     assert len(made.objects()) == len(before) - 6
-    assert "dropped 3 checkpoints and 6 objects" in done.summary()
+    assert "deleted 3 checkpoints and 6 objects" in done.summary()
     assert require_whole(made.repository) == 2
     assert plan_prune(made.repository, TWO).empty
     (entry,) = History(made.repository).entries()
@@ -119,7 +121,7 @@ def test_where_something_cannot_be_read_no_object_is_collected_and_it_is_said(ma
     plan = plan_prune(made.repository, TWO)
     assert plan.garbage == ()
     assert "checkpoint 5 is damaged" in str(plan.blocked)
-    assert "no objects are collected: checkpoint 5" in plan.summary()
+    assert "no objects are deleted: checkpoint 5" in plan.summary()
     done = prune(made)
     assert made.objects() == before
     assert "no objects" in done.summary()
@@ -151,7 +153,7 @@ def test_attempts_that_were_left_unfinished_are_given_up_with_what_they_held(mad
     made.hold(["held, and then the driver died"], "objects")
     plan = plan_prune(made.repository, TWO)
     assert (plan.leftovers, len(plan.garbage)) == ((number,), 1)
-    assert "left unfinished: 2" in plan.summary()
+    assert "unfinished attempts to abort: 2" in plan.summary()
     assert prune(made).closed == (number,)
     assert [each.status for each in Checkpoints(made.repository).all()] == [Status.RESTORABLE, Status.ABORTED]
     assert require_whole(made.repository) == 1
@@ -266,7 +268,7 @@ def test_where_nobody_holds_the_lease_it_is_done_at_once_and_let_go(made: Fabric
     assert isinstance(done, Pruned)
     assert done.dropped == (1,)
     assert made.repository.list("requests") == []
-    assert History(made.repository).entries()[0].why.startswith("asked by ")
+    assert History(made.repository).entries()[0].why.startswith("requested by ")
     Lease.take(made.repository).release()
 
 
@@ -420,7 +422,7 @@ def test_a_checkpoint_that_lacks_a_file_takes_nobodys_place(made: Fabricated, wh
     plan = plan_prune(made.repository, Retention(last=1))
     assert plan.drops == (1, 2)
     assert plan.keeps[3] == "the newest"
-    assert "counts for nobody" in plan.keeps[4]
+    assert "not counted by the retention" in plan.keeps[4]
 
 
 def test_a_file_that_is_lost_counts_for_each_checkpoint_that_shares_it(made: Fabricated) -> None:
@@ -431,7 +433,7 @@ def test_a_file_that_is_lost_counts_for_each_checkpoint_that_shares_it(made: Fab
     assert plan.drops == ()
     assert (plan.keeps[3], plan.keeps[1]) == ("the newest", "one of the last 2")
     for number in (2, 4):
-        assert "counts for nobody" in plan.keeps[number]
+        assert "not counted by the retention" in plan.keeps[number]
 
 
 def test_a_plan_looks_at_each_list_and_each_file_once(made: Fabricated, monkeypatch: pytest.MonkeyPatch) -> None:

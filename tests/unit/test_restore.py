@@ -20,7 +20,8 @@ from holdfast.errors import (
     UnsupportedVersion,
 )
 from holdfast.formats.manifest import Manifest
-from holdfast.repository import FileList, HeldFile, place_of
+from holdfast.repository import FileList, HeldFile
+from holdfast.repository.checkpoint_keys import place_of
 from holdfast.restore import StreamRestore, plan_restore, restore_stream, stage_states
 
 
@@ -157,10 +158,10 @@ def test_nothing_is_written_over(made: Fabricated, tmp_path: Path) -> None:
     (tmp_path / "full" / "x").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for target in (tmp_path / "full", tmp_path / "file"):
-        with pytest.raises(AlreadyExists, match="empty or not there"):
+        with pytest.raises(AlreadyExists, match="empty or does not exist"):
             restore_stream(made.repository, plan, "orders", target)
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["x"]
-    with pytest.raises(BadValue, match="the checkpoint has orders"):
+    with pytest.raises(BadValue, match="expected one of orders"):
         restore_stream(made.repository, plan, "other", tmp_path / "new")
     with pytest.raises((StorageFailed, AlreadyExists)):
         restore_stream(made.repository, plan, "orders", tmp_path / "file" / "below")
@@ -235,7 +236,7 @@ def test_a_plan_with_paths_that_lead_elsewhere_writes_nothing(made: Fabricated, 
     plan = plan_restore(made.repository)
     file = plan.streams["orders"].files.files[1]
     hostile = FileList([HeldFile(path, file.size, file.sha256)])
-    with pytest.raises(CheckpointDamaged, match="does not stay in its folder"):
+    with pytest.raises(CheckpointDamaged, match="leads out of its folder"):
         restore_stream(
             made.repository,
             replace(plan, streams={"orders": StreamRestore(1, hostile)}),

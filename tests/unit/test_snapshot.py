@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import LocalRepository
 from holdfast.errors import NotFound, StorageFailed
-from holdfast.repository import place_of
+from holdfast.repository.checkpoint_keys import place_of
 from holdfast.spark import snapshot
 from holdfast.spark.snapshot import Pinned, Snapshots, SparkCut
 

@@ -13,7 +13,8 @@ from holdfast.barriers import BarrierFlags
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import BadValue, CheckpointMissing, StorageFailed
 from holdfast.formats.manifest import Severity
-from holdfast.repository import Decisions, HeldFile, place_of
+from holdfast.repository import Decisions, HeldFile
+from holdfast.repository.checkpoint_keys import place_of
 from holdfast.restore import RestorePlan
 from holdfast.testing import FaultyRepository
 from holdfast.verification import Finding, Grade, Verification, verify, verify_all
@@ -196,7 +197,7 @@ def test_a_downstream_that_holds_what_its_upstream_has_not_is_an_error(made: Fab
         made.finish(made.checkpoints.claim(1, 1), {"orders": ["a"], "totals": ["b"]}, cuts=cuts)
         found = verify(made.repository, grade=Grade.STRUCTURE)
         assert found.ok is ok
-    assert "downstream holds what its upstream has not" in found.summary()
+    assert "downstream is ahead of upstream" in found.summary()
 
 
 def decide(made: Fabricated, epoch: int, verdict: Verdict = Verdict.COMMIT, attempt: int = 1) -> None:

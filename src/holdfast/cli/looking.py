@@ -32,13 +32,11 @@ from holdfast.repository import (
     LocalRepository,
     Status,
     Summary,
-    held_lease,
-    newest_lease,
-    streams_of,
 )
 from holdfast.repository.base import read_each
+from holdfast.repository.decisions import streams_of
 from holdfast.repository.identity import KEY
-from holdfast.repository.lease import seen_leases
+from holdfast.repository.lease import held_lease, newest_lease, seen_leases
 
 SETTLES_S = 10.0  # an epoch that a running pipeline has decided so recently is being committed, not in trouble
 Last = Annotated[int | None, typer.Option("--last", "-n", metavar="N", min=1, help="Show only the newest N.")]

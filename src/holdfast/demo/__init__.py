@@ -1,4 +1,4 @@
-"""The demo: a pipeline and its plain Spark twin, killed again and again, and what their outputs hold at the end.
+"""The demo: a pipeline and an equivalent plain Spark job are killed repeatedly, and their outputs are compared.
 
-It is a program of a user's: it uses the library as anybody would, and nothing of the library knows it.
+It uses the library as a user's program would. Only the command line uses this package; nothing in it is public.
 """

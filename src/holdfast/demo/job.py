@@ -1,6 +1,6 @@
-"""The demo's pipeline, as you would write it: two streams, three sinks.
+"""The demo's pipeline, written as a user would write it: two streams, three sinks.
 
-Kill it at any moment and run it again: that is all that its user has to know.
+After a kill at any moment, running it again is all that is needed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def orders_of(spark: SparkSession, place: DemoFolder) -> DataFrame:
-    """Read the events, let each count once however often it comes, and add what is known of the product."""
+    """Read the events, remove duplicates, and add the details of the product."""
     events = (
         spark.readStream.schema("event string, time timestamp, product string, quantity long")
-        .option("maxFilesPerTrigger", 1)  # so that there are many epochs to be killed in
+        .option("maxFilesPerTrigger", 1)  # for many epochs, and so many chances for a kill
         .json(str(place.input))
     )
     products = spark.read.schema("product string, category string, price long").json(str(place.products))
@@ -36,12 +36,12 @@ def orders_of(spark: SparkSession, place: DemoFolder) -> DataFrame:
 
 
 def totals_of(orders: DataFrame) -> DataFrame:
-    """Count and add up the orders of each day and category."""
+    """Count the orders and sum their amounts by day and category."""
     return orders.groupBy("day", "category").agg(f.count("*").alias("orders"), f.sum("cents").alias("cents"))
 
 
 def pipeline(place: DemoFolder) -> hf.Pipeline:
-    """Return the pipeline: orders go to Parquet and to SQLite at once, and on to the totals."""
+    """Return the pipeline: orders are written to Parquet and SQLite, and a second stream computes totals from them."""
     pipeline = hf.Pipeline("orders", root=place.checkpoints)
     out = place.outputs("holdfast")
 
@@ -60,9 +60,10 @@ def pipeline(place: DemoFolder) -> hf.Pipeline:
 
 
 def run(spark: SparkSession, place: DemoFolder) -> None:
-    """Run until all orders have gone through, with a checkpoint every few epochs and one at the end."""
+    """Run until all orders are processed, with a checkpoint every few epochs and a final one."""
     policy = hf.CheckpointPolicy(every=None, epochs=4)
     with pipeline(place).start(spark, checkpoint_every=policy) as running:
         for plan in running.recovery.values():
             print(plan.summary(), flush=True)
-        print(f"all is through; the last checkpoint is {running.drain(timeout='10m').checkpoint_id}", flush=True)
+        last = running.drain(timeout="10m").checkpoint_id
+        print(f"all orders are processed; the last checkpoint is {last}", flush=True)

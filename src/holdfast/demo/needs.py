@@ -1,4 +1,4 @@
-"""What the demo needs of the machine, looked for before anything is started."""
+"""The requirements of the demo, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.errors import MissingExtra
 
 
 def require() -> None:
-    """Raise what is missing: PySpark, pyarrow, or a Java that Spark can run on."""
+    """Raise an error if PySpark, pyarrow, or a Java version that Spark supports is missing."""
     for module in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(module) is None:
             raise MissingExtra(extra="spark", module=module)

@@ -1,10 +1,10 @@
-"""The orders that the demo streams, and what must come of them, computed in plain Python.
+"""The orders that the demo streams, and the expected outputs, computed in plain Python.
 
 Rules:
-- The same seed gives the same orders. Nothing else is drawn from it.
-- An order is told by one event. Some events come late, in a later file than their time belongs to; some come twice.
-- All of that stays within `WATERMARK`: the watermark never passes an event that is still to come, so what is expected
-  does not depend on where epochs begin and end, nor on who was killed when.
+- The same seed gives the same orders. The random generator is used for nothing else.
+- Each order is one event. Some events are late, in a later file than their time belongs to; some arrive twice.
+- All delays are shorter than `WATERMARK`: the watermark never passes an event that is still to arrive. So the expected
+  outputs depend neither on the boundaries of epochs nor on the kills.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 WATERMARK = timedelta(hours=16)
-_SLOT = timedelta(hours=2)  # the span of event time that a file would hold if nothing came late
-_LATE_FILES = 3  # the most files that an event comes late by
-_AGAIN_FILES = 2  # and that its second copy comes after it
-_LATE, _TWICE = 0.12, 0.08  # shares of all events
-_BEGIN = datetime(2025, 3, 1, 18, tzinfo=UTC)  # midnight falls into the first files: totals of more days than one
+_SLOT = timedelta(hours=2)  # the range of event time in one file, apart from late events
+_LATE_FILES = 3  # the maximum delay of an event, in files
+_AGAIN_FILES = 2  # the maximum delay of its second copy, in files
+_LATE, _TWICE = 0.12, 0.08  # fractions of all events
+_BEGIN = datetime(2025, 3, 1, 18, tzinfo=UTC)  # the first files include midnight: there are totals of several days
 
 PRODUCTS = {  # product: category, price in cents
     "espresso": ("coffee", 260),
@@ -38,7 +38,7 @@ PRODUCTS = {  # product: category, price in cents
 
 
 class OrderEvent(NamedTuple):
-    """One order, as it is told."""
+    """One order as an input event."""
 
     event: str
     time: datetime
@@ -46,12 +46,12 @@ class OrderEvent(NamedTuple):
     quantity: int
 
     def line(self) -> str:
-        """Return it as a line of JSON."""
+        """Return the event as a line of JSON."""
         return json.dumps(self._asdict() | {"time": f"{self.time:%Y-%m-%dT%H:%M:%SZ}"}) + "\n"
 
 
 class Row(NamedTuple):
-    """One order as the sinks are to have it. The columns of the first stream are these, in this order."""
+    """One order as the sinks must store it. The first stream has these columns, in this order."""
 
     event: str
     day: str
@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
 
 class Total(NamedTuple):
-    """What the second stream is to have of one day and category."""
+    """The expected result of the second stream for one day and category."""
 
     orders: int
     cents: int
@@ -70,7 +70,7 @@ class Total(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The input, file by file in the order of arrival; how many of its events are late, and how many come twice."""
+    """The input files in the order of arrival, and the numbers of late and of duplicate events."""
 
     files: tuple[tuple[OrderEvent, ...], ...]
     late: int
@@ -78,15 +78,15 @@ class Orders:
 
     @property
     def events(self) -> Iterator[OrderEvent]:
-        """Every event in the order of arrival, copies too."""
+        """Every event in the order of arrival, including duplicates."""
         return (event for file in self.files for event in file)
 
     def rows(self) -> Counter[Row]:
-        """Return what both sinks of the first stream must hold: each event once."""
+        """Return the expected rows of both sinks of the first stream: each event once."""
         return Counter(_row(event) for event in set(self.events))
 
     def totals(self) -> dict[tuple[str, str], Total]:
-        """Return what the second stream must hold, by day and category."""
+        """Return the expected totals of the second stream, by day and category."""
         found: dict[tuple[str, str], Total] = {}
         for row in self.rows():
             orders, cents = found.get((row.day, row.category), (0, 0))
@@ -94,7 +94,7 @@ class Orders:
         return found
 
     def write(self, folder: Path, products: Path) -> None:
-        """Write the files that Spark reads. It takes them by their age, so each is a second older than the next."""
+        """Write the input files. Spark reads the oldest file first, so each is a second older than the next."""
         folder.mkdir(parents=True)
         for number, events in enumerate(self.files):
             path = folder / f"{number:03}.json"
@@ -106,7 +106,7 @@ class Orders:
 
 
 def generate(seed: int, files: int, per_file: int) -> Orders:
-    """Draw the orders of so many files."""
+    """Generate the orders of `files` input files at random."""
     chance = random.Random(f"orders {seed}")
     arriving: list[list[OrderEvent]] = [[] for _ in range(files)]
     late = twice = 0

@@ -1,4 +1,4 @@
-"""What a job has written, seen from outside: Parquet by pyarrow and SQLite by sqlite3, as any reader would."""
+"""The outputs of a job, read independently of it: Parquet with pyarrow and SQLite with sqlite3."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Outputs:
         return self.folder / "shop.db"
 
     def parquet_shown(self) -> int:
-        """Count what lies in the Parquet folder for all to see: an epoch's folder, or a file. Cheap."""
+        """Return the number of visible entries in the Parquet folder: epoch folders or files. Cheap."""
         try:
             return sum(not each.name.startswith(("_", ".")) for each in self.parquet.iterdir())
         except FileNotFoundError:
             return 0
 
     def stamp(self) -> tuple[int, int] | None:
-        """Return what changes when the database does. Cheaper still."""
+        """Return the modification time and size of the database. Cheaper still."""
         try:
             stat = self.sqlite.stat()
         except FileNotFoundError:
@@ -44,7 +44,7 @@ class Outputs:
         return stat.st_mtime_ns, stat.st_size
 
     def sqlite_shown(self) -> int | None:
-        """Count the rows of the table; `None` while its writer keeps readers out. Cheap."""
+        """Return the number of rows in the table; `None` while a writer locks it. Cheap."""
         if not self.sqlite.exists():
             return 0
         try:
@@ -54,14 +54,14 @@ class Outputs:
             return 0 if "no such table" in str(error) else None
 
     def parquet_count(self) -> int:
-        """Count the rows of the files that a reader of the folder sees, by their footers."""
-        import pyarrow.parquet as pq  # an extra's, and slow to import
+        """Return the number of rows in the visible files, from their footers."""
+        import pyarrow.parquet as pq  # an optional dependency, and slow to import
 
         return sum(pq.read_metadata(path).num_rows for path in self._files())
 
     def parquet_rows(self) -> Counter[Row]:
-        """Return every row of every file that a reader of the folder sees."""
-        import pyarrow.parquet as pq  # an extra's, and slow to import
+        """Return every row of every visible file."""
+        import pyarrow.parquet as pq  # an optional dependency, and slow to import
 
         rows: Counter[Row] = Counter()
         for path in self._files():
@@ -70,7 +70,7 @@ class Outputs:
         return rows
 
     def _files(self) -> Iterator[Path]:
-        """Find the files for all to see: what begins with `_` or `.` is work under way, and readers pass it over."""
+        """Yield the visible files. Names that start with `_` or `.` are work in progress, which readers ignore."""
         for path in self.parquet.rglob("*.parquet"):
             if not any(part.startswith(("_", ".")) for part in path.relative_to(self.parquet).parts):
                 yield path

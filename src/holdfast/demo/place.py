@@ -1,12 +1,12 @@
-"""The folder of a demo: what lies where in it, and who may write over it.
+"""The folder of a demo: its layout, and the check that it may be replaced.
 
 <folder>/
-  demo.json            the mark: whoever finds it knows that the folder is a demo's, and may be replaced
+  demo.json            the mark: it shows that the folder belongs to a demo and may be replaced
   input/  products.json
   checkpoints/orders/  the repository of the Holdfast pipeline
   holdfast/            its outputs: orders/ (Parquet) and shop.db (SQLite)
-  plain/               those of plain Spark, and its checkpoints/
-  logs/                what each worker said, one file a life
+  plain/               the outputs of plain Spark, and its checkpoints/
+  logs/                the output of the workers, one file per run
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.repository.oslock import OsLock
 DEFAULT = Path("holdfast-demo")
 MARK = "demo.json"
 LOCK = "demo.lock"
-_SAYS = "holdfast_demo"  # what the mark must say: a name alone may be anybody's
+_MARK_FIELD = "holdfast_demo"  # the mark must contain it: a file with the same name may belong to another program
 _OURS = frozenset({MARK, LOCK, "input", "products.json", "checkpoints", "holdfast", "plain", "logs"})
 
 
@@ -37,7 +37,7 @@ class DemoFolder:
 
     @property
     def input(self) -> Path:
-        """Where the events are."""
+        """The folder of input events."""
         return self.folder / "input"
 
     @property
@@ -52,53 +52,53 @@ class DemoFolder:
 
     @property
     def plain_checkpoints(self) -> Path:
-        """Where plain Spark has its checkpoints."""
+        """The folder of plain Spark's checkpoints."""
         return self.folder / "plain" / "checkpoints"
 
     def outputs(self, job: str) -> Outputs:
-        """Return where a job writes to."""
+        """Return the outputs of a job."""
         return Outputs(self.folder / job)
 
     def log(self, job: str, life: int) -> Path:
-        """Return what a job's worker says into, in its so-many-th life."""
+        """Return the log file of a job's worker; `life` counts its runs from 1."""
         return self.folder / "logs" / f"{job}-{life}.log"
 
     def locked(self) -> OsLock:
-        """Make the folder and keep a second demo out of it: `Locked`. What is not a demo's is refused."""
-        with failing_as("make", str(self.folder)):
+        """Create the folder and lock it against a second demo. A folder that is not of a demo is refused."""
+        with failing_as("create", str(self.folder)):
             self._names()
             self.folder.mkdir(parents=True, exist_ok=True)
         return OsLock.acquire(self.folder / LOCK, f"the demo in {self.folder}")
 
     def clear(self, **about: Any) -> None:
-        """Make the folder, empty but for its mark; a former demo in it is replaced, anything else refused."""
-        with failing_as("make", str(self.folder)):
-            for name in self._names() - {MARK, LOCK}:  # the mark stays: cut off, it can be done again
+        """Create the folder with nothing but its mark. An earlier demo is replaced; anything else is refused."""
+        with failing_as("create", str(self.folder)):
+            for name in self._names() - {MARK, LOCK}:  # the mark stays, so that this can be repeated if interrupted
                 path = self.folder / name
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
                 else:
                     path.unlink()
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / MARK).write_text(json.dumps({_SAYS: True, **about}) + "\n")
+            (self.folder / MARK).write_text(json.dumps({_MARK_FIELD: True, **about}) + "\n")
             (self.folder / "logs").mkdir()
 
     def _names(self) -> set[str]:
-        """Return the names in the folder; refuse those that no demo made."""
+        """Return the names in the folder; refuse files that are not from a demo."""
         if self.folder.exists() and not self.folder.is_dir():
-            raise self._refused("it is no folder")
+            raise self._refused("it is not a folder")
         names = {each.name for each in self.folder.iterdir()} if self.folder.exists() else set()
         if names - {LOCK} and not self._is_marked():
-            raise self._refused("something is there that is not a demo's")
+            raise self._refused("it contains files that are not from a demo")
         if strange := sorted(names - _OURS):
-            raise self._refused(f"beside a former demo there is {strange[0]!r}")
+            raise self._refused(f"beside an earlier demo it contains {strange[0]!r}")
         return names
 
     def _is_marked(self) -> bool:
         try:
-            return bool(json.loads((self.folder / MARK).read_text()).get(_SAYS))
+            return bool(json.loads((self.folder / MARK).read_text()).get(_MARK_FIELD))
         except (OSError, ValueError, AttributeError):
             return False
 
     def _refused(self, why: str) -> NotSupported:
-        return NotSupported(what=f"a demo in {self.folder}", why=why, do="name another folder, or an empty one")
+        return NotSupported(what=f"a demo in {self.folder}", why=why, do="choose another folder, or an empty one")

@@ -1,6 +1,6 @@
-"""The plain Spark twin of the pipeline: the same two queries with `foreachBatch`, as it is commonly written.
+"""The equivalent job in plain Spark: the same two queries with `foreachBatch`, as commonly written.
 
-Spark's checkpoint makes each batch run at least once. What a batch had written before it was killed, it writes again.
+Spark's checkpoint ensures that each batch runs at least once. A batch that was killed writes its rows a second time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS totals
 
 
 def run(spark: SparkSession, place: DemoFolder) -> None:
-    """Run until all orders have gone through."""
+    """Run until all orders are processed."""
     out = place.outputs("plain")
     out.parquet.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(out.sqlite)) as shop:

@@ -1,4 +1,4 @@
-"""What a job's outputs hold, compared with what is due. Nothing is believed but what lies in the outputs."""
+"""The contents of a job's outputs, compared with the expected contents. Only the outputs themselves are evidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.demo.outputs import Outputs
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """The rows of one output: how many there are, are due and missing, come too often, and are nobody's."""
+    """The rows of one output: how many were found, expected (`due`), lost, duplicated, and wrong."""
 
     found: int
     due: int
@@ -23,7 +23,7 @@ class RowCounts:
 
     @classmethod
     def compare(cls, found: Counter[Row], due: Counter[Row]) -> RowCounts:
-        """Compare row by row, with all columns."""
+        """Compare all columns, row by row."""
         surplus = found - due
         wrong = sum(count for row, count in surplus.items() if row not in due)
         lost, doubled = (due - found).total(), surplus.total() - wrong
@@ -31,18 +31,18 @@ class RowCounts:
 
     @property
     def ok(self) -> bool:
-        """Whether every row is there once, and no other."""
+        """Whether every expected row was found once, and no other."""
         return not (self.lost or self.doubled or self.wrong)
 
     def summary(self) -> str:
-        """Say it."""
+        """Return a one-line summary."""
         wrong = f", {self.wrong:,} wrong" if self.wrong else ""
-        return f"{self.found:,} rows of {self.due:,}: {self.lost:,} lost, {self.doubled:,} doubled{wrong}"
+        return f"{self.found:,} rows of {self.due:,}: {self.lost:,} lost, {self.doubled:,} duplicates{wrong}"
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The totals: how many are due, are missing or not as they should be, and by how much all together are too high."""
+    """The totals: how many are expected (`due`), how many are missing or wrong, and the error of their sum in cents."""
 
     due: int
     wrong: int
@@ -57,17 +57,17 @@ class Totals:
 
     @property
     def ok(self) -> bool:
-        """Whether each is as it should be."""
+        """Whether every total is right."""
         return not self.wrong
 
     def summary(self) -> str:
-        """Say it."""
-        return f"{self.wrong} of {self.due} wrong, {self.cents / 100:+,.2f} in all"
+        """Return a one-line summary."""
+        return f"{self.wrong} of {self.due} wrong, {self.cents / 100:+,.2f} in total"
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the three outputs of a job hold."""
+    """The comparison of the three outputs of a job."""
 
     parquet: RowCounts
     sqlite: RowCounts
@@ -75,7 +75,7 @@ class Proof:
 
     @classmethod
     def of(cls, outputs: Outputs, rows: Counter[Row], totals: Mapping[tuple[str, str], Total]) -> Proof:
-        """Read the outputs and compare them with what is due."""
+        """Read the outputs and compare them with the expected contents."""
         return cls(
             RowCounts.compare(outputs.parquet_rows(), rows),
             RowCounts.compare(outputs.sqlite_rows(), rows),
@@ -84,16 +84,16 @@ class Proof:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is lost, doubled or wrong anywhere."""
+        """Whether no output has lost, duplicate or wrong rows."""
         return self.parquet.ok and self.sqlite.ok and self.totals.ok
 
     def summary(self) -> str:
-        """Say it in three lines."""
+        """Return a summary of three lines."""
         return "\n".join(
             f"{name}: {each.summary()}"
             for name, each in (("Parquet", self.parquet), ("SQLite", self.sqlite), ("totals", self.totals))
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a JSON-serialisable dict."""
         return {"ok": self.ok} | asdict(self)

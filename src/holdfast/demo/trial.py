@@ -1,10 +1,10 @@
-"""One job on trial: its worker is started, killed at the moments that were drawn, and started again until it is done.
+"""One job under test: its worker is started, killed at random times, and restarted until it is done.
 
 Rules:
-- A moment is chosen by what can be seen from outside, by the same rule for every job: when so many new outputs have
-  appeared in a place, and a few milliseconds more have passed. That is where a kill hurts a job that can be hurt.
-- A kill is SIGKILL to all processes of the worker's session: Python, Java, and Spark's Python workers. No others.
-- The next life begins only when all of them are gone: what lives on could write for seconds.
+- The time of a kill depends only on the visible outputs, by the same rule for every job: a few milliseconds after a
+  given number of new outputs has appeared. At that time, a kill harms a job that is not protected.
+- A kill sends SIGKILL to all processes of the worker's session, and to no others: Python, Java, Spark's Python workers.
+- The next run starts only when all of them have ended: a surviving process could continue to write for seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.demo.place import DemoFolder
 from holdfast.errors import DemoFailed
 
 PLACES = ("Parquet", "SQLite")
-MOST_SIGHTINGS = 2  # more make a life longer, and its kill no better
+MOST_SIGHTINGS = 2  # with more, a run takes longer and its kill proves no more
 _LONGEST_DELAY_S = 0.06
 _TAIL_LINES = 12
 _GONE_S = 10.0
@@ -32,7 +32,7 @@ _GONE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """When to kill: so long after the so-many-th new output of this life was seen in a place."""
+    """When to kill: `delay` seconds after this run's new output number `sightings` was seen in `place`."""
 
     place: str
     sightings: int
@@ -40,9 +40,9 @@ class Strike:
 
 
 def draw(seed: int, kills: int, most: int = MOST_SIGHTINGS) -> tuple[Strike, ...]:
-    """Draw the moments of so many kills, each at one of the first `most` sightings.
+    """Choose the times of the kills at random, each at one of the first `most` sightings.
 
-    The places take turns, so that none is left out by chance.
+    The places alternate, so that none is left out by chance.
     """
     chance = random.Random(f"strikes {seed}")
     return tuple(
@@ -53,7 +53,7 @@ def draw(seed: int, kills: int, most: int = MOST_SIGHTINGS) -> tuple[Strike, ...
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A kill that was done, and the rows that were to be seen then."""
+    """A kill that was carried out, and the number of rows that were visible then."""
 
     job: str
     number: int
@@ -65,12 +65,12 @@ class Kill:
     sqlite: int | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a JSON-serialisable dict."""
         return asdict(self)
 
 
 class Trial:
-    """A job, its worker, and the kills that are still to come."""
+    """A job, its worker, and the remaining kills."""
 
     def __init__(self, job: str, place: DemoFolder, strikes: tuple[Strike, ...]) -> None:
         self.job = job
@@ -84,29 +84,29 @@ class Trial:
         self._seen = 0
         self._stamp: object = None
         self._sightings = 0
-        self._due: float | None = None
+        self._kill_at: float | None = None
 
     @property
     def done(self) -> bool:
-        """Whether its worker has come to its end by itself."""
+        """Whether the worker has finished."""
         return self.state == "done"
 
     @property
     def log(self) -> Path:
-        """What its worker says now."""
+        """The log file of the current run."""
         return self._place.log(self.job, self.life)
 
     def start(self) -> None:
-        """Begin a life."""
+        """Start the worker."""
         self.life += 1
         self.state = "starting" if self.life == 1 else "recovering"
         self._stamp = None
-        self._seen, self._sightings, self._due = self._shown() or 0, 0, None
+        self._seen, self._sightings, self._kill_at = self._shown() or 0, 0, None
         command = [sys.executable, "-m", "holdfast.demo.worker", self.job, str(self._place.folder)]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,  # its end is the worker's end: see there
+                stdin=subprocess.PIPE,  # the worker ends when this pipe is closed
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -114,7 +114,7 @@ class Trial:
             )
 
     def step(self) -> Kill | None:
-        """Look once: note what has appeared; kill when it is time, and return that; raise if the worker has failed."""
+        """Check the worker once: kill it if it is time, and return the kill; raise if the worker has failed."""
         assert self._process is not None, "start it first"  # noqa: S101
         code = self._process.poll()
         if code is not None:
@@ -123,12 +123,13 @@ class Trial:
                 raise DemoFailed(job=self.job, code=code, log=str(self.log), tail=_tail(self.log))
             self.state = "done"
             return None
-        self._look()
-        if self._due is None or time.monotonic() < self._due:
+        self._watch_outputs()
+        if self._kill_at is None or time.monotonic() < self._kill_at:
             return None
         return self._kill(self._process.pid)
 
-    def _look(self) -> None:
+    def _watch_outputs(self) -> None:
+        """Count new outputs, and set the time of the kill when there are enough."""
         shown = self._shown()
         if shown is None or shown <= self._seen:
             return
@@ -136,7 +137,7 @@ class Trial:
         self._sightings += 1
         self.state = "running"
         if (strike := self._strike()) and self._sightings == strike.sightings:
-            self._due = time.monotonic() + strike.delay
+            self._kill_at = time.monotonic() + strike.delay
 
     def _strike(self) -> Strike | None:
         return self._strikes[len(self.kills)] if len(self.kills) < len(self._strikes) else None
@@ -154,7 +155,7 @@ class Trial:
 
     def _kill(self, pid: int) -> Kill:
         strike = self._strike()
-        assert strike is not None, "a time was set for it"  # noqa: S101
+        assert strike is not None, "the time of the kill was set"  # noqa: S101
         processes = self.end()
         kill = Kill(
             self.job,
@@ -170,13 +171,13 @@ class Trial:
         return kill
 
     def end(self) -> int:
-        """Kill what there is of the worker, wait until it is gone, and return how many processes were killed."""
+        """Kill all processes of the worker, wait until they have ended, and return how many were killed."""
         process, self._process = self._process, None
         if process is None:
             return 0
         killed: set[int] = set()
         deadline = time.monotonic() + _GONE_S
-        # Not reaped yet, a dead worker still holds its number, so nobody else can have it.
+        # A dead worker that is not reaped yet keeps its pid, so no other process can have it.
         while (alive := set(_alive(process.pid))) and time.monotonic() < deadline:
             for pid in alive:
                 try:
@@ -192,18 +193,18 @@ class Trial:
 
 
 def _alive(session: int) -> Iterator[int]:
-    """Find the live processes of a session."""
+    """Yield the pids of the live processes of a session."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             state, _, _, of, *_ = (entry / "stat").read_text().rsplit(")", 1)[1].split()
         except (OSError, IndexError):
-            continue  # it ended while we looked
+            continue  # it has just ended
         if int(of) == session and state not in "ZX":
             yield int(entry.name)
 
 
 def _tail(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines()
-    return "\n".join(lines[-_TAIL_LINES:]) or "(it said nothing)"
+    return "\n".join(lines[-_TAIL_LINES:]) or "(its log is empty)"

@@ -1,7 +1,7 @@
-"""One life of a job, in a process of its own that can be killed: `python -m holdfast.demo.worker JOB FOLDER`.
+"""One run of a job, in a separate process that can be killed: `python -m holdfast.demo.worker JOB FOLDER`.
 
-It ends by itself when all orders have gone through. Whoever started it holds the other end of its standard input: when
-that one is gone, however it went, the worker goes too.
+It ends when all orders are processed. The demo holds the other end of its standard input, so the worker also ends when
+the demo ends or is killed.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# A Java that lives for ten seconds never earns back what its second compiler costs, nor checking Spark's own classes,
-# nor collecting garbage each time that room for classes runs short.
+# For a JVM that runs for ten seconds, the second compiler, the verification of Spark's classes, and the garbage
+# collections for a growing metaspace cost more time than they save.
 _JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms512m -Xmn256m -XX:MetaspaceSize=256m "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 
 
-# Killed while it writes its very first offsets, plain Spark leaves a temporary file, and takes it for another query's
-# at the next start: it would refuse for ever. That is not what is shown here. Holdfast clears it.
+# If plain Spark is killed while it writes its first offsets, it leaves a temporary file, takes it for that of another
+# query at the next start, and refuses to start from then on. The demo is not about that. Holdfast deletes the file.
 _OF_PLAIN = {"spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false"}
 
 
 def _session(job: str) -> SparkSession:
-    """Start Spark on this machine, for a job that lives for seconds: starting fast counts more than running fast."""
-    from pyspark.sql import SparkSession  # takes a while, and the watch must begin before
+    """Start Spark on this machine for a job of a few seconds: a fast start matters more than a fast run."""
+    from pyspark.sql import SparkSession  # a slow import: the thread that watches the demo must be running first
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
@@ -60,7 +60,7 @@ def _end_with_parent() -> None:
 
 
 def main(job: str, folder: str) -> None:
-    """Run a job until it has nothing to do."""
+    """Run a job until all orders are processed."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from holdfast.demo import job as pipeline
     from holdfast.demo import plain
@@ -69,7 +69,7 @@ def main(job: str, folder: str) -> None:
     spark = _session(job)
     spark.sparkContext.setLogLevel("ERROR")
     runs[job](spark, DemoFolder(Path(folder)))
-    os._exit(0)  # all is written and closed; an orderly end of Java would only take time
+    os._exit(0)  # everything is written and closed; shutting down the JVM properly would only take time
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, lock_key, r
 from holdfast.eventlog.log import EventLog
 from holdfast.eventlog.region import Region
 from holdfast.eventlog.segment import LogEvent
-from holdfast.repository import Repository, checked_repository
+from holdfast.repository import Repository
+from holdfast.repository.base import checked_repository
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ from holdfast.eventlog.region import Region
 from holdfast.eventlog.segment import LogEvent
 from holdfast.formats.sealed_json import Record
 from holdfast.policy import RestartBudget, RestartPolicy
-from holdfast.repository import Repository, checked_repository
+from holdfast.repository import Repository
+from holdfast.repository.base import checked_repository
 
 _log = logging.getLogger(__name__)
 _EXIT_TIMEOUT_S = 5.0

@@ -1,18 +1,27 @@
-"""Where everything that must last is kept: the contract, its backends, and what every repository holds."""
+"""The repository: where a pipeline's decisions, checkpoints and leases are stored.
 
-from holdfast.repository.base import Data, Held, Lock, Put, Repository, checked_repository, held_key
+Public:
+- the contract `Repository`, with the types `Data`, `Put`, `Held` and `Lock` of its methods;
+- the backends `LocalRepository` and `MemoryRepository`, and `open_repository`;
+- the contents: `Identity`, `Lease`, `Decisions`, `Checkpoints`, `Gaps` and `History`, and the values they return;
+- `FileBlocks`, a block device in a local file.
+
+The modules of this package are internal: other packages of Holdfast use them, users must not.
+"""
+
+from holdfast.repository.base import Data, Held, Lock, Put, Repository
 from holdfast.repository.blockfile import FileBlocks
-from holdfast.repository.checkpoints import CheckpointPlace, Checkpoints, place_of
-from holdfast.repository.decisions import Decisions, Slots, streams_of
+from holdfast.repository.checkpoint_keys import CheckpointPlace
+from holdfast.repository.checkpoints import Checkpoints
+from holdfast.repository.decisions import Decisions, Slots
 from holdfast.repository.filelist import FileList, HeldFile
 from holdfast.repository.gaps import GapRecord, Gaps
 from holdfast.repository.history import Entry, History
 from holdfast.repository.identity import Identity
-from holdfast.repository.lease import Lease, LeaseRecord, held_lease, newest_lease
+from holdfast.repository.lease import Lease, LeaseRecord
 from holdfast.repository.local import LocalRepository
 from holdfast.repository.memory import MemoryRepository
 from holdfast.repository.opening import open_repository
-from holdfast.repository.oslock import OsLock
 from holdfast.repository.summary import Status, Summary
 
 __all__ = [
@@ -34,17 +43,10 @@ __all__ = [
     "LocalRepository",
     "Lock",
     "MemoryRepository",
-    "OsLock",
     "Put",
     "Repository",
     "Slots",
     "Status",
     "Summary",
-    "checked_repository",
-    "held_key",
-    "held_lease",
-    "newest_lease",
     "open_repository",
-    "place_of",
-    "streams_of",
 ]

@@ -1,21 +1,22 @@
-"""The contract of a repository: where everything that must last is kept.
+"""The contract of a repository, which stores everything that must survive a crash.
 
-Keys are relative paths of checked parts. What a backend promises:
+Keys are relative paths whose parts are validated. Every backend guarantees:
 
-- `put` and `put_if_absent` are durable on return: what they wrote survives the loss of power.
-- `put_if_absent` has exactly one winner over all processes. The loser gets what the winner wrote, and may rely on it:
-  it is durable too.
-- A reader sees a whole value or none, never a part of one.
-- A failure before the change could take effect is `StorageFailed`: nothing was changed. One after it is
-  `OutcomeUnknown`.
+- `put` and `put_if_absent` are durable on return: the value survives a power failure.
+- `put_if_absent` has exactly one winner across all processes. The loser receives the winner's value, which is durable
+  too.
+- A reader sees a complete value or none, never a part of one.
+- A failure before the change could take effect raises `StorageFailed`: nothing was changed. A failure after that point
+  raises `OutcomeUnknown`.
 
-Not promised: that a value just read is durable already, if its writer is still at work. `put_if_absent` of the same
-key settles that. Nor any order between two writers of `put`: the last one stands.
+Not guaranteed: that a value that was just read is durable, if its writer has not returned yet (`put_if_absent` of the
+same key makes it durable); any order between two concurrent calls of `put` (the last one wins).
 """
 
 from __future__ import annotations
 
 import builtins
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 Data: TypeAlias = bytes | bytearray | memoryview | Sequence[memoryview]
-"""What can be written: one buffer, or several behind one another, which are not joined in memory first."""
+"""What can be written: one buffer, or several that are written one after another without being joined in memory."""
 
 
 def buffers(data: Data) -> list[memoryview]:
@@ -40,17 +41,17 @@ def buffers(data: Data) -> list[memoryview]:
     try:
         return [memoryview(each).cast("B") for each in pieces]
     except TypeError as error:
-        raise BadValue(what="data", value=data, why=str(error)) from error  # bytes that do not lie in one piece
+        raise BadValue(what="data", value=data, why=str(error)) from error  # memory that is not contiguous
 
 
 def joined(data: Data) -> bytes:
-    """Return everything in one piece."""
+    """Return the data as one `bytes` object."""
     return b"".join(buffers(data))
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """The outcome of `put_if_absent`: who won, and what stands."""
+    """The outcome of `put_if_absent`: whether this call wrote the value, and the stored value."""
 
     won: bool
     data: bytes
@@ -58,7 +59,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A file that is kept under its own digest."""
+    """A file that is stored under its own digest."""
 
     key: str
     size: int
@@ -66,101 +67,108 @@ class Held:
 
 
 def held_key(folder: str, sha256: str) -> str:
-    """Return the key of a file that is kept in `folder` under its digest."""
+    """Return the key of a file that is stored in `folder` under its digest."""
     return f"{folder}/{sha256[:2]}/{sha256}"
 
 
 class Lock(Protocol):
-    """A lock that is held until it is released, or its process ends."""
+    """A lock that is held until it is released or its process ends."""
 
     @property
     def held(self) -> bool:
-        """Whether this process still has it."""
+        """Whether this process still holds the lock."""
 
     def release(self) -> None:
-        """Let go; harmless when done twice."""
+        """Release the lock; idempotent."""
 
     def __enter__(self) -> Lock:
-        """Return the lock, held already."""
+        """Return the lock, which is already held."""
 
     def __exit__(self, *_: object) -> None:
-        """Let go."""
+        """Release the lock."""
 
 
 def checked_repository(value: object) -> Repository:
-    """Return `value` if it is a repository, and not, as easily happens, its address."""
+    """Return `value` if it is a repository; an address, a frequent mistake, raises `BadValue`."""
     if not hasattr(value, "put_if_absent"):
-        do = "pass open_repository(address), or one of the repository classes"
-        raise BadValue(what="repository", value=value, why=f"it is {type(value).__name__}", do=do)
+        do = "pass open_repository(address), or an instance of a repository class"
+        why = f"its type is {type(value).__name__}"
+        raise BadValue(what="repository", value=value, expected="a repository", why=why, do=do)
     return cast("Repository", value)
 
 
 class Repository(Protocol):
-    """A store of immutable values by key; see the rules above."""
+    """A store of immutable values by key; see the guarantees above."""
 
     @property
     def where(self) -> str:
-        """The repository's address, for people."""
+        """The address of the repository, for display."""
 
     def read(self, key: str) -> bytes:
         """Return the value, or raise `NotFound`."""
 
     def put(self, key: str, data: Data) -> None:
-        """Write the value, replacing what was there."""
+        """Write the value, replacing any previous one."""
 
     def put_if_absent(self, key: str, data: Data) -> Put:
-        """Write the value if there is none; say who won and what stands."""
+        """Write the value if there is none; return whether this call won, and the stored value."""
 
     def list(self, folder: str = "") -> list[str]:
         """Return the names directly inside `folder`, sorted; folders end with a slash. A missing folder is empty."""
 
     def delete(self, key: str) -> None:
-        """Remove the value; harmless when there is none. Only the holder of the lease deletes."""
+        """Delete the value; no error if there is none. Only the lease holder deletes."""
 
     def delete_all(self, keys: Iterable[str]) -> None:
-        """Remove many values; harmless where there is none. All are gone durably on return, in no certain order."""
+        """Delete many values, in any order; durable on return. Missing values are no error."""
 
     def clear(self, folder: str) -> None:
-        """Remove a folder and all in it; harmless when there is none, and again when it was cut off."""
+        """Delete a folder and everything in it; no error if there is none. After an interruption, call it again."""
 
     def sizes(self, keys: Iterable[str]) -> dict[str, int | None]:
-        """Return how many bytes each value has; `None` where there is none."""
+        """Return the size of each value in bytes; `None` if there is no value."""
 
     def digest(self, key: str) -> str:
-        """Return the SHA-256 of a value, without taking it into memory whole; `NotFound` where there is none."""
+        """Return the SHA-256 of a value without loading all of it into memory, or raise `NotFound`."""
 
     def digests(self, keys: Iterable[str]) -> dict[str, Held | None]:
-        """Return the size and SHA-256 of each value, as they are read; `None` where there is none."""
+        """Return the size and SHA-256 of each value as read; `None` if there is no value."""
 
     def hold(self, source: Path, key: str) -> None:
-        """Keep a file that somebody else made: durable, by link where possible. A key that is there stays as it is."""
+        """Store an external file durably, by link where possible. An existing value is not replaced."""
 
     def hold_all(self, sources: Iterable[Path], folder: str, *, copy: bool = False) -> builtins.list[Held]:
-        """Keep files of somebody else's in `folder`, each under its SHA-256; durable on return. By link unless `copy`.
+        """Store external files in `folder`, each under its SHA-256; durable on return. Linked unless `copy`.
 
-        Each is linked first and read from the link, so what is kept is what was read. One that is gone is `NotFound`.
+        Each file is linked first and hashed through the link, so the stored bytes are the hashed ones. A missing file
+        raises `NotFound`.
         """
 
     def restore(self, key: str, target: Path) -> None:
-        """Put a held file at `target`, which must not exist."""
+        """Place a held file at `target`, which must not exist."""
 
     def restore_all(self, keys: Iterable[tuple[str, Path]], *, copy: bool = False) -> None:
-        """Put many held files at their targets, none of which may exist; durable on return. By link unless `copy`.
+        """Place many held files at their targets, none of which may exist; durable on return. Linked unless `copy`.
 
-        One that is gone is `NotFound`. What was put before a failure stays.
+        A missing file raises `NotFound`. Files placed before a failure are not removed.
         """
 
     def lock(self, key: str, what: str | None = None) -> Lock:
-        """Take the lock of this name, or raise `Locked` at once; `what` is what the lock is of, for people."""
+        """Take the lock of this name, or raise `Locked` at once; `what` describes the locked thing in that error."""
 
     def locked_by(self, key: str) -> int | None:
-        """Return the pid of whoever holds this lock, 0 where it cannot be told, `None` where nobody does."""
+        """Return the pid of the process that holds this lock, 0 if the pid is unknown, `None` if the lock is free."""
+
+
+def now_ms(clock: Callable[[], float] = time.time) -> int:
+    """Return the time of a clock in milliseconds, as records store it."""
+    return int(clock() * 1000)
 
 
 def read_each(read: Callable[[K], T], keys: Iterable[K]) -> tuple[list[T], list[HoldfastError]]:
-    """Read values for a list: return those that can be read, and an error for each that is damaged or unreadable.
+    """Read many values: return those that can be read, and an error for each that is damaged or unreadable.
 
-    A value that is removed between the list and the read is left out.
+    A value that is deleted between listing and reading is left out.
     """
     found: list[T] = []
     bad: list[HoldfastError] = []

@@ -1,4 +1,4 @@
-"""A device of blocks in a preallocated file of a local disk."""
+"""A block device in a preallocated file on a local disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.repository.oslock import OsLock
 
 
 class FileBlocks:
-    """A file of fixed size. One process has it at a time; the lock lies beside it, in `<name>.lock`."""
+    """A file of fixed size, open in one process at a time. The lock file beside it is `<name>.lock`."""
 
     def __init__(self, path: Path, descriptor: int, num_blocks: int, lock: OsLock) -> None:
         self.path = path
@@ -24,11 +24,11 @@ class FileBlocks:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], num_blocks: int) -> FileBlocks:
-        """Make a new file with all its space taken, durably: a full disk is found here, not at a checkpoint."""
+        """Create a file durably and allocate all its space: a full disk is detected here, not at a checkpoint."""
         size = checked_positive("number of blocks", num_blocks) * BLOCK_SIZE
         if size >= 1 << 63:
-            raise BadValue(what="number of blocks", value=num_blocks, why="no file is so large")
-        path = local_path("file of blocks", path)
+            raise BadValue(what="number of blocks", value=num_blocks, why="a file cannot be that large")
+        path = local_path("block file", path)
         with files.failing_as("create", str(path)):
             files.make_folder(path.parent)
             files.sweep_temporaries(path.parent)
@@ -49,8 +49,8 @@ class FileBlocks:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], what: str | None = None) -> FileBlocks:
-        """Open a file that was made before; `what` names it where it is refused because somebody else has it."""
-        path = local_path("file of blocks", path)
+        """Open an existing file; `what` describes it in the error if another process has it open."""
+        path = local_path("block file", path)
         with files.failing_as("open", str(path)):
             if not path.is_file():
                 raise BlocksMissing(path=str(path))
@@ -68,27 +68,27 @@ class FileBlocks:
 
     @classmethod
     def open_or_create(cls, path: str | os.PathLike[str], num_blocks: int) -> FileBlocks:
-        """Open a file of this many blocks, or make it where there is none."""
+        """Open a file with this many blocks, or create it if there is none."""
         try:
             blocks = cls.open(path)
         except BlocksMissing:
             try:
                 return cls.create(path, num_blocks)
-            except AlreadyExists:  # somebody was quicker
+            except AlreadyExists:  # another process has just created it
                 blocks = cls.open(path)
         if blocks.num_blocks != num_blocks:
             blocks.close()
-            raise BadValue(what="number of blocks", value=num_blocks, why=f"the file has {blocks.num_blocks}")
+            raise BadValue(what="number of blocks", value=num_blocks, why=f"the file has {blocks.num_blocks} blocks")
         return blocks
 
     @staticmethod
     def lock(path: Path, what: str) -> OsLock:
-        """Take the lock of a file of blocks that is yet to be made, or made anew."""
+        """Take the lock of a block file that is to be created or replaced."""
         return OsLock.acquire(_lock_path(path), what)
 
     @property
     def num_blocks(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return self._num_blocks
 
     def read_block(self, index: int) -> bytes:
@@ -100,20 +100,20 @@ class FileBlocks:
         self.write_blocks(index, data)
 
     def read_blocks(self, first: int, count: int) -> bytes:
-        """Return `count` blocks from `first` on."""
+        """Return `count` blocks, starting with `first`."""
         self._check(first, count)
         parts: list[bytes] = []
         at, end = first * BLOCK_SIZE, (first + count) * BLOCK_SIZE
         while at < end:
             part = os.pread(self._descriptor, end - at, at)
             if not part:
-                break  # the caller finds it short
+                break  # the caller detects that the result is short
             parts.append(part)
             at += len(part)
         return b"".join(parts)
 
     def write_blocks(self, first: int, data: bytes) -> None:
-        """Replace blocks from `first` on, in one call."""
+        """Replace consecutive blocks, starting with `first`, in one call."""
         if len(data) % BLOCK_SIZE:
             raise BadValue(what="data of length", value=len(data), expected=f"whole blocks of {BLOCK_SIZE} bytes")
         self._check(first, len(data) // BLOCK_SIZE)
@@ -123,23 +123,23 @@ class FileBlocks:
             try:
                 written = os.pwrite(self._descriptor, view, at)
             except OSError as error:
-                error.block = at // BLOCK_SIZE  # type: ignore[attr-defined] # read by whoever names the failed block
+                error.block = at // BLOCK_SIZE  # type: ignore[attr-defined] # read where the failed block is named
                 raise
             view = view[written:]
             at += written
 
     def flush(self) -> None:
-        """Make everything that was written durable. The size never changes, so the data alone is synced."""
+        """Make all writes durable. The file size never changes, so it is enough to sync the data."""
         self._check(0, 0)
         os.fdatasync(self._descriptor)
 
     @property
     def held(self) -> bool:
-        """Whether this process still has the file: it is open, and not a copy in a forked child."""
+        """Whether this process still has the file open and locked; false in a forked child."""
         return self._descriptor >= 0 and self._lock.held
 
     def close(self) -> None:
-        """Close the file and let go of its lock; harmless when done twice."""
+        """Close the file and release its lock; idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -153,9 +153,9 @@ class FileBlocks:
 
     def _check(self, first: int, count: int) -> None:
         if not self.held:
-            raise Closed(what=f"file of blocks {self.path}")
+            raise Closed(what=f"block file {self.path}")
         if first < 0 or first + count > self._num_blocks:
-            raise BadValue(what="block", value=first, why=f"the device has {self._num_blocks}")
+            raise BadValue(what="block", value=first, why=f"the device has {self._num_blocks} blocks")
 
 
 def _lock_path(path: Path) -> Path:

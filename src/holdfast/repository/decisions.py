@@ -1,7 +1,7 @@
-"""Decision slots: one for each attempt at an epoch, closed once.
+"""Decision slots: one for each attempt at an epoch, closed exactly once.
 
-A slot is the key `timelines/<t>/streams/<stream>/epochs/<epoch>.<attempt>.json`. Closing it is `put_if_absent`, so what
-the first one wrote stands for everybody; that alone decides.
+A slot is the key `timelines/<t>/streams/<stream>/epochs/<epoch>.<attempt>.json`. It is closed by `put_if_absent`: the
+first record written is final for every driver. Nothing else decides an epoch.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Slots:
 
 
 class Decisions:
-    """The decisions kept in one repository."""
+    """The decisions in one repository."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = checked_repository(repository)
 
     def close(self, decision: Decision) -> Decision:
-        """Close a slot and return what stands in it: this decision, or the one that came first."""
+        """Close a slot and return its decision: this one, or the one that closed it earlier."""
         key = slot_key(decision.attempt)
         put = self._repository.put_if_absent(key, decision.sealed())
         if put.won:
@@ -42,7 +42,7 @@ class Decisions:
         return _decoded(put.data, key, decision.attempt)
 
     def _require_open(self, attempt: Attempt) -> None:
-        """Refuse a slot that is free only because it was pruned: its epoch was decided long ago."""
+        """Raise `EpochClosed` for a slot that is free only because it was pruned."""
         try:
             key = _floor_key(attempt.stream, attempt.timeline)
             floor = Floor.unsealed(self._repository.read(key), key).epoch
@@ -53,11 +53,11 @@ class Decisions:
             raise EpochClosed(stream=attempt.stream, epoch=attempt.epoch, floor=floor)
 
     def look(self, stream: str, timeline: int, epoch: int) -> Slots:
-        """Look at an epoch's slots, one after another; the list of all decisions is never read.
+        """Read an epoch's slots one after another; decisions are never listed.
 
-        What is found may be acted upon: its writer may have died before it was durable, so the last one is put again,
-        which makes it so. Those before it are: a slot is used only once the one before it was closed durably, or found
-        so here. An epoch that nobody has tried costs one read.
+        The result is durable, so the caller may act on it. The writer of the last decision may have died before it was
+        durable, so that decision is put again. The earlier ones are durable already: a slot is used only after the slot
+        before it was closed durably, or was read here. An epoch without attempts costs one read.
         """
         closed: list[Decision] = []
         attempt = Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=1)
@@ -74,18 +74,18 @@ class Decisions:
         return Slots(tuple(closed), attempt)
 
     def newest(self, stream: str, timeline: int) -> Decision | None:
-        """Return the last decision to commit, or `None`. Only the names are listed, and older ones are pruned."""
+        """Return the last decision to commit, or `None`. Only names are listed; old decisions have been pruned."""
         epochs = {int(match[1]) for name in self._names(stream, timeline) if (match := _SLOT.fullmatch(name))}
-        for epoch in sorted(epochs, reverse=True):  # the newest, or the one before it where that is not decided
+        for epoch in sorted(epochs, reverse=True):  # the newest, or the one before it if the newest is not decided
             for decision in self.look(stream, timeline, epoch).closed:
                 if decision.verdict is Verdict.COMMIT:
                     return decision
         return None
 
     def committed(self, stream: str, timeline: int, epoch: int) -> Decision | None:
-        """Return the decision to commit one epoch, or `None` if it has none or was pruned. Nothing is written.
+        """Return the decision to commit one epoch, or `None` if there is none or it was pruned. Nothing is written.
 
-        Not promised: that it is durable already. Costs one read if the first attempt was committed.
+        Not guaranteed: that the decision is durable. Costs one read if the first attempt was committed.
         """
         attempt = Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=1)
         with contextlib.suppress(NotFound):
@@ -98,9 +98,9 @@ class Decisions:
         return None
 
     def seen(self, stream: str, timeline: int) -> Decision | None:
-        """Return the last decision to commit, or `None`, for whoever only looks: nothing is written.
+        """Return the last decision to commit, or `None`, for display: nothing is written.
 
-        Not promised: that it is durable already.
+        Not guaranteed: that the decision is durable.
         """
         found = [(int(m[1]), int(m[2]), name) for name in self._names(stream, timeline) if (m := _SLOT.fullmatch(name))]
         for epoch, attempt, name in sorted(found, reverse=True):
@@ -112,9 +112,9 @@ class Decisions:
         return None
 
     def prune(self, stream: str, timeline: int, before: int) -> int:
-        """Remove the slots of epochs before this one; return how many. For the holder of the lease.
+        """Delete the slots of all epochs before this one and return their number. Only for the lease holder.
 
-        First it is written down up to where: a driver that wakes up later must not find its old slot free.
+        The limit is recorded first: a driver that was paused and wakes up later must not find its old slot free.
         """
         names = self._names(stream, timeline)
         old = [name for name in names if (match := _SLOT.fullmatch(name)) and int(match[1]) < before]
@@ -125,11 +125,11 @@ class Decisions:
 
     def _names(self, stream: str, timeline: int) -> list[str]:
         names = self._repository.list(_folder(stream, timeline))
-        return [name.removesuffix("/") for name in names]  # a folder in the place of a slot is damage, not an open slot
+        return [name.removesuffix("/") for name in names]  # a folder in place of a slot is damage, not an open slot
 
 
 class Floor(Record, frozen=True, kw_only=True):
-    """Up to where slots were pruned: epochs before this one are closed, whatever their slots say."""
+    """The first epoch that was not pruned: all epochs before it are closed, even if their slots are missing."""
 
     epoch: int
 
@@ -139,12 +139,12 @@ def _floor_key(stream: str, timeline: int) -> str:
 
 
 def stream_folder(stream: str, timeline: int) -> str:
-    """Return the folder of everything that is kept of one stream in one timeline."""
+    """Return the folder of one stream in one timeline."""
     return f"timelines/{timeline}/streams/{stream}"
 
 
 def streams_of(repository: Repository, timeline: int) -> list[str]:
-    """Return the names of the streams that a timeline has, sorted."""
+    """Return the names of a timeline's streams, sorted."""
     names = repository.list(f"timelines/{timeline}/streams")
     return [name.removesuffix("/") for name in names if name.endswith("/") and is_name(name.removesuffix("/"))]
 
@@ -161,5 +161,5 @@ def slot_key(attempt: Attempt) -> str:
 def _decoded(data: bytes, key: str, attempt: Attempt) -> Decision:
     decision = Decision.unsealed(data, key)
     if decision.attempt != attempt:
-        raise RecordCorrupt(key=key, why=f"it is the decision of {decision.attempt}")
+        raise RecordCorrupt(key=key, why=f"it contains the decision of {decision.attempt}")
     return decision

@@ -1,7 +1,7 @@
-"""Durable writes on a local disk: what is written here survives the loss of power.
+"""Durable writes on a local disk: files written here survive a power failure.
 
-The order is always the same: a temporary file of the same file system, its bytes, fsync, a link or rename into place,
-fsync of the folder. A folder that is new is itself made durable first, up to one that stood before.
+The order is always the same: create a temporary file on the same file system, write it, fsync it, link or rename it
+into place, fsync the folder. A new folder is made durable first, and so are its new parent folders.
 """
 
 from __future__ import annotations
@@ -29,46 +29,55 @@ TEMP_PREFIX = ".tmp-"
 TEMP_MAX_AGE_S = 24 * 3600.0
 _SYNC_EACH = 12
 _READ_AT_ONCE = 1 << 18
-_syncfs: Any = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)  # Python has no call of its own for it
+_syncfs: Any = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)  # not in Python's standard library
 _renameat2: Any = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV, errno.EBUSY)  # not here: no use to try again
+NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV, errno.EBUSY)  # not supported here: do not retry
 _NO_LINK = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def local_path(what: str, address: str | os.PathLike[str]) -> Path:
-    """Return the path that an address names: a plain one, `~` expanded, or a `file:` URL. Others are refused."""
+    """Return the path of an address: a plain path, with `~` expanded, or a `file:` URL. Others raise `BadValue`."""
     try:
         text = os.fsdecode(address)
     except TypeError:
         raise BadValue(what=what, value=address, expected="a path") from None
     if not text or "\0" in text:
-        raise BadValue(what=what, value=text, why="it is no path")
+        raise BadValue(what=what, value=text, expected="a path")
     try:
         if _SCHEME.match(text) is None:
             return Path(text).expanduser().absolute()
         parts = urlsplit(text)
-    except (RuntimeError, ValueError) as error:  # no such user; no such address
+    except (RuntimeError, ValueError) as error:  # an unknown user in `~user`; a malformed URL
         raise BadValue(what=what, value=redacted_text(text), why=str(error)) from error
     path = unquote(parts.path)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
-        raise BadValue(what=what, value=redacted_text(text), why="only a folder, file: and, for a repository, memory:")
+        expected = "a local path or a file: URL (for a repository also memory:)"
+        raise BadValue(what=what, value=redacted_text(text), expected=expected)
     if not path or "\0" in path:
-        raise BadValue(what=what, value=text, why="it is no path")
+        raise BadValue(what=what, value=text, expected="a path")
     return Path(path).absolute()
 
 
+def file_to_hold(source: str | os.PathLike[str]) -> Path:
+    """Return the path of a regular file that is to be stored; a link or a folder raises `BadValue`."""
+    path = local_path("file to hold", source)
+    if path.is_symlink() or not path.is_file():
+        raise BadValue(what="file to hold", value=str(path), expected="a regular file")
+    return path
+
+
 def hadoop_address(path: Path) -> str:
-    """Return a local path as Hadoop takes it: with its scheme, and not percent-encoded, which Hadoop would not undo."""
+    """Return a local path as a Hadoop address: with its scheme, but not percent-encoded (Hadoop does not decode)."""
     return f"file:{path}"
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two files or folders change places in one step, so that nobody ever finds either missing.
+    """Exchange two files or folders atomically: no reader finds either one missing.
 
-    Raises an `OSError` with a number of `NO_EXCHANGE` where the system or the file system cannot. Not durable until the
-    folders that they are in are synced.
+    If the system or the file system does not support this, raise an `OSError` whose errno is in `NO_EXCHANGE`. Not
+    durable until their parent folders are synced.
     """
     if _renameat2 is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -78,7 +87,7 @@ def exchange(one: Path, other: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the entries of a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -87,10 +96,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_all(paths: Iterable[Path], *, at_once: bool = False) -> None:
-    """Make files and folders durable that somebody else wrote: each by itself, or, where they are many, all at once.
+    """Make files and folders durable that another program wrote: one by one, or with one `syncfs` if there are many.
 
-    `syncfs` flushes a whole file system; it pays from about a dozen files on. What is not there is passed over: whoever
-    needs it will find out.
+    `syncfs` flushes a whole file system; it is faster from about a dozen files on. Missing files are skipped: the code
+    that needs them reports the error.
     """
     found = list(dict.fromkeys(paths))
     if _syncfs is None or (len(found) <= _SYNC_EACH and not at_once):
@@ -123,9 +132,9 @@ def _sync_file_system(descriptor: int) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and all above it, durably. One that another process has just made is made durable too."""
+    """Create a folder and its parents durably. A folder that another process has just created is made durable too."""
     if folder.is_dir():
-        with contextlib.suppress(PermissionError):  # a folder that we may not list, we have not just made
+        with contextlib.suppress(PermissionError):  # this user cannot have created a folder that it may not list
             sync_folder(folder.parent)
         return
     make_folder(folder.parent)
@@ -134,7 +143,7 @@ def make_folder(folder: Path) -> None:
 
 
 def make_folders(folder: Path) -> set[Path]:
-    """Make a folder and all above it; return what is still to be synced, the folder itself among it."""
+    """Create a folder and its parents; return the folders that must still be synced, including this one."""
     found = {folder}
     while not folder.is_dir():
         folder = folder.parent
@@ -152,7 +161,7 @@ def write_all(descriptor: int, data: Data) -> None:
 
 
 def temporary_name(folder: Path) -> Path:
-    """Return a name for a temporary file that nobody else has."""
+    """Return a unique name for a temporary file."""
     return folder / f"{TEMP_PREFIX}{os.getpid()}-{uuid.uuid4().hex}"
 
 
@@ -162,9 +171,9 @@ def digest_of_file(path: Path | str) -> str:
 
 
 def measured(path: Path | str) -> tuple[int, str]:
-    """Return how many bytes a file has, and their SHA-256.
+    """Return the size and the SHA-256 of a file.
 
-    Most are small: the standard library's own way clears a large buffer for each.
+    Most files are small, and `hashlib.file_digest` would clear a large buffer for each.
     """
     found, size = hashlib.sha256(), 0
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -179,8 +188,8 @@ def measured(path: Path | str) -> tuple[int, str]:
 
 @contextlib.contextmanager
 def temporary(folder: Path, data: Data) -> Iterator[Path]:
-    """Give a temporary file in `folder` that holds `data` durably; what is left of it at the end is removed."""
-    pieces = buffers(data)  # refused before a file is made
+    """Yield a temporary file in `folder` that contains `data` durably; at the end, delete it if it still exists."""
+    pieces = buffers(data)  # invalid data is rejected before the file is created
     path = temporary_name(folder)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -197,7 +206,7 @@ def temporary(folder: Path, data: Data) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def failing_as(action: str, key: str, *, unknown: bool = False) -> Iterator[None]:
-    """Translate the operating system's errors: before the change took effect, or, with `unknown`, after it might."""
+    """Translate OS errors to `StorageFailed`, or, with `unknown`, to `OutcomeUnknown`: the change may have happened."""
     try:
         yield
     except OSError as error:
@@ -208,9 +217,9 @@ def failing_as(action: str, key: str, *, unknown: bool = False) -> Iterator[None
 
 
 def replace_durably(path: Path, data: Data, key: str, via: Path | None = None) -> None:
-    """Write a file, replacing what was there; a reader sees the old bytes or the new ones.
+    """Write a file, replacing any previous one; a reader sees the old bytes or the new ones.
 
-    The temporary file is made in the folder `via`, of the same file system, or else beside the target.
+    The temporary file is created in the folder `via` on the same file system, by default beside the target.
     """
     with failing_as("write", key), temporary(via or path.parent, data) as temp:
         temp.replace(path)
@@ -219,7 +228,7 @@ def replace_durably(path: Path, data: Data, key: str, via: Path | None = None) -
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Make `target` a link to `source`, or a durable copy where the file system allows no link. Never overwrites."""
+    """Make `target` a link to `source`, or a durable copy if a link is not possible. Never overwrites."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
@@ -244,7 +253,7 @@ def _copy_durably(source: Path, target: Path) -> None:
 
 
 def sweep_temporaries(folder: Path) -> int:
-    """Remove temporary files that writers left behind when they were killed, a day after. Returns how many."""
+    """Delete temporary files of killed writers that are older than a day; return their number."""
     swept = 0
     for path in folder.glob(f"{TEMP_PREFIX}*"):
         with contextlib.suppress(OSError):

@@ -1,6 +1,7 @@
-"""The gap ledger: input that should have reached the sinks and did not, or may have been read otherwise.
+"""The gap ledger: input that did not reach the sinks, or that a replay may have processed differently.
 
-One sealed record a gap, under `timelines/<t>/streams/<stream>/gaps/<epoch>.<kind>.json`; written once, never changed.
+Each gap is one sealed record, `timelines/<t>/streams/<stream>/gaps/<epoch>.<kind>.json`. It is written once and never
+changed.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.formats.sealed_json import Record
-from holdfast.repository.base import Repository, checked_repository, read_each
+from holdfast.repository.base import Repository, checked_repository, now_ms, read_each
 from holdfast.repository.decisions import stream_folder
 
-QUARANTINED = "quarantined"  # an epoch that no sink was given
-OFFSETS = "offsets"  # an epoch that does not begin where the last one ended
-REPLAY = "replay"  # a state that was rebuilt otherwise
+QUARANTINED = "quarantined"  # an epoch that was passed to no sink
+OFFSETS = "offsets"  # an epoch that does not start where the last one ended
+REPLAY = "replay"  # a replay rebuilt a different state
 
 
 class GapRecord(Record, frozen=True, kw_only=True):
-    """One gap: which epoch of which stream, of what kind, why, and what is known of it."""
+    """One gap: its stream and epoch, its kind, its reason and further facts."""
 
-    stream: str  # the stream that it is of
-    timeline: int  # the timeline that it is in
-    epoch: int  # the epoch that it is of
+    stream: str  # name of the stream
+    timeline: int  # its timeline
+    epoch: int  # the affected epoch
     kind: str  # quarantined, offsets or replay
-    why: str  # in words
+    why: str  # the reason as text
     at_ms: int  # when it was recorded
-    facts: dict[str, Any] = msgspec.field(default_factory=dict)  # more about it, by name
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)  # further details, by name
 
 
 class Gaps:
@@ -41,28 +42,28 @@ class Gaps:
         self._clock = clock
 
     def add(self, stream: str, timeline: int, epoch: int, *, kind: str, why: str, facts: dict[str, Any]) -> GapRecord:
-        """Record a gap durably; one that is there already stands."""
+        """Record a gap durably; an existing record is returned unchanged."""
         record = GapRecord(
             stream=stream,
             timeline=timeline,
             epoch=epoch,
             kind=kind,
             why=why,
-            at_ms=int(self._clock() * 1000),
+            at_ms=now_ms(self._clock),
             facts=facts,
         )
         key = f"{_folder(stream, timeline)}/{epoch:010}.{kind}.json"
         return GapRecord.unsealed(self._repository.put_if_absent(key, record.sealed()).data, key)
 
     def all(self, stream: str, timeline: int) -> list[GapRecord]:
-        """Return the gaps of a stream, in the order of their epochs, or raise on the first that cannot be read."""
+        """Return the gaps of a stream in epoch order, or raise the error of the first that cannot be read."""
         found, bad = self.seen(stream, timeline)
         for error in bad:
             raise error
         return found
 
     def seen(self, stream: str, timeline: int) -> tuple[list[GapRecord], list[HoldfastError]]:
-        """Return the gaps of a stream that can be read, and an error for each of the others."""
+        """Return the readable gaps of a stream, and an error for each of the others."""
         folder = _folder(stream, timeline)
         return read_each(self._read, (f"{folder}/{name.removesuffix('/')}" for name in self._repository.list(folder)))
 
@@ -70,9 +71,9 @@ class Gaps:
         return GapRecord.unsealed(self._repository.read(key), key)
 
     def newest(self, stream: str, timeline: int, until: int, most: int) -> tuple[int, list[GapRecord]]:
-        """Return how many gaps a stream has up to an epoch, and the newest of them that can be read.
+        """Return the number of a stream's gaps up to an epoch, and the newest readable ones.
 
-        A damaged record counts and is left out: it must not keep a checkpoint from being taken.
+        A damaged record is counted but left out: it must not prevent a checkpoint.
         """
         folder = _folder(stream, timeline)
         names = [name.removesuffix("/") for name in self._repository.list(folder) if _epoch_of(name) <= until]

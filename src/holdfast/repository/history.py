@@ -1,8 +1,8 @@
 """`history.jsonl`: who did what to a pipeline, when and why.
 
-One sealed line an entry; each names the digest of the line before it, so a line that was changed, taken out or put
-elsewhere is found. Not promised: that a cut at the end is found. The file is small and rarely written, so an entry is
-added by writing the whole file anew, atomically, under a lock.
+Each entry is one sealed line with the digest of the line before it, so a line that was changed, removed or moved is
+detected. Not guaranteed: that missing lines at the end are detected. The file is small and rarely written: to add an
+entry, the whole file is rewritten atomically, under a lock.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from holdfast.repository.base import Lock, Repository, checked_repository, read_
 
 KEY = "history.jsonl"
 LOCK = "history.lock"
-_PATIENCE_S = 2.0
+_LOCK_TIMEOUT_S = 2.0
 _PAUSE_S = 0.01
 
 
 class Entry(Record, frozen=True, kw_only=True):
-    """One thing that was done."""
+    """One recorded action."""
 
     at: str
     who: str
@@ -53,13 +53,13 @@ class History:
         self._clock = clock
 
     def add(self, what: str, why: str = "", facts: dict[str, Any] | None = None, who: str | None = None) -> Entry:
-        """Add an entry durably. A process that adds one at the same moment is waited for, then it is `Locked`."""
+        """Add an entry durably. If another process keeps the file locked for two seconds, raise `Locked`."""
         with self._locked():
             lines = self._lines()
             previous = _checked(lines)
             entry = Entry(
                 at=datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds"),
-                who=who or somebody(),
+                who=who or current_user(),
                 what=what,
                 why=why,
                 facts=facts or {},
@@ -69,7 +69,7 @@ class History:
         return entry
 
     def _locked(self) -> Lock:
-        until = time.monotonic() + _PATIENCE_S
+        until = time.monotonic() + _LOCK_TIMEOUT_S
         while True:
             try:
                 return self._repository.lock(LOCK)
@@ -79,13 +79,13 @@ class History:
             time.sleep(_PAUSE_S)
 
     def entries(self) -> list[Entry]:
-        """Return all entries, oldest first, or raise `RecordCorrupt` naming the line."""
+        """Return all entries, oldest first, or raise `RecordCorrupt` with the line number."""
         lines = self._lines()
         _checked(lines)
         return [Entry.unsealed(line, f"{KEY}:{number}") for number, line in enumerate(lines, 1)]
 
     def seen(self) -> tuple[list[Entry], list[HoldfastError]]:
-        """Return the entries that can be read, oldest first, and what is wrong with the history, if anything is."""
+        """Return the readable entries, oldest first, and the error if the history is damaged."""
         try:
             return self.entries(), []
         except (Corrupt, UnsupportedVersion, StorageFailed) as error:
@@ -103,12 +103,12 @@ class History:
             return []
         lines = data.split(b"\n")
         if lines.pop():
-            raise RecordCorrupt(key=f"{KEY}:{len(lines) + 1}", why="the last line is cut")
+            raise RecordCorrupt(key=f"{KEY}:{len(lines) + 1}", why="the last line is incomplete")
         return lines
 
 
 def _checked(lines: list[bytes]) -> list[str]:
-    """Return the digests of all lines, each proven and in its place."""
+    """Return the digests of all lines after verifying each line and the chain."""
     digests: list[str] = []
     for number, line in enumerate(lines, 1):
         key = f"{KEY}:{number}"
@@ -117,15 +117,15 @@ def _checked(lines: list[bytes]) -> list[str]:
         except SealBroken as broken:
             raise RecordCorrupt(key=key, why=str(broken)) from broken
         if Entry.unsealed(line, key).previous != (digests[-1] if digests else None):
-            raise RecordCorrupt(key=key, why="the line before it is not the one that stood there")
+            raise RecordCorrupt(key=key, why="the line before it was changed, removed or moved")
         digests.append(digest)
     return digests
 
 
-def somebody() -> str:
-    """Return who runs this process, for people."""
+def current_user() -> str:
+    """Return the user and host of this process, for display."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
+    except (KeyError, OSError):  # a container may run under a uid without a name
         user = "unknown"
     return f"{user}@{socket.gethostname()}"

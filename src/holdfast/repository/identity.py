@@ -1,4 +1,4 @@
-"""`holdfast.json`: which pipeline a repository belongs to, in which format, and its current timeline."""
+"""`holdfast.json`: the pipeline that a repository belongs to, the format version, and the current timeline."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ KEY = "holdfast.json"
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """Who a repository is. The uid tells two pipelines of one name apart, where sinks remember what they were given."""
+    """The identity of a pipeline. Sinks store the uid, which distinguishes two pipelines with the same name."""
 
-    pipeline: str  # its name
-    uid: str  # made at random when it was created
-    timeline: int = 1  # the current one
+    pipeline: str  # name of the pipeline
+    uid: str  # random, generated at creation
+    timeline: int = 1  # the current timeline
 
     def __post_init__(self) -> None:
         checked_name("pipeline", self.pipeline)
@@ -25,7 +25,7 @@ class Identity(Record, frozen=True, kw_only=True):
 
     @classmethod
     def create(cls, repository: Repository, pipeline: str) -> Identity:
-        """Make a repository that of a new pipeline, or raise `AlreadyExists`."""
+        """Create the identity of a new pipeline in a repository, or raise `AlreadyExists`."""
         identity = cls(pipeline=pipeline, uid=uuid.uuid4().hex)
         if not checked_repository(repository).put_if_absent(KEY, identity.sealed()).won:
             raise AlreadyExists(what=f"a pipeline's repository at {repository.where}")
@@ -33,7 +33,7 @@ class Identity(Record, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, repository: Repository) -> Identity:
-        """Return who a repository is; `RepositoryMissing` where it is none yet."""
+        """Return the identity of a repository, or raise `RepositoryMissing`."""
         try:
             data = checked_repository(repository).read(KEY)
         except NotFound:
@@ -41,10 +41,10 @@ class Identity(Record, frozen=True, kw_only=True):
         return cls.unsealed(data, KEY)
 
     def begin_timeline(self, repository: Repository, timeline: int) -> Identity:
-        """Make `timeline` the current one. For the holder of the lease; timelines only go up."""
-        current = Identity.load(repository)  # ours may be old by now
+        """Make `timeline` the current one. Only for the lease holder; the number must be higher than the last."""
+        current = Identity.load(repository)  # this object may be outdated
         if current.uid != self.uid or timeline <= current.timeline:
-            why = f"pipeline {current.uid} is at timeline {current.timeline} already"
+            why = f"pipeline {current.uid} is already at timeline {current.timeline}"
             raise BadValue(what="timeline", value=timeline, why=why)
         identity = Identity(pipeline=self.pipeline, uid=self.uid, timeline=timeline)
         repository.put(KEY, identity.sealed())

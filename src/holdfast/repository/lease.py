@@ -1,10 +1,10 @@
-"""The lease: who may write to a pipeline's repository.
+"""The lease: which process may write to a pipeline's repository.
 
-Taking it writes the next number under `lease/`; the highest number wins, and an older holder finds out at its next
-check. On a local disk a lock of the operating system keeps a second process out from the start.
+Taking the lease writes the next number under `lease/`. The highest number wins; an older holder detects this at its
+next check. On a local disk, an OS lock keeps a second process out from the start.
 
-The lease is for politeness and speed. Safety rests on `put_if_absent` of decisions alone: between a check and a write
-any amount of time may pass.
+The lease is a courtesy and an optimisation. Safety depends on `put_if_absent` of decisions alone: any amount of time
+may pass between a check and a write.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ import msgspec
 
 from holdfast.errors import Closed, Fenced, HoldfastError, LeaseTaken, NotFound, RecordCorrupt, UnsupportedVersion
 from holdfast.formats.sealed_json import Record
-from holdfast.repository.base import Lock, Repository, checked_repository, read_each
+from holdfast.repository.base import Lock, Repository, checked_repository, now_ms, read_each
 from holdfast.repository.oslock import OsLock
 
 FOLDER = "lease"
 LOCK = f"{FOLDER}/os.lock"
-RUN = "run"  # why a pipeline takes it
-_CLOCK_S = 5.0  # by which a clock may be adjusted between the start of a process and its lease
-KEPT = 16  # older lease records tell nobody anything
+RUN = "run"  # the reason that a running pipeline gives
+_CLOCK_S = 5.0  # tolerated clock adjustment between the start of a process and its lease
+KEPT = 16  # older lease records are of no use
 _NAME = re.compile(r"(\d{8,})\.json")
 
 
 class LeaseRecord(Record, frozen=True, kw_only=True):
-    """What a lease file says: who took it, and when. The token tells two holders with equal pids apart."""
+    """The content of a lease file: its holder and time. The token distinguishes two holders with the same pid."""
 
     number: int
     host: str
     pid: int
     token: str
     taken_at_ms: int
-    why: str = ""  # what it was taken for
-    shared: bool = False  # no lock of the operating system keeps others out: only its number does
+    why: str = ""  # why it was taken
+    shared: bool = False  # there is no OS lock that keeps others out: only the number does
 
     @property
     def holder(self) -> str:
-        """The holder, for people."""
+        """The holder, for display."""
         return f"process {self.pid} on {self.host}"
 
     def is_alive(self) -> bool | None:
-        """Whether the process that took the lease is alive; `None` on another machine, where it cannot be checked.
+        """Whether the process that took the lease is alive; `None` if it is on another machine.
 
-        A process that started after the lease was taken is another one with the same pid.
+        A process that started after the lease was taken is a different one with the same pid.
         """
         if self.host != socket.gethostname():
             return None
@@ -69,7 +69,7 @@ class Lease:
 
     @property
     def number(self) -> int:
-        """The fencing token: a higher one has replaced a lower one."""
+        """The fencing token: a higher number replaces a lower one."""
         return self.record.number
 
     @classmethod
@@ -82,12 +82,12 @@ class Lease:
         why: str = "",
         clock: Callable[[], float] = time.time,
     ) -> Lease:
-        """Become the writer; `why` is for whoever reads the history.
+        """Become the writer; `why` is recorded as the reason.
 
-        1. Take the lock of the operating system; `Locked` says which process has it. `locker` takes it another way, as
-           a JVM does, or returns `None` where there is none; `shared` writes down that there is none.
-        2. Write the next number. Whoever writes it first has it; the other gets `LeaseTaken`.
-        3. Remove records that are long past.
+        1. Take the OS lock; `Locked` names the process that holds it. `locker` takes it in another way, for example
+           through the JVM, or returns `None` if there is none; `shared` records that there is none.
+        2. Write the next number. If another process writes it first, raise `LeaseTaken`.
+        3. Delete old records.
         """
         checked_repository(repository)
         lock = locker() if locker else repository.lock(LOCK, f"the lease of {repository.where}")  # 1
@@ -98,7 +98,7 @@ class Lease:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 token=uuid.uuid4().hex,
-                taken_at_ms=int(clock() * 1000),
+                taken_at_ms=now_ms(clock),
                 why=why,
                 shared=shared,
             )
@@ -114,11 +114,11 @@ class Lease:
         return cls(repository, record, lock)
 
     def check(self) -> None:
-        """Raise `Fenced` if a newer lease was taken, or this one's record is not there as it was written.
+        """Raise `Fenced` if a newer lease was taken, or if the record of this one is missing or changed.
 
-        A list, not a look at the next number: that one may be gone already.
+        All numbers are listed: the record with the next number may have been deleted already.
         """
-        if self._released or (self._lock is not None and not self._lock.held):  # a forked child has no lease
+        if self._released or (self._lock is not None and not self._lock.held):  # a forked child does not hold it
             raise Closed(what=f"lease {self.number}", do="take a new one with Lease.take")
         newest = max(_numbers(self._repository), default=0)
         if newest > self.number:
@@ -127,12 +127,12 @@ class Lease:
         try:
             data = self._repository.read(_key(self.number))
         except NotFound:
-            raise Fenced(number=self.number, newer=newest, holder="nobody: its record is gone") from None
-        if data != self.record.sealed():  # the folder was put back from a copy, and somebody took the number again
+            raise Fenced(number=self.number, newer=newest, holder="no process: its record is missing") from None
+        if data != self.record.sealed():  # the folder was restored from a copy, and the number was taken again
             raise Fenced(number=self.number, newer=newest, holder=_holder(data, newest))
 
     def release(self) -> None:
-        """Let go of the lock. The record stays: the next holder counts on from it."""
+        """Release the lock. The record stays: the next holder takes the number after it."""
         self._released = True
         if self._lock is not None:
             self._lock.release()
@@ -145,7 +145,7 @@ class Lease:
 
 
 def newest_lease(repository: Repository) -> LeaseRecord | None:
-    """Return the record of the newest lease, or `None` where none was ever taken."""
+    """Return the record of the newest lease, or `None` if no lease was ever taken."""
     newest = max(_numbers(repository), default=0)
     if not newest:
         return None
@@ -153,24 +153,24 @@ def newest_lease(repository: Repository) -> LeaseRecord | None:
 
 
 def seen_leases(repository: Repository) -> tuple[list[LeaseRecord], list[HoldfastError]]:
-    """Return the last leases whose records can be read, oldest first, and an error for each of the others.
+    """Return the readable records of the last leases, oldest first, and an error for each of the others.
 
-    Older records are not kept.
+    Older records are deleted.
     """
     keys = [_key(number) for number in sorted(_numbers(repository))]
     return read_each(lambda key: LeaseRecord.unsealed(repository.read(key), key), keys)
 
 
 def held_lease(repository: Repository) -> LeaseRecord | None:
-    """Return the newest lease if its holder lives, as far as the lock of this machine tells; else `None`.
+    """Return the newest lease if the lock on this machine shows that its holder is alive; otherwise `None`.
 
-    Not promised for a `shared` one, which no lock holds: whether its holder lives cannot be told from here.
+    Not guaranteed for a `shared` lease: without a lock, it is unknown whether its holder is alive.
     """
     pid = repository.locked_by(LOCK)
     record = None if pid is None else newest_lease(repository)
     if record is None or not pid or record.host != socket.gethostname() or OsLock.lives(record.pid):
         return record
-    return msgspec.structs.replace(record, pid=pid)  # it holds the lock, and has not yet written its own record
+    return msgspec.structs.replace(record, pid=pid)  # this process holds the lock but has not written its record yet
 
 
 def _key(number: int) -> str:
@@ -178,7 +178,7 @@ def _key(number: int) -> str:
 
 
 def _numbers(repository: Repository) -> list[int]:
-    names = (name.removesuffix("/") for name in repository.list(FOLDER))  # a folder is a damaged record
+    names = (name.removesuffix("/") for name in repository.list(FOLDER))  # a folder counts as a damaged record
     return [int(match[1]) for name in names if (match := _NAME.fullmatch(name))]
 
 
@@ -186,4 +186,4 @@ def _holder(data: bytes, number: int) -> str:
     try:
         return LeaseRecord.unsealed(data, _key(number)).holder
     except (RecordCorrupt, UnsupportedVersion):
-        return "a process whose record cannot be read"  # its number counts all the same
+        return "a process whose record cannot be read"  # its number counts nevertheless

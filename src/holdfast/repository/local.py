@@ -1,4 +1,4 @@
-"""A repository in a folder of a local disk."""
+"""A repository in a folder on a local disk."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _TRIES = 100
 
 
 class LocalRepository:
-    """A folder. It is made at the first write; opening one that is not there costs nothing and changes nothing."""
+    """A folder, created at the first write: opening one that does not exist changes nothing."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = local_path("repository address", root)
         with files.failing_as("open", str(self.root)):
             if self.root.exists() and not self.root.is_dir():
-                raise BadValue(what="repository root", value=str(root), why="there is a file, not a folder")
+                raise BadValue(what="repository root", value=str(root), expected="a folder", why="it is a file")
         self._where = str(self.root)
         self._folders: set[Path] = set()
         self._temporaries = self.root / TEMPORARIES
-        self._durable: set[Path] = set()  # held files that this object has synced
+        self._durable: set[Path] = set()  # held files and their folders that this object has synced
 
     def __repr__(self) -> str:
         return f"LocalRepository({str(self.root)!r})"
@@ -52,14 +52,14 @@ class LocalRepository:
                 raise NotFound(key=key, where=self.where) from None
 
     def put(self, key: str, data: Data) -> None:
-        """Write the value durably, replacing what was there."""
+        """Write the value durably, replacing any previous one."""
         files.replace_durably(self._path_to_write(checked_value_key(key)), data, key, via=self._temporaries)
 
     def put_if_absent(self, key: str, data: Data) -> Put:
-        """Write the value durably if there is none: the link into place has one winner.
+        """Write the value durably if there is none: linking it into place has exactly one winner.
 
-        1. Write and sync a temporary file.  2. Link it into place, or lose.  3. Sync the folder, winner and loser
-        alike: the loser acts on what it reads, so that must be durable before it returns.
+        1. Write and sync a temporary file.  2. Link it into place, or lose.  3. Sync the folder, also as the loser:
+        the caller acts on the value, so it must be durable before this method returns.
         """
         path = self._path_to_write(checked_value_key(key))
         with files.failing_as("write", key), files.temporary(self._temporaries, data) as temp:  # 1
@@ -73,9 +73,9 @@ class LocalRepository:
                     files.sync_folder(path.parent)  # 3
                 if won:
                     return Put(won, joined(data))
-                with contextlib.suppress(FileNotFoundError):  # what we lost to was deleted since: try again
+                with contextlib.suppress(FileNotFoundError):  # the winner's value has been deleted since: try again
                     return Put(won, path.read_bytes())
-        raise StorageFailed(action="write", key=key, why="it was deleted again and again at the same moment")
+        raise StorageFailed(action="write", key=key, why=f"it was deleted {_TRIES} times between two steps")
 
     def list(self, folder: str = "") -> list[str]:
         """Return the names directly inside `folder`, sorted; folders end with a slash."""
@@ -89,7 +89,7 @@ class LocalRepository:
         return sorted(names)
 
     def delete(self, key: str) -> None:
-        """Remove the value durably; harmless when there is none."""
+        """Delete the value durably; no error if there is none."""
         path = self._path(checked_value_key(key))
         with files.failing_as("delete", key):
             try:
@@ -100,7 +100,7 @@ class LocalRepository:
             files.sync_folder(path.parent)
 
     def delete_all(self, keys: Iterable[str]) -> None:
-        """Remove many values durably: the names first, then their folders are synced."""
+        """Delete many values durably: unlink all of them, then sync their folders."""
         folders: set[Path] = set()
         for key in keys:
             path = self._path(checked_value_key(key))
@@ -112,7 +112,7 @@ class LocalRepository:
             files.sync_all(sorted(folders))
 
     def clear(self, folder: str) -> None:
-        """Remove a folder and all in it, durably."""
+        """Delete a folder and everything in it, durably."""
         path = self._path(folder)
         gone = contextlib.suppress(FileNotFoundError, NotADirectoryError)
         with files.failing_as("clear", folder, unknown=True), gone:
@@ -121,7 +121,7 @@ class LocalRepository:
             files.sync_folder(path.parent)
 
     def sizes(self, keys: Iterable[str]) -> dict[str, int | None]:
-        """Return how many bytes each value has; `None` where there is none."""
+        """Return the size of each value in bytes; `None` if there is no value."""
         found: dict[str, int | None] = {}
         for key in keys:
             try:
@@ -129,11 +129,11 @@ class LocalRepository:
             except (FileNotFoundError, NotADirectoryError):
                 found[key] = None
             except OSError as error:
-                raise StorageFailed(action="look at", key=key, why=error.strerror or str(error)) from error
+                raise StorageFailed(action="stat", key=key, why=error.strerror or str(error)) from error
         return found
 
     def digest(self, key: str) -> str:
-        """Return the SHA-256 of a value, without taking it into memory whole."""
+        """Return the SHA-256 of a value without loading all of it into memory."""
         with files.failing_as("read", key):
             try:
                 return files.digest_of_file(self._quick_path(key))
@@ -141,7 +141,7 @@ class LocalRepository:
                 raise NotFound(key=key, where=self.where) from None
 
     def digests(self, keys: Iterable[str]) -> dict[str, Held | None]:
-        """Return the size and SHA-256 of each value; `None` where there is none."""
+        """Return the size and SHA-256 of each value; `None` if there is no value."""
         found: dict[str, Held | None] = {}
         for key in keys:
             try:
@@ -153,11 +153,12 @@ class LocalRepository:
         return found
 
     def hold_all(self, sources: Iterable[Path], folder: str, *, copy: bool = False) -> builtins.list[Held]:
-        """Keep files that somebody else made, each under its digest.
+        """Store external files, each under its digest.
 
-        1. Link or copy each to a temporary name.  2. Read that.  3. Move it to where its digest says, unless it is
-        there with its size: a name may have outlasted its bytes when the power went.  4. Sync what is new, all at once
-        where it is much; and what was there, once: whoever held it may have died before it was durable.
+        1. Link or copy each file to a temporary name.  2. Hash that.  3. Move it to the name of its digest, unless a
+        file of the right size is there already; after a power failure, a name may exist without its bytes.  4. Sync
+        the new files, together if there are many, and each existing one once: the process that stored it may have died
+        before it was durable.
         """
         held: list[Held] = []
         new: set[Path] = set()
@@ -176,7 +177,7 @@ class LocalRepository:
                     if path not in self._durable:
                         new |= {path, path.parent}
                 except FileNotFoundError:
-                    raise NotFound(key=str(source), where="its folder any more") from None
+                    raise NotFound(key=str(source), where=str(source.parent)) from None
                 finally:
                     temp.unlink(missing_ok=True)
             held.append(Held(key, size, digest))
@@ -186,26 +187,20 @@ class LocalRepository:
         return held
 
     def hold(self, source: Path, key: str) -> None:
-        """Keep a file that somebody else made and may not have synced: sync, link, sync the folder."""
-        source = local_path("file to hold", source)
+        """Store an external file that may not be synced yet: sync it, link it, sync the folder."""
         path = self._path_to_write(checked_value_key(key))
         with files.failing_as("hold", str(source)):
-            if source.is_symlink() or not source.is_file():
-                raise BadValue(what="file to hold", value=str(source), why="it is no plain file")
-            descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            source = files.file_to_hold(source)
+            files.sync_all([source])
             with contextlib.suppress(FileExistsError):  # held already
                 files.link_or_copy(source, path)
             with files.failing_as("hold", str(source), unknown=True):
                 files.sync_folder(path.parent)
 
     def restore(self, key: str, target: Path) -> None:
-        """Put a held file at `target` durably; what stands there is never overwritten.
+        """Place a held file at `target` durably; an existing file is never overwritten.
 
-        The two share their bytes: whoever changes the file must replace it, as Spark does, and not write into it.
+        The two share their bytes: the file at `target` may be replaced, as Spark does, but not written in place.
         """
         path, target = self._path(key), local_path("target", target)
         with files.failing_as("restore", key):
@@ -220,7 +215,7 @@ class LocalRepository:
                 files.sync_folder(target.parent)
 
     def restore_all(self, keys: Iterable[tuple[str, Path]], *, copy: bool = False) -> None:
-        """Put many held files at their targets: make the folders, link or copy each, then sync all at once."""
+        """Place many held files at their targets: create the folders, link or copy each file, then sync all."""
         new: set[Path] = set()
         for key, target in keys:
             path = self._path(key)
@@ -242,17 +237,17 @@ class LocalRepository:
         return OsLock.acquire(self._path_to_write(key), what or f"{self.where}/{key}")
 
     def locked_by(self, key: str) -> int | None:
-        """Return the pid of whoever holds the lock file, 0 where it cannot be told, `None` where nobody does."""
+        """Return the pid of the process that holds this lock, 0 if the pid is unknown, `None` if the lock is free."""
         return OsLock.holder(self._path(key))
 
     def _forget(self, folder: Path) -> None:
-        """Drop what is remembered of a folder that goes."""
+        """Remove a deleted folder from the caches."""
         inside = f"{folder}{os.sep}"
         for remembered in (self._folders, self._durable):
             remembered -= {each for each in list(remembered) if each == folder or str(each).startswith(inside)}
 
     def _quick_path(self, key: str) -> str:
-        """Return the path of a key as text: where there are thousands, making `Path`s costs more than using them."""
+        """Return the path of a key as text: for thousands of keys, creating `Path` objects costs more than the call."""
         return f"{self._where}/{checked_key(key)}"
 
     def _path(self, key: str) -> Path:
@@ -261,9 +256,9 @@ class LocalRepository:
     def _path_to_write(self, key: str) -> Path:
         path = self._path(key)
         if not self._temporaries.is_dir():
-            self._folders.clear()  # the first write, or the first since the folder was removed under us
+            self._folders.clear()  # the first write, or the first since another process deleted the folder
         if path.parent not in self._folders or not path.parent.is_dir():
-            with files.failing_as("make the folder of", key):
+            with files.failing_as("create the folder of", key):
                 if not self._folders:
                     files.make_folder(self._temporaries)
                     files.sweep_temporaries(self._temporaries)

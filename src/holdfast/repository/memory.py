@@ -1,4 +1,4 @@
-"""A repository in memory, for tests; the users' too. It lasts as long as the object."""
+"""A repository in memory, for Holdfast's tests and for users' tests. Its content is lost with the object."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast._validation import checked_key, checked_value_key
-from holdfast.errors import AlreadyExists, BadValue, Locked, NotFound
+from holdfast.errors import AlreadyExists, Locked, NotFound
 from holdfast.repository.base import Data, Held, Put, held_key, joined
-from holdfast.repository.files import failing_as, local_path
+from holdfast.repository.files import failing_as, file_to_hold, local_path
 
 
 class MemoryRepository:
-    """A dictionary with the contract of a repository; safe to share between threads."""
+    """A dictionary that fulfils the contract of a repository; thread-safe."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -25,7 +25,7 @@ class MemoryRepository:
 
     @property
     def where(self) -> str:
-        """An address for people."""
+        """The address, for display."""
         return "memory:"
 
     def read(self, key: str) -> bytes:
@@ -36,7 +36,7 @@ class MemoryRepository:
             raise NotFound(key=key, where=self.where) from None
 
     def put(self, key: str, data: Data) -> None:
-        """Write the value, replacing what was there."""
+        """Write the value, replacing any previous one."""
         self._values[checked_value_key(key)] = joined(data)
 
     def put_if_absent(self, key: str, data: Data) -> Put:
@@ -53,21 +53,21 @@ class MemoryRepository:
         return sorted({head + slash for head, slash, _ in (key.partition("/") for key in inside)})
 
     def delete(self, key: str) -> None:
-        """Remove the value; harmless when there is none."""
+        """Delete the value; no error if there is none."""
         self._values.pop(checked_value_key(key), None)
 
     def delete_all(self, keys: Iterable[str]) -> None:
-        """Remove many values."""
+        """Delete many values."""
         for key in keys:
             self.delete(key)
 
     def clear(self, folder: str) -> None:
-        """Remove a folder and all in it; harmless when there is none."""
+        """Delete a folder and everything in it; no error if there is none."""
         for key in [each for each in list(self._values) if each.startswith(f"{checked_key(folder)}/")]:
             self._values.pop(key, None)
 
     def sizes(self, keys: Iterable[str]) -> dict[str, int | None]:
-        """Return how many bytes each value has; `None` where there is none."""
+        """Return the size of each value in bytes; `None` if there is no value."""
         values = {key: self._values.get(checked_key(key)) for key in keys}
         return {key: None if value is None else len(value) for key, value in values.items()}
 
@@ -76,7 +76,7 @@ class MemoryRepository:
         return hashlib.sha256(self.read(key)).hexdigest()
 
     def digests(self, keys: Iterable[str]) -> dict[str, Held | None]:
-        """Return the size and SHA-256 of each value; `None` where there is none."""
+        """Return the size and SHA-256 of each value; `None` if there is no value."""
         values = {key: self._values.get(checked_key(key)) for key in keys}
         return {
             key: None if value is None else Held(key, len(value), hashlib.sha256(value).hexdigest())
@@ -84,7 +84,7 @@ class MemoryRepository:
         }
 
     def hold_all(self, sources: Iterable[Path], folder: str, *, copy: bool = False) -> builtins.list[Held]:
-        """Keep copies of files, each under its digest."""
+        """Store copies of files, each under its digest."""
         del copy  # there are no links in memory
         held = []
         for source in sources:
@@ -92,23 +92,20 @@ class MemoryRepository:
                 try:
                     data = source.read_bytes()
                 except FileNotFoundError:
-                    raise NotFound(key=str(source), where="its folder any more") from None
+                    raise NotFound(key=str(source), where=str(source.parent)) from None
             digest = hashlib.sha256(data).hexdigest()
             self.put_if_absent(held_key(folder, digest), data)
             held.append(Held(held_key(folder, digest), len(data), digest))
         return held
 
     def hold(self, source: Path, key: str) -> None:
-        """Keep a copy of a file; a key that is there stays as it is."""
+        """Store a copy of a file; an existing value is not replaced."""
         checked_value_key(key)
-        source = local_path("file to hold", source)
         with failing_as("hold", str(source)):
-            if source.is_symlink() or not source.is_file():
-                raise BadValue(what="file to hold", value=str(source), why="it is no plain file")
-            self.put_if_absent(key, source.read_bytes())
+            self.put_if_absent(key, file_to_hold(source).read_bytes())
 
     def restore(self, key: str, target: Path) -> None:
-        """Put a held file at `target`, which must not exist."""
+        """Place a held file at `target`, which must not exist."""
         data, target = self.read(key), local_path("target", target)
         with failing_as("restore", key):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +116,7 @@ class MemoryRepository:
                 raise AlreadyExists(what=str(target)) from None
 
     def restore_all(self, keys: Iterable[tuple[str, Path]], *, copy: bool = False) -> None:
-        """Put many held files at their targets."""
+        """Place many held files at their targets."""
         del copy  # there are no links in memory
         for key, target in keys:
             self.restore(key, target)
@@ -133,13 +130,13 @@ class MemoryRepository:
         return MemoryLock(self._locked, key)
 
     def locked_by(self, key: str) -> int | None:
-        """Return this process's pid where the lock is held."""
+        """Return the pid of this process if the lock is held, otherwise `None`."""
         with self._mutex:
             return os.getpid() if checked_key(key) in self._locked else None
 
 
 class MemoryLock:
-    """A held lock of a repository in memory."""
+    """A lock of a repository in memory."""
 
     def __init__(self, locked: set[str], key: str) -> None:
         self._locked: set[str] | None = locked
@@ -147,11 +144,11 @@ class MemoryLock:
 
     @property
     def held(self) -> bool:
-        """Whether it is still held."""
+        """Whether the lock is still held."""
         return self._locked is not None
 
     def release(self) -> None:
-        """Let go; harmless when done twice."""
+        """Release the lock; idempotent."""
         if self._locked is not None:
             self._locked.discard(self._key)
             self._locked = None

@@ -10,5 +10,5 @@ from holdfast.repository.memory import MemoryRepository
 
 
 def open_repository(address: str | os.PathLike[str]) -> Repository:
-    """Open a folder (`./checkpoints`, `file:///data/checkpoints`) or a new repository in memory (`memory:`)."""
+    """Open a folder (`./checkpoints`, `file:///data/checkpoints`), or a new repository in memory (`memory:`)."""
     return MemoryRepository() if address == "memory:" else LocalRepository(address)

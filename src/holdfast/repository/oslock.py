@@ -1,15 +1,15 @@
-"""A lock between processes of one machine that ends with its process: a record lock on a file.
+"""A lock between the processes of one machine, released when its process ends: a record lock on a file.
 
-It is taken on the open file (`F_OFD_SETLK`), so it conflicts with every other one, in this process too, and nothing but
-its own release or the end of its process drops it. The older kind, which a JVM takes with `FileChannel.tryLock`,
-belongs to a process and would be dropped by closing *any* descriptor of the file, such as that of a back-up. The two
-kinds conflict with each other: Python and Java keep each other out.
+It is an open file description lock (`F_OFD_SETLK`): it conflicts with every other lock on the file, even in the same
+process, and is released only by its own release or the end of its process. The traditional POSIX lock, which a JVM
+takes with `FileChannel.tryLock`, belongs to a process and is lost when *any* descriptor of the file is closed, for
+example by a backup. The two kinds conflict with each other, so Python and Java keep each other out.
 
 Rules:
-- The refused one learns the holder's pid: from the system where a JVM holds it, else from the file, into which the
-  holder writes it.
-- A forked child does not have what its parent holds: its copies of the descriptors are closed at once.
-- A lock file is never removed: a new file under the same name would be another lock.
+- `Locked` contains the holder's pid. It is read from the OS if a JVM holds the lock, otherwise from the lock file, into
+  which the holder writes it.
+- A forked child does not hold its parent's locks: its copies of the descriptors are closed at once.
+- A lock file is never deleted: a new file under the same name would be another lock.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _FLOCK = struct.Struct("@hhqqi")  # struct flock of Linux: type, whence, start, 
 _TRIES = 20
 _PAUSE_S = 0.002
 
-_mutex = threading.Lock()  # held by whoever opens or closes a lock file, and by whoever forks meanwhile
+_mutex = threading.Lock()  # held while a lock file is opened or closed, and during a fork
 _held: dict[int, OsLock] = {}
 
 
 class OsLock:
-    """A held lock. Make one with `acquire`."""
+    """A held lock, created by `acquire`."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class OsLock:
 
     @classmethod
     def acquire(cls, path: Path, what: str | None = None) -> OsLock:
-        """Take the lock on `path`, making the file if need be, or raise `Locked` at once with the holder's pid."""
+        """Take the lock on `path`, creating the file if necessary, or raise `Locked` at once with the holder's pid."""
         name = what or str(path)
         pid = 0
         for _ in range(_TRIES):
@@ -56,12 +56,12 @@ class OsLock:
             pid = found
             if pid:
                 break
-            time.sleep(_PAUSE_S)  # the holder has it since this moment, or until this moment: look again
+            time.sleep(_PAUSE_S)  # the holder has just taken or just released it: try again
         raise Locked(what=name, pid=pid, own=pid == os.getpid())
 
     @classmethod
     def _try(cls, path: Path) -> OsLock | int:
-        """Return the lock, or the pid of its holder, or 0 where it cannot be told now."""
+        """Return the lock, or the pid of its holder, or 0 if the pid is not known yet."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             try:
@@ -71,7 +71,7 @@ class OsLock:
                     raise
                 return _holder(descriptor)
             if not _is_same(descriptor, path):
-                return 0  # the file was replaced between open and lock: this is not the lock that others see
+                return 0  # the file was replaced between open and lock: other processes see another file
             os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
             lock = cls(path, descriptor)
             _held[descriptor] = lock
@@ -83,16 +83,16 @@ class OsLock:
 
     @classmethod
     def holder(cls, path: Path) -> int | None:
-        """Return the pid of whoever holds the lock on `path`, 0 where it cannot be told, `None` where nobody does.
+        """Return the pid of the process that holds the lock on `path`, 0 if it is unknown, `None` if the lock is free.
 
-        Takes nothing: whoever wants the lock at this moment gets it.
+        The lock is not taken, not even briefly.
         """
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise StorageFailed(action="look at", key=str(path), why=error.strerror or str(error)) from error
+            raise StorageFailed(action="open", key=str(path), why=error.strerror or str(error)) from error
         try:
             return _holder(descriptor) if _kind(descriptor)[0] != fcntl.F_UNLCK else None
         finally:
@@ -100,12 +100,12 @@ class OsLock:
 
     @staticmethod
     def lives(pid: int) -> bool:
-        """Whether there is such a process on this machine."""
+        """Whether this machine has a process with this pid."""
         return _lives(pid)
 
     @staticmethod
     def started_s(pid: int) -> float | None:
-        """Return when a process of this machine started, in seconds since the epoch; `None` if there is none."""
+        """Return the start time of a process on this machine, in Unix seconds; `None` if there is no such process."""
         try:
             state, *fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         except (OSError, IndexError):
@@ -116,11 +116,11 @@ class OsLock:
 
     @property
     def held(self) -> bool:
-        """Whether this process still has it."""
+        """Whether this process still holds the lock."""
         return self._descriptor is not None
 
     def release(self) -> None:
-        """Let go; harmless when done twice. Unlocked in so many words: a child may have a copy of the descriptor."""
+        """Release the lock; idempotent. Closing the file is not enough: a child may have a copy of the descriptor."""
         with _mutex:
             descriptor, self._descriptor = self._descriptor, None
             if descriptor is not None:
@@ -138,7 +138,7 @@ class OsLock:
 
 
 def _forget_in_child() -> None:
-    """Close a forked child's copies: else the lock would last as long as the child."""
+    """Close a forked child's copies of the descriptors; otherwise the lock would last as long as the child."""
     for descriptor, lock in list(_held.items()):
         lock._descriptor = None
         with contextlib.suppress(OSError):
@@ -160,9 +160,9 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 
 def _kind(descriptor: int) -> tuple[int, int]:
-    """Return what stands in the way of a lock, and its pid where the system knows it."""
-    asked = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
-    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
+    """Return the type of the conflicting lock, and its pid if the OS knows it."""
+    wanted = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, wanted))
     return int(kind), int(pid)
 
 
@@ -171,13 +171,13 @@ def _holder(descriptor: int) -> int:
     if kind == fcntl.F_UNLCK:
         return 0
     if pid > 0:
-        return _driver(int(pid))  # a lock of the older kind: the system knows
+        return _driver(int(pid))  # a traditional POSIX lock: the OS knows the pid
     written = os.pread(descriptor, 20, 0).strip()
     return int(written) if written.isdigit() and _lives(int(written)) else 0
 
 
 def _driver(pid: int) -> int:
-    """Return the Python that a JVM works for, where it was started by one: that is the process to stop."""
+    """Return the Python process that started a JVM, if there is one: that is the process to stop."""
     try:
         parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         python = b"python" in Path(f"/proc/{parent}/cmdline").read_bytes().partition(b"\0")[0]
@@ -187,7 +187,7 @@ def _driver(pid: int) -> int:
 
 
 def _lives(pid: int) -> bool:
-    """Whether there is such a process: a pid that a killed holder has left in the file is not the holder's."""
+    """Whether there is such a process: the file may still contain the pid of a killed holder."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -1,4 +1,4 @@
-"""A checkpoint in a list: what can be told of it without reading the whole of its manifest."""
+"""A checkpoint in a list: the part of its manifest that can be read without decoding all of it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from holdfast.formats.sealed_json import plain
 
 
 class Status(StrEnum):
-    """What a checkpoint is."""
+    """The status of a checkpoint."""
 
     RESTORABLE = "restorable"  # it has a manifest
-    OPEN = "open"  # being taken, or left by a driver that died
-    ABORTED = "aborted"  # it was given up; its id is burnt
+    OPEN = "open"  # in progress, or left by a driver that died
+    ABORTED = "aborted"  # aborted or deleted; its id is not used again
     DAMAGED = "damaged"  # its manifest cannot be read
 
 
@@ -27,28 +27,28 @@ class Status(StrEnum):
 class Summary:
     """A checkpoint in a list."""
 
-    checkpoint: int  # its id; 0 where a damaged savepoint does not tell
-    timeline: int  # the timeline that it was taken in
+    checkpoint: int  # its id; 0 for a damaged savepoint, whose id is not known
+    timeline: int  # the timeline in which it was taken
     status: Status
-    timestamp_ms: int = 0  # when it was begun; 0 if that is not known
-    epochs: Mapping[str, int] | None = None  # by stream: the last epoch in it
-    rows: int = 0  # given to each sink up to it, of all streams
-    file_count: int = 0  # files that it needs to be restored
-    file_bytes: int = 0  # their size
+    timestamp_ms: int = 0  # when it started; 0 if that is not known
+    epochs: Mapping[str, int] | None = None  # by stream: the last epoch in the cut
+    rows: int = 0  # rows written to each sink up to the cut, summed over all streams
+    file_count: int = 0  # number of files needed to restore it
+    file_bytes: int = 0  # total size of those files
     digest: str | None = None  # SHA-256 of its manifest
-    parent: str | None = None  # the digest of the checkpoint before it
-    savepoint: str | None = None  # its name, of a savepoint alone
+    parent: str | None = None  # digest of the previous checkpoint's manifest
+    savepoint: str | None = None  # the name, if it is a savepoint
     why: str | None = None  # why it is aborted or damaged
-    aborted_at_ms: int | None = None  # when it was given up or dropped
+    aborted_at_ms: int | None = None  # when it was aborted or deleted
     lists: tuple[str, ...] = ()  # the digests of its file lists
 
     @property
     def name(self) -> int | str:
-        """What to ask for: the name of a savepoint, else the id."""
+        """The name of a savepoint, otherwise the id: the argument of commands."""
         return self.savepoint or self.checkpoint
 
     def summary(self) -> str:
-        """Say it in a line."""
+        """Return a one-line summary."""
         text = f"{self.savepoint or ''} ".lstrip() + f"{self.checkpoint}  timeline {self.timeline}  {self.status}"
         if self.status is Status.RESTORABLE:
             epochs = ", ".join(f"{stream} {epoch}" for stream, epoch in (self.epochs or {}).items())
@@ -57,12 +57,12 @@ class Summary:
         return f"{text}  {self.why}" if self.why else text
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a JSON-serialisable dict."""
         return plain(self)
 
 
 class CutHead(msgspec.Struct):
-    """What a list shows of one stream's cut."""
+    """The part of a stream's cut that lists show."""
 
     epoch: int
     files: str | None = None
@@ -72,7 +72,7 @@ class CutHead(msgspec.Struct):
 
 
 class ManifestHead(msgspec.Struct):
-    """What a list shows of a manifest; the rest is not decoded."""
+    """The part of a manifest that lists show; the rest is not decoded."""
 
     digest: str
     version: int
@@ -85,7 +85,7 @@ class ManifestHead(msgspec.Struct):
 
 
 def utc(timestamp_ms: int) -> str:
-    """Return a point in time, for people."""
+    """Return a timestamp as text, in UTC."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):

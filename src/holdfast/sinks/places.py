@@ -13,9 +13,9 @@ from pathlib import Path
 
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.formats.sealed_json import Record
-from holdfast.repository import Repository, streams_of
+from holdfast.repository import Repository
 from holdfast.repository.base import read_each
-from holdfast.repository.decisions import stream_folder
+from holdfast.repository.decisions import stream_folder, streams_of
 from holdfast.sinks.base import Sink
 
 FILES = "files "  # what the target of a FileSink begins with

@@ -1,9 +1,9 @@
 """The contract of a store of checkpoint states.
 
 Rules for every store:
-- At most `limit` states a stream; saving one more evicts the oldest. Streams do not touch each other.
-- A state whose sequence is there already replaces it.
-- A state that would be evicted at once is refused with `SaveTooOld`: a save that returns has saved.
+- At most `limit` states are kept per stream; saving one more evicts the oldest. Streams are independent.
+- A state replaces a stored state with the same sequence.
+- A state that would be evicted at once is refused with `SaveTooOld`: after `save` returns, the state is stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class CheckpointStore(Protocol):
     """Keeps the last states of each stream."""
 
     def save(self, state: CheckpointState) -> None:
-        """Keep a state."""
+        """Store a state."""
 
     def latest(self, stream: str) -> CheckpointState | None:
         """Return the state with the highest sequence, or `None`."""
@@ -31,14 +31,14 @@ class CheckpointStore(Protocol):
         """Return the ids of all states of a stream, ascending."""
 
     def delete_before(self, stream: str, sequence: int) -> int:
-        """Remove the states whose sequence is strictly less; return how many."""
+        """Delete the states with a lower sequence and return their number."""
 
     def count(self, stream: str) -> int:
-        """Return how many states of a stream are kept."""
+        """Return the number of stored states of a stream."""
 
 
 def evicted_by(stream: str, sequence: int, kept: Iterable[int], limit: int) -> list[int]:
-    """Return which of the `kept` sequences give way to a new one, or raise `SaveTooOld`. The rule, for all stores."""
+    """Return which of the `kept` sequences a new one evicts, or raise `SaveTooOld`. All stores use this rule."""
     after = sorted({*kept, sequence})
     evicted, staying = after[:-limit], after[-limit:]
     if sequence in evicted:

@@ -1,4 +1,4 @@
-"""The checkpointer: takes a stream's state into a store when the policy says that it is due."""
+"""The checkpointer: saves the state of a stream to a store whenever the policy says that a checkpoint is due."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.stores.base import CheckpointStore
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A stream's last state. Everything up to and including `last_included` is in it."""
+    """The last state of a stream. It includes all events up to and including `last_included`."""
 
     state: CheckpointState
 
@@ -31,7 +31,7 @@ class Recovered:
 
 
 class Checkpointer:
-    """Joins a policy and a store. The marks of each stream are its own, and are seeded again by `recover`."""
+    """Combines a policy and a store. Each stream has its own marks, which `recover` sets again."""
 
     def __init__(
         self, store: CheckpointStore, policy: IntervalPolicy, clock: Callable[[], float] = time.monotonic
@@ -42,21 +42,21 @@ class Checkpointer:
         self.total_checkpoints = 0
 
     def offer(self, stream: str, sequence: int, capture: Callable[[], CheckpointState], *, epoch: int = 0) -> bool:
-        """Save what `capture` returns if a checkpoint is due. One that fails stays due."""
+        """If a checkpoint is due, save the state that `capture` returns. A checkpoint that fails remains due."""
         progress = Progress(sequence, epoch, self._clock())
         if not self._policy.due(stream, progress):
             return False
         state = checked_type("captured state", capture(), CheckpointState)
         if (state.id.stream_id, state.id.sequence) != (stream, sequence):
-            why = f"it is offered as {stream!r} at sequence {sequence}"
-            raise BadValue(what="captured state", value=state.id, why=why)
+            expected = f"a state of stream {stream!r} at sequence {sequence}"
+            raise BadValue(what="captured state", value=state.id, expected=expected)
         self._store.save(state)
         self._policy.taken(stream, progress)
         self.total_checkpoints += 1
         return True
 
     def recover(self, stream: str) -> Recovered | None:
-        """Return the stream's last state whole, and count the next interval from it. `None`: a fresh start."""
+        """Return the last state of a stream and count the next interval from it; `None` for a new stream."""
         state = self._store.latest(stream)
         progress = Progress(state.id.sequence, None, self._clock()) if state else Progress(now=self._clock())
         self._policy.taken(stream, progress)

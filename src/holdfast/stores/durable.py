@@ -1,6 +1,6 @@
-"""Checkpoint states in a repository: one file a state, `states/<stream>/<sequence>.state`, in version 2.
+"""Checkpoint states in a repository: one file per state, `states/<stream>/<sequence>.state`, in version 2.
 
-A file of version 1 that stands there is read too. One process writes a stream at a time; that is the lease's matter.
+Files in version 1 are read too. Only one process may write the states of a stream at a time; the lease ensures this.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from holdfast._validation import checked_name, checked_positive, checked_type, checked_u64
 from holdfast.errors import NotFound, StateCorrupt, UnsupportedVersion
 from holdfast.formats.state import CheckpointId, CheckpointState
-from holdfast.repository import Repository, checked_repository
+from holdfast.repository import Repository
+from holdfast.repository.base import checked_repository
 from holdfast.stores.base import evicted_by
 
 FOLDER = "states"
@@ -21,14 +22,14 @@ _NAME = re.compile(r"(\d{20})\.state")
 
 
 class DurableCheckpointStore:
-    """Keeps at most `limit` states a stream; a state is durable when `save` returns."""
+    """Keeps at most `limit` states per stream; a state is durable when `save` returns."""
 
     def __init__(self, repository: Repository, limit: int) -> None:
         self._repository = checked_repository(repository)
         self._limit = checked_positive("number of states kept", limit)
 
     def save(self, state: CheckpointState) -> None:
-        """Write the new state first, then remove what it evicts: a crash between leaves one too many, never too few."""
+        """Write the new state, then delete the evicted ones: a crash in between leaves one too many, never too few."""
         stream = checked_name("stream", checked_type("state", state, CheckpointState).id.stream_id)
         evicted = evicted_by(stream, state.id.sequence, self._sequences(stream), self._limit)
         self._repository.put(_key(stream, state.id.sequence), state.to_bytes())
@@ -36,12 +37,12 @@ class DurableCheckpointStore:
             self._repository.delete(_key(stream, sequence))
 
     def latest(self, stream: str) -> CheckpointState | None:
-        """Return the state with the highest sequence. A damaged one is an error, not a reason to take an older one."""
+        """Return the state with the highest sequence, or `None`. If it is damaged, raise; never use an older one."""
         for _ in range(_TRIES):
             sequences = self._sequences(stream)
             if not sequences:
                 return None
-            with contextlib.suppress(NotFound):  # evicted between the list and the read: there is a newer one
+            with contextlib.suppress(NotFound):  # evicted between listing and reading: there is a newer one
                 return self._read(stream, sequences[-1])
         return self._read(stream, self._sequences(stream)[-1])
 
@@ -55,17 +56,17 @@ class DurableCheckpointStore:
     def list(self, stream: str) -> list[CheckpointId]:
         """Return the ids of all states of a stream, ascending; each file is read and checked."""
         found = (self.load(stream, sequence) for sequence in self._sequences(stream))
-        return [state.id for state in found if state is not None]  # but for those evicted since
+        return [state.id for state in found if state is not None]  # without those that were evicted in between
 
     def delete_before(self, stream: str, sequence: int) -> int:
-        """Remove the states whose sequence is strictly less; return how many."""
+        """Delete the states with a lower sequence and return their number."""
         old = [each for each in self._sequences(stream) if each < sequence]
         for each in old:
             self._repository.delete(_key(stream, each))
         return len(old)
 
     def count(self, stream: str) -> int:
-        """Return how many states of a stream are kept."""
+        """Return the number of stored states of a stream."""
         return len(self._sequences(stream))
 
     def _sequences(self, stream: str) -> Sequence[int]:
@@ -85,7 +86,7 @@ class DurableCheckpointStore:
             newer.what = where
             raise
         if state.id.sequence != sequence:
-            why = f"the file of sequence {sequence} holds sequence {state.id.sequence}"
+            why = f"the file of sequence {sequence} contains sequence {state.id.sequence}"
             raise StateCorrupt(offset=0, why=why, where=where)
         return state
 

@@ -1,4 +1,4 @@
-"""Checkpoint states in memory, for tests and for streams that need not outlive their process."""
+"""Checkpoint states in memory, for tests and for streams that need not survive their process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from holdfast.stores.base import evicted_by
 
 
 class MemoryCheckpointStore:
-    """Keeps at most `limit` states a stream, as bytes: what a caller changes later changes nothing here.
+    """Keeps at most `limit` states per stream, as bytes, so that later changes by the caller have no effect.
 
-    Safe to share between threads.
+    Thread-safe.
     """
 
     def __init__(self, limit: int) -> None:
@@ -21,7 +21,7 @@ class MemoryCheckpointStore:
         self._mutex = threading.Lock()
 
     def save(self, state: CheckpointState) -> None:
-        """Keep a state."""
+        """Store a state."""
         name = checked_name("stream", checked_type("state", state, CheckpointState).id.stream_id)
         data = state.to_bytes()
         with self._mutex:
@@ -45,7 +45,7 @@ class MemoryCheckpointStore:
         return [CheckpointState.from_bytes(data).id for data in self._states(stream).values()]
 
     def delete_before(self, stream: str, sequence: int) -> int:
-        """Remove the states whose sequence is strictly less; return how many."""
+        """Delete the states with a lower sequence and return their number."""
         with self._mutex:
             states = self._states(stream)
             kept = {each: data for each, data in states.items() if each >= sequence}
@@ -53,7 +53,7 @@ class MemoryCheckpointStore:
             return len(states) - len(kept)
 
     def count(self, stream: str) -> int:
-        """Return how many states of a stream are kept."""
+        """Return the number of stored states of a stream."""
         return len(self._states(stream))
 
     def _states(self, stream: str) -> dict[int, bytes]:

@@ -1,4 +1,8 @@
-"""For tests; the users' too: a clock that stands still, devices that fail, crash points, the contract of sinks."""
+"""Test doubles for Holdfast's tests and for users' tests.
+
+Public: `ManualClock`; `CrashAt` and `Crashed` for crash points; `FaultyBlocks` and `FaultyRepository`, which fail on
+request; `SinkContract`, the contract of a sink as a test suite. The modules of this package are internal.
+"""
 
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.crash import CrashAt, Crashed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """A clock that moves when it is told to; call it to read it."""
+    """A clock that moves only when `advance` is called; call the object to read the time."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -14,5 +14,5 @@ class ManualClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Move the clock forward."""
         self.now += seconds

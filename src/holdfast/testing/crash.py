@@ -1,7 +1,7 @@
-"""Crash points: die at a named place of the protocol, as a test wants it.
+"""Crash points: simulate a crash at a named point of the protocol.
 
-`CrashAt` dies inside the process, as if it were killed: what it raises is no `Exception`, so that nobody handles it. To
-kill a real process, pass a function of your own as `reach`.
+`CrashAt` raises `Crashed`, which is not an `Exception`, so that no handler catches it: the driver stops as if it were
+killed. To kill a real process, pass your own function as `reach`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ POINTS = (*epoch.POINTS, *coordinator.POINTS, *pruning.POINTS, *compaction.POINT
 
 
 class Crashed(BaseException):
-    """The driver died here, as the test wanted."""
+    """The simulated death of the driver."""
 
 
 class CrashAt:
-    """Dies when a point is reached for the `hit`-th time, counted over all streams; later points pass."""
+    """Raises `Crashed` when a point is reached for the `hit`-th time, counted over all streams; not again later."""
 
     def __init__(self, point: str, hit: int = 1) -> None:
         if point not in POINTS:
@@ -32,13 +32,13 @@ class CrashAt:
 
     @property
     def died(self) -> bool:
-        """Whether the point was reached often enough."""
+        """Whether it has raised `Crashed`."""
         return self.reached.count(self.point) >= self.hit
 
     def __call__(self, point: str) -> None:
-        """Reach a point."""
+        """Record that a point is reached, and raise `Crashed` if it is the chosen one."""
         with self._mutex:
             self.reached.append(point)
             dies = point == self.point and self.reached.count(point) == self.hit
         if dies:
-            raise Crashed(f"{point}, time {self.hit}")
+            raise Crashed(f"{point}, hit {self.hit}")

@@ -1,4 +1,4 @@
-"""Devices and repositories that fail when they are told to."""
+"""Devices and repositories that fail on request."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from holdfast.repository import Data, Held, Lock, Put, Repository
 
 
 class FaultyBlocks:
-    """A device that loses power: after `writes` block writes every further one fails.
+    """A device that loses power: after `writes` block writes, every further write fails.
 
-    With `tear` bytes, the first write that fails leaves that many bytes of the new block in front of the old rest.
+    With `tear`, the first failing write is torn: it replaces that many bytes at the start of the block.
     """
 
     def __init__(self, blocks: BlockDevice, writes: int, tear: int = 0) -> None:
@@ -25,11 +25,11 @@ class FaultyBlocks:
 
     @property
     def num_blocks(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return self._blocks.num_blocks
 
     def read_block(self, index: int) -> bytes:
-        """Return block `index`; reading never fails."""
+        """Return block `index`; reads never fail."""
         return self._blocks.read_block(index)
 
     def write_block(self, index: int, data: bytes) -> None:
@@ -45,14 +45,14 @@ class FaultyBlocks:
         self._blocks.write_block(index, data)
 
     def flush(self) -> None:
-        """Make what was written durable, or fail with the device."""
+        """Make all writes durable, or fail."""
         if self._left == 0:
             raise OSError(errno.EIO, "the device has lost power")
         self._blocks.flush()
 
 
 class FaultyRepository:
-    """A repository that asks before each step: `fault(action, key)` may raise, and what it raises is the failure."""
+    """A repository that calls `fault(action, key)` before each operation; an exception raised there is the failure."""
 
     def __init__(self, repository: Repository, fault: Callable[[str, str], object]) -> None:
         self._repository = repository
@@ -60,7 +60,7 @@ class FaultyRepository:
 
     @property
     def where(self) -> str:
-        """The address of the repository behind."""
+        """The address of the underlying repository."""
         return self._repository.where
 
     def read(self, key: str) -> bytes:
@@ -74,7 +74,7 @@ class FaultyRepository:
         self._repository.put(key, data)
 
     def put_if_absent(self, key: str, data: Data) -> Put:
-        """Write if there is nothing, or fail."""
+        """Write if there is no value, or fail."""
         self._fault("put_if_absent", key)
         return self._repository.put_if_absent(key, data)
 
@@ -99,7 +99,7 @@ class FaultyRepository:
         self._repository.clear(folder)
 
     def sizes(self, keys: Iterable[str]) -> dict[str, int | None]:
-        """Look, or fail."""
+        """Return the sizes, or fail."""
         self._fault("sizes", "")
         return self._repository.sizes(keys)
 
@@ -141,6 +141,6 @@ class FaultyRepository:
         return self._repository.lock(key, what)
 
     def locked_by(self, key: str) -> int | None:
-        """Tell who holds a lock, or fail."""
+        """Return the holder of a lock, or fail."""
         self._fault("locked_by", key)
         return self._repository.locked_by(key)

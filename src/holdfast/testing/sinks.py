@@ -1,10 +1,10 @@
-"""The contract of a sink as a suite of tests: run it on your own.
+"""The contract of a sink as a test suite, to be run on your own sinks.
 
     class TestMySink(SinkContract):
         def make(self, folder): return MySink(folder / "out")
         def visible(self, spark, sink): return [...]      # the rows that a reader sees now, as (n, text)
 
-pytest collects the subclass. It needs a fixture `spark`, a session on this machine, and pytest's own `tmp_path`.
+pytest collects the subclass. It needs a fixture `spark`, a session on this machine, and pytest's `tmp_path`.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ VisibleRows = list[tuple[Any, ...]]
 
 
 class SinkContract:
-    """What every sink must keep. Subclass it, and give `make` and `visible`."""
+    """The contract of every sink. Subclass it and implement `make` and `visible`."""
 
     output_mode = "append"
     owner = StreamIdentity("contract", "0" * 31 + "1", "rows")
 
     def make(self, folder: Path) -> Sink:
-        """Return a new object for the same place each time it is called with the same folder."""
+        """Return a new sink; each call with the same folder returns one for the same target."""
         raise NotImplementedError
 
     def visible(self, spark: Any, sink: Sink) -> VisibleRows:
-        """Return the rows that a reader sees now, as `(n, text)`."""
+        """Return the rows that a reader can see now, as `(n, text)`."""
         raise NotImplementedError
 
     # --- the tests ---
 
     def test_prepare_shows_nothing_and_commit_shows_all(self, spark: Any, tmp_path: Path) -> None:
-        """What is prepared cannot be seen; what is committed can."""
+        """Prepared rows are invisible; committed rows are visible."""
         sink = self._open(spark, tmp_path)
         staged = sink.prepare(_rows(spark, 1, 2, 3), self._key(1))
         assert staged.rows == 3
@@ -53,14 +53,14 @@ class SinkContract:
         assert sink.inspect(self.owner, 1).epoch == 1
 
     def test_a_handle_is_small_json_that_can_be_kept(self, spark: Any, tmp_path: Path) -> None:
-        """The decision keeps the handle as it is, and a checkpoint the mark."""
+        """A decision stores the handle unchanged, and a checkpoint the mark."""
         sink = self._open(spark, tmp_path)
         staged = checked_staged(sink, sink.prepare(_rows(spark, 1), self._key(1)))
         assert len(seal({"handle": staged.handle})) < 100_000
         assert len(seal({"mark": sink.mark()})) < 10_000
 
     def test_commit_is_idempotent_in_other_processes_too(self, spark: Any, tmp_path: Path) -> None:
-        """A restarted driver commits what the dead one may have committed."""
+        """A restarted driver commits an epoch that the dead driver may have committed."""
         sink = self._open(spark, tmp_path)
         staged = sink.prepare(_rows(spark, 1, 2), self._key(1))
         for _ in range(2):
@@ -69,7 +69,7 @@ class SinkContract:
         assert self._seen(spark, sink) == [1, 2]
 
     def test_a_driver_that_is_behind_changes_nothing(self, spark: Any, tmp_path: Path) -> None:
-        """A driver that was paused commits an epoch long after others went on."""
+        """A paused driver commits an epoch long after another driver has continued."""
         sink, late = self._open(spark, tmp_path), self._open(spark, tmp_path)
         first = sink.prepare(_rows(spark, 1), self._key(1))
         sink.commit(self._key(1), first.handle)
@@ -80,7 +80,7 @@ class SinkContract:
         assert sink.inspect(self.owner, 1).epoch == 4
 
     def test_two_drivers_may_commit_one_handle_at_the_same_moment(self, spark: Any, tmp_path: Path) -> None:
-        """Both succeed, and the rows are there once."""
+        """Both succeed, and the rows are visible once."""
         for epoch in (1, 2, 3):
             staged = self._open(spark, tmp_path).prepare(_rows(spark, epoch, epoch + 10), self._key(epoch))
             sinks = [self._open(spark, tmp_path) for _ in range(2)]
@@ -90,24 +90,24 @@ class SinkContract:
             assert self._seen(spark, sinks[0]) == self._expected(expected, last=[epoch, epoch + 10])
 
     def test_abort_drops_one_attempt_and_only_that(self, spark: Any, tmp_path: Path) -> None:
-        """Attempts share nothing, under one lease or under two."""
+        """Attempts share nothing, neither under the same lease nor under two."""
         sink = self._open(spark, tmp_path)
         first = sink.prepare(_rows(spark, 1), self._key(1, attempt=1, lease=1))
         second = sink.prepare(_rows(spark, 2), self._key(1, attempt=1, lease=2))
         third = sink.prepare(_rows(spark, 3), self._key(1, attempt=2, lease=2))
         sink.abort(self._key(1, attempt=1, lease=1))
         sink.abort(self._key(1, attempt=1, lease=1))
-        assert _gone(lambda: sink.commit(self._key(1, attempt=1, lease=1), first.handle))
+        assert _raises(StagedGone, lambda: sink.commit(self._key(1, attempt=1, lease=1), first.handle))
         sink.abort(self._key(1, attempt=1, lease=None))
-        assert _gone(lambda: sink.commit(self._key(1, attempt=1, lease=2), second.handle))
+        assert _raises(StagedGone, lambda: sink.commit(self._key(1, attempt=1, lease=2), second.handle))
         assert self._seen(spark, sink) == []
         sink.commit(self._key(1, attempt=2, lease=2), third.handle)
         assert self._seen(spark, sink) == [3]
 
     def test_a_crash_while_staging_leaves_nothing_visible(self, spark: Any, tmp_path: Path) -> None:
-        """What is half staged is dropped by the next driver."""
+        """The next driver discards incomplete staged data."""
         sink = self._open(spark, tmp_path, dies_at="staging")
-        assert _crashes(lambda: sink.prepare(_rows(spark, 1), self._key(1)))
+        assert _raises(Crashed, lambda: sink.prepare(_rows(spark, 1), self._key(1)))
         again = self._open(spark, tmp_path)
         assert self._seen(spark, again) == []
         again.abort(self._key(1, lease=None))
@@ -116,11 +116,11 @@ class SinkContract:
         assert self._seen(spark, again) == [2]
 
     def test_a_crash_while_committing_is_finished_by_the_next_driver(self, spark: Any, tmp_path: Path) -> None:
-        """A commit that was cut off is done again, and done once."""
+        """An interrupted commit is repeated, and takes effect once."""
         sink = self._open(spark, tmp_path)
         staged = sink.prepare(_rows(spark, *range(20)), self._key(1))
         dying = self._open(spark, tmp_path, dies_at="committing")
-        _crashes(lambda: dying.commit(self._key(1), staged.handle))
+        _raises(Crashed, lambda: dying.commit(self._key(1), staged.handle))
         again = self._open(spark, tmp_path)
         assert again.inspect(self.owner, 1).epoch in (0, 1)
         again.commit(self._key(1), staged.handle)
@@ -128,7 +128,7 @@ class SinkContract:
         assert again.inspect(self.owner, 1).epoch == 1
 
     def test_an_epoch_without_rows_changes_nothing(self, spark: Any, tmp_path: Path) -> None:
-        """It may leave a trace or none; what it says of that is true."""
+        """It may leave a trace or not; `Staged.trace` reports which."""
         sink = self._open(spark, tmp_path)
         self._epoch(spark, sink, 1, 1)
         staged = sink.prepare(_rows(spark), self._key(2))
@@ -139,15 +139,14 @@ class SinkContract:
         assert sink.inspect(self.owner, 1).epoch == (2 if staged.trace else 1)
 
     def test_what_is_staged_goes_when_the_next_epoch_is_committed(self, spark: Any, tmp_path: Path) -> None:
-        """Nothing piles up, also of attempts that nobody aborted."""
+        """Staged data does not accumulate, not even that of attempts that were never aborted."""
         sink = self._open(spark, tmp_path)
         lost = sink.prepare(_rows(spark, 9), self._key(1, attempt=1))
         kept = sink.prepare(_rows(spark, 1), self._key(1, attempt=2))
         sink.commit(self._key(1, attempt=2), kept.handle)
         self._epoch(spark, sink, 2, 2)
-        with contextlib.suppress(
-            HoldfastError
-        ):  # nobody decided it, and its epoch is over: it may be said, or passed over
+        # The attempt was never decided, and its epoch is over: the sink may raise an error or ignore it.
+        with contextlib.suppress(HoldfastError):
             sink.commit(self._key(1, attempt=1), lost.handle)
         assert self._seen(spark, sink) == self._expected([1, 2], last=[2])
 
@@ -160,7 +159,7 @@ class SinkContract:
         assert self.make(tmp_path).inspect(other, 1).foreign is not None
 
     def test_a_new_timeline_counts_anew(self, spark: Any, tmp_path: Path) -> None:
-        """Epochs of two timelines are never taken for one another."""
+        """Epochs of two timelines are never confused."""
         sink = self._open(spark, tmp_path)
         self._epoch(spark, sink, 1, 1)
         self._epoch(spark, sink, 2, 2)
@@ -169,7 +168,7 @@ class SinkContract:
         assert self._seen(spark, sink) == self._expected([1, 2, 3], last=[3])
         assert sink.inspect(self.owner, 2).epoch == 2
 
-    # --- how ---
+    # --- internal ---
 
     def _open(self, spark: Any, folder: Path, dies_at: str | None = None) -> Sink:
         def reach(point: str) -> None:
@@ -182,8 +181,8 @@ class SinkContract:
         return sink
 
     def _key(self, epoch: int, *, attempt: int = 1, lease: int | None = 1, timeline: int = 1) -> EpochKey:
-        tried = Attempt(stream=self.owner.stream, timeline=timeline, epoch=epoch, attempt=attempt)
-        return EpochKey(self.owner, tried, lease)
+        key = Attempt(stream=self.owner.stream, timeline=timeline, epoch=epoch, attempt=attempt)
+        return EpochKey(self.owner, key, lease)
 
     def _epoch(self, spark: Any, sink: Sink, epoch: int, *numbers: int) -> Staged:
         staged = sink.prepare(_rows(spark, *numbers), self._key(epoch))
@@ -196,37 +195,29 @@ class SinkContract:
         return sorted(n for n, _ in rows)
 
     def _expected(self, all_of_them: list[int], last: list[int] | None = None) -> list[int]:
-        """Return what must be visible: everything, or, where an epoch replaces what was there, the last one alone."""
+        """Return the rows that must be visible: all, or in complete mode those of the last epoch."""
         if self.output_mode == "complete":
             return sorted(all_of_them[-1:] if last is None else last)
         return sorted(all_of_them)
 
 
 def _rows(spark: Any, *numbers: int) -> Any:
-    """Return rows without the help of a Python worker, which takes its time to start."""
+    """Return rows as a DataFrame that needs no Python worker, which is slow to start."""
     values = ", ".join(f"({n}L, 'row {n}')" for n in numbers or [0])
     df = spark.sql(f"SELECT * FROM VALUES {values} AS t(n, text)")  # noqa: S608 - numbers
     return (df if numbers else df.where("false")).repartition(2)
 
 
-def _gone(act: Callable[[], object]) -> bool:
+def _raises(error: type[BaseException], act: Callable[[], object]) -> bool:
     try:
         act()
-    except StagedGone:
-        return True
-    return False
-
-
-def _crashes(act: Callable[[], object]) -> bool:
-    try:
-        act()
-    except Crashed:
+    except error:
         return True
     return False
 
 
 def _at_once(acts: list[Callable[[], object]]) -> list[str]:
-    """Do several things at the same moment; return what went wrong."""
+    """Run several functions at the same moment; return their errors."""
     failures: list[str] = []
     start = threading.Barrier(len(acts))
 
@@ -234,7 +225,7 @@ def _at_once(acts: list[Callable[[], object]]) -> list[str]:
         start.wait()
         try:
             act()
-        except Exception as error:  # whatever a sink raises there, it must not
+        except Exception as error:  # a sink must not raise anything here
             failures.append(repr(error))
 
     threads = [threading.Thread(target=run, args=(act,)) for act in acts]

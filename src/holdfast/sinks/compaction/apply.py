@@ -37,8 +37,9 @@ from holdfast._validation import checked_seconds, checked_type
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import CompactionOutdated, HoldfastError, Locked, NotSupported, SinkMissing, StorageFailed
 from holdfast.formats.sealed_json import plain
-from holdfast.repository import Checkpoints, History, Identity, Lease, Repository, newest_lease
+from holdfast.repository import Checkpoints, History, Identity, Lease, Repository
 from holdfast.repository.files import make_folder, sync_all, sync_folder
+from holdfast.repository.lease import newest_lease
 from holdfast.repository.oslock import OsLock
 from holdfast.sinks.compaction._errors import of_system
 from holdfast.sinks.compaction.merge import Merge, schema_of

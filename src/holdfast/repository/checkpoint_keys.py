@@ -1,0 +1,101 @@
+"""Where checkpoints and savepoints are stored, and the records of an attempt at one.
+
+timelines/<t>/checkpoints/<id>/attempt.json    reserves the id for ever; written before anything else
+timelines/<t>/checkpoints/<id>/state.bin       stage states, where they are large
+timelines/<t>/checkpoints/<id>/manifest.json   written last: it makes the checkpoint restorable
+timelines/<t>/checkpoints/aborted/<id>.json    the abort and its reason: an aborted id is never restorable
+savepoints/<name>/                             manifest.json, state.bin and files/: everything the savepoint needs
+objects/<ab>/<sha256>                          shared by checkpoints: Spark's files, and the lists of them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast._validation import checked_name
+from holdfast.formats.sealed_json import Record
+from holdfast.repository.base import held_key
+
+OBJECTS = "objects"
+SAVEPOINTS = "savepoints"
+MANIFEST = "manifest.json"
+SIDECAR = "state.bin"
+_ATTEMPT = "attempt.json"
+_ABORTED = "aborted"
+
+
+class AttemptRecord(Record, frozen=True, kw_only=True):
+    """The record that reserves a checkpoint id, and the lease that reserved it."""
+
+    checkpoint_id: int
+    lease: int
+    begun_at_ms: int
+    flags: int = 0
+
+
+class AbortRecord(Record, frozen=True, kw_only=True):
+    """Why a checkpoint was aborted, and which streams had not acknowledged."""
+
+    checkpoint_id: int
+    lease: int
+    at_ms: int
+    begun_at_ms: int = 0  # 0: not known
+    why: str
+    late: list[str] = msgspec.field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlace:
+    """The location of a checkpoint's own files, and of the files that it refers to."""
+
+    folder: str
+    objects: str
+
+    @property
+    def manifest(self) -> str:
+        """The key of the manifest."""
+        return f"{self.folder}/{MANIFEST}"
+
+    @property
+    def sidecar(self) -> str:
+        """The key of the sidecar."""
+        return f"{self.folder}/{SIDECAR}"
+
+    def object(self, sha256: str) -> str:
+        """Return the key of a file by its digest."""
+        return held_key(self.objects, sha256)
+
+
+def place_of(timeline: int, checkpoint: int, savepoint: str | None = None) -> CheckpointPlace:
+    """Return the location of a checkpoint, or of the savepoint with this name."""
+    if savepoint is None:
+        return CheckpointPlace(checkpoint_folder(timeline, checkpoint), OBJECTS)
+    folder = savepoint_folder(savepoint)
+    return CheckpointPlace(folder, f"{folder}/files")
+
+
+def checkpoint_folder(timeline: int, checkpoint: int) -> str:
+    """Return the folder of one checkpoint id."""
+    return f"timelines/{timeline}/checkpoints/{checkpoint}"
+
+
+def savepoint_folder(name: str) -> str:
+    """Return the folder of a savepoint."""
+    return f"{SAVEPOINTS}/{checked_name('savepoint', name)}"
+
+
+def attempt_key(timeline: int, checkpoint: int) -> str:
+    """Return the key of an attempt's record."""
+    return f"{checkpoint_folder(timeline, checkpoint)}/{_ATTEMPT}"
+
+
+def aborts_folder(timeline: int) -> str:
+    """Return the folder of a timeline's abort records."""
+    return f"timelines/{timeline}/checkpoints/{_ABORTED}"
+
+
+def abort_key(timeline: int, checkpoint: int) -> str:
+    """Return the key of an abort record."""
+    return f"{aborts_folder(timeline)}/{checkpoint}.json"
