@@ -52,14 +52,14 @@ class CounterSink(hf.Sink):
         self.target = f"counters in {self.path}"  # no two streams of a pipeline may have the same
         self.key, self.add = key, add
 
-    def open(self, setting: hf.SinkContext) -> None:
+    def open(self, context: hf.SinkContext) -> None:
         """Refuse what cannot work, before the first epoch."""
-        super().open(setting)
-        if setting.output_mode != "append":
+        super().open(context)
+        if context.output_mode != "append":
             why = "counters take what is new, not new totals"
-            raise hf.errors.NotSupported(what=f"output mode {setting.output_mode!r}", why=why, do="use append")
-        if missing := {self.key, self.add} - set(setting.schema.names):
-            raise hf.errors.BadValue(what="columns", value=setting.schema.names, why=f"{missing} must be there")
+            raise hf.errors.NotSupported(what=f"output mode {context.output_mode!r}", why=why, do="use append")
+        if missing := {self.key, self.add} - set(context.schema.names):
+            raise hf.errors.BadValue(what="columns", value=context.schema.names, why=f"{missing} must be there")
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def prepare(self, df: DataFrame, key: hf.EpochKey) -> hf.Staged:
@@ -70,7 +70,7 @@ class CounterSink(hf.Sink):
         with self._transaction("prepare") as db:
             staged = [(*_attempt(key), name, number) for name, number, _ in sums]
             db.executemany("INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?, ?, ?)", staged)
-            self.setting.reach("staging")
+            self.context.reach("staging")
         rows = sum(row[2] for row in sums)
         return hf.Staged({"rows": rows, "names": len(sums)}, rows=rows)
 
@@ -89,7 +89,7 @@ class CounterSink(hf.Sink):
                     "ON CONFLICT (name) DO UPDATE SET number = number + excluded.number",
                     _attempt(key),
                 )
-                self.setting.reach("committing")
+                self.context.reach("committing")
                 db.execute("DELETE FROM counted")
                 db.execute("INSERT INTO counted VALUES (?, ?, ?, ?, ?)", (*dataclasses.astuple(key.owner), *key.place))
             # What this attempt staged stays until the next epoch is committed: a database set back may need it again.
