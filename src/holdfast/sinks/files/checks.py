@@ -55,7 +55,7 @@ def refuse_spark_sink(folder: Path) -> None:
     if (folder / SPARK_METADATA).exists():
         raise NotSupported(
             what=f"a FileSink in {folder}",
-            why=f"it holds {SPARK_METADATA}, the log of Spark's own sink, and Spark reads only files listed there",
+            why=f"it holds {SPARK_METADATA}, the log of Spark's file sink, and Spark reads only files listed there",
             do="choose another folder; to have all rows in one place, copy the old ones into it with layout='flat'",
         )
 
