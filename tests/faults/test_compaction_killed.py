@@ -131,8 +131,8 @@ def test_a_driver_paused_in_its_commit_holds_the_swap_off(tmp_path: Path) -> Non
     files.commit(1, 2, 3, 4)
 
     def work(reach: Callable[[str], None]) -> None:
-        setting = files.sink.setting
-        files.sink.open(SinkContext(setting.owner, setting.schema, "append", None, reach=reach))
+        context = files.sink.context
+        files.sink.open(SinkContext(context.owner, context.schema, "append", None, reach=reach))
         files.commit(5)
 
     child = paused(work, "committing")

@@ -299,11 +299,11 @@ def test_a_failing_sink_of_the_users_is_blamed_for_its_open(spark: SparkSession,
             super().__init__(path)
             self.opened = 0
 
-        def open(self, setting: Any) -> None:
+        def open(self, context: Any) -> None:
             self.opened += 1
             if self.opened > 1:
                 raise ValueError("no such warehouse")
-            super().open(setting)
+            super().open(context)
 
     def once(point: str) -> None:
         if point == "opened":

@@ -161,7 +161,7 @@ def test_wrong_rows_are_never_swapped_in(spark: SparkSession, tmp_path: Path) ->
     rig = Rig(spark, tmp_path, [FilesTarget(path)])
     epochs(rig, 4)
     record = rerecorded(path / "hf_epoch=t1-0000000001", rows=3)  # as if Spark had passed over one of them
-    with pytest.raises(SinkFailed, match="has 4 rows where its epochs have 5"):
+    with pytest.raises(SinkFailed, match="has 4 rows, but its epochs have 5"):
         compact(rig)
     (path / "hf_epoch=t1-0000000001" / KEY_FILE).write_bytes(record)
     (first,) = (path / "hf_epoch=t1-0000000001").glob("part-*")

@@ -17,11 +17,12 @@ from holdfast.errors import SinkAhead, SinkBehind, SinkForeign, StreamFailed
 from holdfast.eventlog.log import EventLog
 from holdfast.repository import Decisions, Identity, LocalRepository
 from holdfast.sinks import log as logsink
+from holdfast.sinks._sqlite_ledger import LEDGER
 from holdfast.sinks.base import EpochKey, Link, Sink, SinkContext, StreamIdentity, handle_digest
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.log import LogSink
 from holdfast.sinks.postgres.sink import PostgresSink
-from holdfast.sinks.sqlite import LEDGER, SqliteSink
+from holdfast.sinks.sqlite import SqliteSink
 from holdfast.testing import CrashAt
 from pgfixture import server
 from rig import FilesTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target

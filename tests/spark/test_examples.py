@@ -294,12 +294,12 @@ class TestCounterSink(SinkContract):
 def test_counters_refuse_what_they_cannot_count(spark: SparkSession, tmp_path: Path) -> None:
     contract = TestCounterSink()
     sink = contract.make(tmp_path)
-    setting = hf.SinkContext(contract.owner, spark.sql("SELECT 1L AS n, 'a' AS text").schema, "append", spark)
-    sink.open(setting)
+    context = hf.SinkContext(contract.owner, spark.sql("SELECT 1L AS n, 'a' AS text").schema, "append", spark)
+    sink.open(context)
     with pytest.raises(hf.errors.SinkFailed, match="null"):
         sink.prepare(spark.sql("SELECT 1L AS n, string(null) AS text"), contract._key(1))
     with pytest.raises(hf.errors.NotSupported):
-        sink.open(hf.SinkContext(contract.owner, setting.schema, "update", spark))
+        sink.open(hf.SinkContext(contract.owner, context.schema, "update", spark))
     with pytest.raises(hf.errors.BadValue, match="text"):
         sink.open(hf.SinkContext(contract.owner, spark.sql("SELECT 1L AS n").schema, "append", spark))
     other = hf.StreamIdentity("other", "0" * 31 + "2", "rows")

@@ -128,9 +128,9 @@ class Failing(hf.FileSink):
         if error is not None:
             raise error
 
-    def open(self, setting: Any) -> None:
+    def open(self, context: Any) -> None:
         self._next("open")
-        super().open(setting)
+        super().open(context)
 
     def prepare(self, df: Any, key: Any) -> Any:
         self._next("prepare")

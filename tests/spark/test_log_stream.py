@@ -321,9 +321,9 @@ def test_what_cannot_be_read_is_refused_at_once(spark: SparkSession, tmp_path: P
 @pytest.mark.parametrize(
     ("columns", "options", "error", "words"),
     [
-        ("n int", {"entity": "id"}, BadValue, "no such column"),
-        ("n int, t string", {"category": "t"}, BadValue, "expected whole numbers"),
-        ("n int, d double", {"clock": "d"}, BadValue, "expected whole numbers"),
+        ("n int", {"entity": "id"}, BadValue, "expected a column of the stream"),
+        ("n int, t string", {"category": "t"}, BadValue, "expected a column of integers"),
+        ("n int, d double", {"clock": "d"}, BadValue, "expected a column of integers"),
         ("n int, b binary", {"entity": "b"}, BadValue, "cannot be written as text"),
         ("n int, v variant", {}, BadValue, "no such type"),
         ("n int, i interval day to second", {}, BadValue, "no such type"),

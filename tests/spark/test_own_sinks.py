@@ -20,7 +20,7 @@ class Own(hf.Sink):
         self.standing = hf.SinkPosition() if standing is None else standing
 
     def prepare(self, df: DataFrame, key: hf.EpochKey) -> hf.Staged:
-        self.setting.reach("staging")
+        self.context.reach("staging")
         found: hf.Staged = self.staged
         return found
 
@@ -41,7 +41,7 @@ class Unnamed(Own):
 
 
 class Unopened(Own):
-    def open(self, setting: hf.SinkContext) -> None:
+    def open(self, context: hf.SinkContext) -> None:
         pass
 
 
@@ -61,7 +61,7 @@ def refused(spark: SparkSession, folder: Path, sink: hf.Sink) -> str:
 @pytest.mark.parametrize("staged", [None, {"rows": 1}])
 def test_prepare_that_returns_something_else(staged: Any, spark: SparkSession, tmp_path: Path) -> None:
     said = refused(spark, tmp_path, Own(staged))
-    assert "prepare() of sink 'mine'" in said and "let prepare() return hf.Staged(" in said
+    assert "prepare() of sink 'mine'" in said and "return hf.Staged(" in said
 
 
 @pytest.mark.parametrize("value", [object(), b"digest", (1, 2), {1: "a"}, float("nan"), {"a"}, Path("x")], ids=repr)
@@ -74,8 +74,8 @@ def test_inspect_that_returns_something_else(spark: SparkSession, tmp_path: Path
     assert "inspect() of sink 'mine'" in refused(spark, tmp_path, Own(standing=3))
 
 
-def test_open_that_forgets_the_setting(spark: SparkSession, tmp_path: Path) -> None:
-    assert "super().open(setting)" in refused(spark, tmp_path, Unopened())
+def test_open_that_forgets_the_context(spark: SparkSession, tmp_path: Path) -> None:
+    assert "super().open(context)" in refused(spark, tmp_path, Unopened())
 
 
 def test_a_constructor_that_forgets_the_name(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_what_cannot_work_is_said_before_the_first_epoch(pg: Postgres, spark: Sp
         assert "Next: " in str(caught.value)
         assert not (rig.checkpoint.parent / "epochs").exists()
         assert rig.targets[0].visible(spark) == []
-    with pytest.raises(BadInput, match="libpq cannot read it"):
+    with pytest.raises(BadInput, match="libpq cannot parse it"):
         PostgresTarget("postgres//user:secret@host", "rows").make()
 
 

@@ -452,7 +452,7 @@ def test_a_server_without_prepared_transactions_stages(table: Table) -> None:
         assert (table.visible(), len(table.stages())) == ([1], 1)
         assert table.told == [
             "sink 'postgres.orders' uses a staging table, not the faster prepared transactions: "
-            "the server's max_prepared_transactions is 0, and 8 are needed"
+            "the server's max_prepared_transactions is 0, but 8 are needed"
         ]
         with pytest.raises(NotSupported, match="max_prepared_transactions is 0"):
             table.opened(method="prepared")
@@ -668,7 +668,7 @@ def test_nothing_of_others_is_swept(table: Table) -> None:
 def test_rows_that_are_missing_are_noticed(table: Table, method: str) -> None:
     sink = table.opened(method=method)
     staged = sink.prepare(table.rows(1, 2, 3), key(1))
-    with pytest.raises(SinkFailed, match="4 rows were prepared and 3 came through"):
+    with pytest.raises(SinkFailed, match="4 rows were prepared, but 3 were inserted"):
         sink.commit(key(1), staged.handle | {"rows": 4})
     assert sink.inspect(OWNER, 1).epoch == 0
     assert table.visible() == ([] if method == "staged" else [1, 2, 3])
@@ -684,7 +684,7 @@ def test_a_trigger_that_swallows_rows_is_noticed_and_rolled_back(table: Table) -
         "CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION f()",
     )
     staged = sink.prepare(table.rows(1, 2, 3), key(1))
-    with pytest.raises(SinkFailed, match="2 came through"):
+    with pytest.raises(SinkFailed, match="2 were inserted"):
         sink.commit(key(1), staged.handle)
     assert (table.visible(), table.ledger()) == ([], [])
     table.run("DROP TRIGGER t ON orders")

@@ -37,11 +37,11 @@ def test_a_folder_without_a_key_is_none_of_ours(folder: Path) -> None:
 def test_a_partition_whose_folders_readers_pass_over_is_refused(tmp_path: Path) -> None:
     number = SimpleNamespace(typeName=lambda: "long")
     schema: Any = SimpleNamespace(fields=[SimpleNamespace(name=name, dataType=number) for name in (".p", "_p", "n")])
-    setting = SinkContext(StreamIdentity("shop", "0" * 32, "s"), schema, "append", None)
+    context = SinkContext(StreamIdentity("shop", "0" * 32, "s"), schema, "append", None)
     with pytest.raises(BadValue, match=r"partition_by.*\.p.*begin with a dot"):
-        FileSink(tmp_path / "out", partition_by=["_p", ".p"]).open(setting)
+        FileSink(tmp_path / "out", partition_by=["_p", ".p"]).open(context)
     assert not (tmp_path / "out").exists()
-    FileSink(tmp_path / "out", partition_by="_p").open(setting)
+    FileSink(tmp_path / "out", partition_by="_p").open(context)
 
 
 def test_a_folder_is_listed_again_only_if_another_process_has_changed_it(tmp_path: Path) -> None:

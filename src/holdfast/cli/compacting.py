@@ -19,8 +19,9 @@ from holdfast.cli.target import located, shown
 from holdfast.errors import Corrupt, NotSupported, SinkFailed, SinkMissing, UnsupportedVersion
 from holdfast.policy import seconds_of
 from holdfast.repository import LocalRepository
-from holdfast.sinks.compaction.plan import KEEP_LAST, TARGET_BYTES, CompactPlan, plan_compact
-from holdfast.sinks.places import seen_file_sinks
+from holdfast.sinks.compaction.plan import TARGET_BYTES, CompactPlan, plan_compact
+from holdfast.sinks.compaction.runs import KEEP_LAST
+from holdfast.sinks.places import readable_file_sinks
 
 if TYPE_CHECKING:
     from holdfast.sinks.compaction.apply import Compacted as Done
@@ -113,7 +114,7 @@ def compact(
         formatting.bytes_of("--target", target),
         0.0 if grace in ("0", "0s") else seconds_of("--grace", grace),
     )
-    places, bad = seen_file_sinks(repository) if path is None else ([], [])
+    places, bad = readable_file_sinks(repository) if path is None else ([], [])
     paths = [path] if path is not None else [str(each.path) for each in places]
     if not paths and not bad:
         why = "its pipeline was not started with a FileSink since this is written down"

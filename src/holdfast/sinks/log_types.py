@@ -1,15 +1,20 @@
-"""Types between Spark and an event log: what a payload of Spark's is in Arrow, and what Arrow's is in Spark.
+"""Type conversion between Spark and the payload of an event log, which has Arrow types.
 
-Everything inside a payload may be null. What Spark has no type for is read as the next larger one that it has, the same
-as where Spark itself reads the Parquet file.
+Every value inside a payload may be null. An Arrow type that Spark lacks is read as the next larger type that Spark has,
+in the same way as Spark reads the Parquet file.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
-from pyspark.sql import types as t
 
 from holdfast.errors import BadValue
+
+if TYPE_CHECKING:
+    from pyspark.sql import types as t
 
 _ARROW = {
     "boolean": pa.bool_(),
@@ -27,30 +32,38 @@ _ARROW = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-_SPARK = {
-    pa.bool_(): t.BooleanType(),
-    pa.int8(): t.ByteType(),
-    pa.int16(): t.ShortType(),
-    pa.int32(): t.IntegerType(),
-    pa.int64(): t.LongType(),
-    pa.uint8(): t.ShortType(),
-    pa.uint16(): t.IntegerType(),
-    pa.uint32(): t.LongType(),
-    pa.uint64(): t.DecimalType(20, 0),
-    pa.float16(): t.FloatType(),
-    pa.float32(): t.FloatType(),
-    pa.float64(): t.DoubleType(),
-    pa.string(): t.StringType(),
-    pa.large_string(): t.StringType(),
-    pa.binary(): t.BinaryType(),
-    pa.large_binary(): t.BinaryType(),
-    pa.date32(): t.DateType(),
-}
-_DIGITS = 38  # that a decimal of Spark's may have
+_DIGITS = 38  # the most that a Spark decimal may have
+
+
+@cache
+def _spark_types() -> dict[pa.DataType, t.DataType]:
+    from pyspark.sql import types as t  # noqa: PLC0415 - an extra
+
+    return {
+        pa.bool_(): t.BooleanType(),
+        pa.int8(): t.ByteType(),
+        pa.int16(): t.ShortType(),
+        pa.int32(): t.IntegerType(),
+        pa.int64(): t.LongType(),
+        pa.uint8(): t.ShortType(),
+        pa.uint16(): t.IntegerType(),
+        pa.uint32(): t.LongType(),
+        pa.uint64(): t.DecimalType(20, 0),
+        pa.float16(): t.FloatType(),
+        pa.float32(): t.FloatType(),
+        pa.float64(): t.DoubleType(),
+        pa.string(): t.StringType(),
+        pa.large_string(): t.StringType(),
+        pa.binary(): t.BinaryType(),
+        pa.large_binary(): t.BinaryType(),
+        pa.date32(): t.DateType(),
+    }
 
 
 def arrow_of(kind: t.DataType, column: str) -> pa.DataType:
-    """Return Spark's type in Arrow, or refuse the column that has it."""
+    """Return the Arrow type for a Spark type, or refuse the column."""
+    from pyspark.sql import types as t  # noqa: PLC0415 - an extra
+
     match kind:
         case t.StructType():
             if not kind.fields:
@@ -74,7 +87,9 @@ def _unfit(kind: t.DataType, column: str, why: str) -> BadValue:
 
 
 def spark_of(kind: pa.DataType) -> t.DataType:
-    """Return an event log's type in Spark, or refuse it."""
+    """Return the Spark type for a type in an event log, or refuse it."""
+    from pyspark.sql import types as t  # noqa: PLC0415 - an extra
+
     if pa.types.is_struct(kind):
         return t.StructType([t.StructField(each.name, spark_of(each.type)) for each in kind])
     if pa.types.is_list(kind):
@@ -85,6 +100,7 @@ def spark_of(kind: pa.DataType) -> t.DataType:
         return t.DecimalType(kind.precision, kind.scale)
     if pa.types.is_timestamp(kind):
         return t.TimestampNTZType() if kind.tz is None else t.TimestampType()
-    if kind not in _SPARK:
+    found = _spark_types().get(kind)
+    if found is None:
         raise BadValue(what="payload type", value=str(kind), why="Spark has no such type", do="read it with a Cursor")
-    return _SPARK[kind]
+    return found

@@ -1,38 +1,35 @@
-"""Whose a folder is: a sealed record in it, linked into place, so that of several who come at once one is the owner."""
+"""The owner of a folder: a sealed record in it, linked into place, so that only one of several claims succeeds."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.formats.sealed_json import Record
 from holdfast.repository.files import sync_folder, temporary
-from holdfast.sinks.base import StreamIdentity
+from holdfast.sinks.base import SinkPosition, StreamIdentity
 
 OWNER_FILE = "owner.key"
 
 
 class OwnerRecord(Record, frozen=True, kw_only=True):
-    """Whose a folder is."""
+    """The stream that owns a folder."""
 
     pipeline: str
     uid: str
     stream: str
-    shape: str  # what readers could not bear a change of: layout, format, partitioning
-
-    def is_of(self, owner: StreamIdentity) -> bool:
-        """Whether it names this owner."""
-        return (self.pipeline, self.uid, self.stream) == (owner.pipeline, owner.uid, owner.stream)
+    shape: str  # layout, format and partitioning: they must not change, because readers depend on them
 
     @property
-    def summary(self) -> str:
-        """The owner, for people."""
-        return f"stream {self.stream!r} of pipeline {self.pipeline!r} with the uid {self.uid}"
+    def owner(self) -> StreamIdentity:
+        """The stream."""
+        return StreamIdentity(self.pipeline, self.uid, self.stream)
 
 
 def claim(folder: Path, owner: StreamIdentity, shape: str) -> OwnerRecord:
-    """Write the owner into the folder if it has none, and return whose it is now."""
+    """Record the owner of a folder that has none; return the record that the folder has now."""
     record = OwnerRecord(pipeline=owner.pipeline, uid=owner.uid, stream=owner.stream, shape=shape)
     with temporary(folder, record.sealed()) as temp, contextlib.suppress(FileExistsError):
         os.link(temp, folder / OWNER_FILE)
@@ -41,9 +38,17 @@ def claim(folder: Path, owner: StreamIdentity, shape: str) -> OwnerRecord:
 
 
 def owner_of(folder: Path) -> OwnerRecord | None:
-    """Return whose a folder is, or `None` where nobody has claimed it."""
+    """Return the owner's record of a folder, or `None` if it has no owner."""
     path = folder / OWNER_FILE
     try:
         return OwnerRecord.unsealed(path.read_bytes(), str(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def position_in(folder: Path, owner: StreamIdentity, last: Callable[[], int]) -> SinkPosition:
+    """Return a stream's position in a folder: the epoch that `last` returns if the stream owns the folder."""
+    found = owner_of(folder)
+    if found is None:
+        return SinkPosition()
+    return SinkPosition(last()) if found.owner == owner else SinkPosition(foreign=found.owner.summary)

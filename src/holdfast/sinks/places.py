@@ -1,8 +1,8 @@
-"""Where a pipeline's sinks write to: written down at each start, so that it is known without the program.
+"""The targets of a pipeline's sinks, recorded at each start, so that tools find them without running the program.
 
     timelines/<t>/streams/<stream>/sinks.json    the targets of the stream's sinks, by their names
 
-Not promised: that a pipeline has this record which was last started by a version that wrote none.
+Not guaranteed: that every pipeline has this record. Earlier versions wrote none.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from holdfast.repository.base import read_each
 from holdfast.repository.decisions import stream_folder, streams_of
 from holdfast.sinks.base import Sink
 
-FILES = "files "  # what the target of a FileSink begins with
+FILES = "files "  # the target of every FileSink begins with it
 
 
 class SinksRecord(Record, frozen=True, kw_only=True):
-    """The sinks of a stream at its last start; those whose target may be told."""
+    """The sinks of a stream at its last start, except those without a target."""
 
     stream: str
     targets: dict[str, str]
@@ -38,7 +38,7 @@ class FilePlace:
 
 
 def record_places(repository: Repository, stream: str, timeline: int, sinks: Iterable[Sink]) -> None:
-    """Write down where a stream's sinks write to, if that is not what the record says."""
+    """Record the targets of a stream's sinks, unless the record has them already."""
     targets = {sink.name: sink.target for sink in sinks if sink.target is not None}
     data = SinksRecord(stream=stream, targets=targets).sealed()
     key = _key(stream, timeline)
@@ -51,15 +51,15 @@ def record_places(repository: Repository, stream: str, timeline: int, sinks: Ite
 
 
 def file_sinks(repository: Repository) -> list[FilePlace]:
-    """Return the folders of a pipeline's FileSinks, as each stream last had them, sorted by stream and sink."""
-    found, bad = seen_file_sinks(repository)
+    """Return the folders of a pipeline's FileSinks at the last start of each stream, sorted by stream and sink."""
+    found, bad = readable_file_sinks(repository)
     for error in bad:
         raise error
     return found
 
 
-def seen_file_sinks(repository: Repository) -> tuple[list[FilePlace], list[HoldfastError]]:
-    """Return what `file_sinks` does, of the records that can be read, and an error for each of the others."""
+def readable_file_sinks(repository: Repository) -> tuple[list[FilePlace], list[HoldfastError]]:
+    """Return the same from all records that can be read, and an error for each of the others."""
     keys = [
         _key(stream, timeline) for timeline in _timelines(repository) for stream in streams_of(repository, timeline)
     ]

@@ -1,10 +1,10 @@
-"""What an attempt staged as files: written by Spark, listed in a sealed record beside them, checked before use.
+"""Staged files: written by Spark, listed in a sealed record beside them, checked before use.
 
 Rules:
-- The record has the size and the SHA-256 of every file, and the handle has the digest of the record.
+- The record has the size and the SHA-256 of every file. The handle has the digest of the record.
 - The files are hashed once, by `stage`. A commit by the object that staged them compares sizes only. Every other
   commit, after a restart or in a replay, reads the files again and compares their digests.
-- A file that is not listed, and that readers would find, is refused by every commit.
+- Every commit refuses a file that is not listed and that readers would find.
 - A record without digests was written by an earlier version: its files are compared by size only.
 """
 
@@ -20,56 +20,62 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import _figures as figures
-from holdfast.errors import NotSupported, RecordCorrupt, StagedDamaged, StagedGone
+from holdfast.errors import BadValue, NotSupported, RecordCorrupt, StagedDamaged, StagedGone
 from holdfast.formats.sealed_json import digest_of
 from holdfast.repository.files import hadoop_address, replace_durably
 from holdfast.sinks.base import EpochKey, SinkContext, Staged
-from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord, told_options
+from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord, recorded_options
 from holdfast.sinks.rows import counted
 from holdfast.sinks.staging import Staging, below
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SET_IDS = 0o6000  # of a folder that is shared by its group
-_HASHERS = 4  # threads: hashing releases Python's lock
-_ALONE = 1 << 20  # bytes that one thread hashes faster than several can be started
-_PENDING = "_temporary/0/_temporary"  # where Hadoop's committer keeps what is not committed; it removes all of it
+_SET_IDS = 0o6000  # setuid and setgid bits, of a folder that a group shares
+_HASHERS = 4  # threads: hashing releases the GIL
+_SINGLE_THREADED = 1 << 20  # bytes: one thread hashes fewer sooner than several threads start
+_PENDING = "_temporary/0/_temporary"  # Hadoop's committer keeps uncommitted files there, and removes it
 
 
-def require_seen_by_all(sink: str, setting: SinkContext) -> None:
-    """Refuse a local folder where executors on other machines would write to another one."""
-    if not setting.local and not setting.shared:
+def require_seen_by_all(sink: str, context: SinkContext) -> None:
+    """Refuse a local folder if executors run on other machines: each would write to its own disk."""
+    if not context.local and not context.shared:
         raise NotSupported(
             what=f"the local folder of sink {sink!r} on a cluster",
-            why="each machine would write to a folder of its own",
-            do="use a folder that every machine sees alike and say so with Pipeline(..., shared=True)",
+            why="each machine would write to its own disk",
+            do="use a folder on a file system that every machine mounts, and pass shared=True to the Pipeline",
         )
+
+
+def refuse_file(what: str, path: Path) -> None:
+    """Refuse a path that must be a folder and is a file."""
+    if path.exists() and not path.is_dir():
+        raise BadValue(what=what, value=str(path), why="it is a file", do="choose a folder")
 
 
 def stage(
     df: DataFrame,
     key: EpochKey,
     staging: Staging,
-    setting: SinkContext,
+    context: SinkContext,
     *,
     format: str = "parquet",
     options: Mapping[str, str] | None = None,
     partition_by: Sequence[str] = (),
 ) -> Staged:
-    """Let Spark write an attempt's rows, and put the list of what it wrote beside them. No rows leave nothing."""
+    """Write the rows of an attempt with Spark, and a list of the files beside them; nothing if there are no rows."""
     folder = staging.folder(key)
-    observed, tell = (df, None) if format == "parquet" else counted(df)  # its files say how many rows they hold
+    observed, rows = (df, None) if format == "parquet" else counted(df)  # Parquet files contain their row counts
     observed.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     writer = observed.write.format(format).options(**(options or {}))
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     if partition_by:
         writer = writer.partitionBy(*partition_by)
-    _make_unused(folder, setting.folder_mode)
+    _make_unused(folder, context.folder_mode)
     writer.mode("append").save(hadoop_address(folder))
-    setting.reach("staging")
+    context.reach("staging")
     found = list(below(folder))
-    count = tell() if tell else _rows_in(folder, found, df, options or {})
+    count = rows() if rows else _rows_in(folder, found, df, options or {})
     if not count:
         staging.clear(key)
         return Staged({"rows": 0}, 0, trace=False)
@@ -85,7 +91,7 @@ def stage(
         rows=count,
         files=sizes,
         shape=_shape(df, format, options or {}, partition_by),
-        options=told_options(options or {}),
+        options=recorded_options(options or {}),
         digests=digests(folder, sizes),
     ).sealed()
     replace_durably(folder / KEY_FILE, record, KEY_FILE)
@@ -96,7 +102,7 @@ def stage(
 
 def digests(folder: Path, sizes: Mapping[str, int]) -> dict[str, str]:
     """Return the SHA-256 of each of these files in a folder."""
-    if len(sizes) < 2 or sum(sizes.values()) < _ALONE:
+    if len(sizes) < 2 or sum(sizes.values()) < _SINGLE_THREADED:
         return {name: _sha256(folder / name) for name in sizes}
     with ThreadPoolExecutor(_HASHERS) as pool:
         return dict(zip(sizes, pool.map(lambda name: _sha256(folder / name), sizes), strict=True))
@@ -108,10 +114,10 @@ def _sha256(path: Path) -> str:
 
 
 def _make_unused(folder: Path, mode: int) -> None:
-    """Make an attempt's folder, and in it those that Hadoop would make: for each it may start a process.
+    """Create an attempt's folder, and in it the folders of Hadoop's committer: Hadoop may start a process for each.
 
-    One that is there is refused, as two jobs in one folder would mix up their files. It becomes an epoch's, so it is
-    for whom Hadoop would make it for, whatever this process's own umask says.
+    An existing folder is refused, because two jobs in one folder would mix their files. It becomes the folder of an
+    epoch, so it gets the permissions that Hadoop would set, whatever the umask of this process is.
     """
     folder.mkdir()
     folder.chmod(mode | folder.stat().st_mode & _SET_IDS)
@@ -119,11 +125,11 @@ def _make_unused(folder: Path, mode: int) -> None:
 
 
 def _rows_in(folder: Path, found: Sequence[Path], df: DataFrame, options: Mapping[str, str]) -> int:
-    """Count the rows of Parquet files by what each says of itself. Where that is encrypted, Spark reads them.
+    """Count the rows of Parquet files from their footers. Spark reads files with an encrypted footer.
 
-    All that readers would read is counted, whatever it is called: an epoch without rows is cleared away.
+    All files that readers would read are counted, whatever their names: an epoch without rows is removed.
     """
-    from pyarrow import ArrowException, parquet  # noqa: PLC0415 - heavy, and no other format needs it
+    from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra, slow to import, for this format only
 
     try:
         files = (path for path in found if not path.name.startswith(("_", ".")) and path.is_file())
@@ -133,7 +139,7 @@ def _rows_in(folder: Path, found: Sequence[Path], df: DataFrame, options: Mappin
 
 
 def key_record(folder: Path, key: EpochKey, handle: Mapping[str, Any], sink: str) -> KeyRecord:
-    """Return the record of what was staged, or raise where it is gone or is not the one that the handle names."""
+    """Return the record of an attempt's files; raise if it is missing, or is not the one that the handle names."""
     path = folder / KEY_FILE
     try:
         data = path.read_bytes()
@@ -146,7 +152,7 @@ def key_record(folder: Path, key: EpochKey, handle: Mapping[str, Any], sink: str
 
 
 def proven(sink: str, staging: Staging, key: EpochKey, handle: Mapping[str, Any]) -> KeyRecord:
-    """Return the record of what was staged, after a check that the folder holds these files, sound, and no others."""
+    """Return the record of an attempt's files after checking that the folder holds them, undamaged, and no others."""
     folder = staging.folder(key)
     record = key_record(folder, key, handle, sink)
     check = StagedCheck(sink, folder, key)
@@ -159,14 +165,14 @@ def proven(sink: str, staging: Staging, key: EpochKey, handle: Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StagedCheck:
-    """Compares the files of an attempt with what was recorded; raises `StagedDamaged`, which names the file."""
+    """Compares the files of an attempt with its record; raises `StagedDamaged`, which names the file."""
 
     sink: str
     folder: Path
     key: EpochKey
 
     def sizes(self, files: Mapping[str, int]) -> None:
-        """Require every file, with its size."""
+        """Require every file, with the recorded size."""
         for name, size in files.items():
             try:
                 found = (self.folder / name).stat().st_size
@@ -174,13 +180,13 @@ class StagedCheck:
                 raise self._missing(name) from None
             if found != size:
                 raise self._damaged(
-                    name, f"it has {figures.number(found)} bytes where {figures.number(size)} were staged"
+                    name, f"it has {figures.number(found)} bytes, but {figures.number(size)} were staged"
                 )
 
     def no_others(self, files: Mapping[str, int]) -> None:
         """Require that readers would find only these files.
 
-        Hidden names are allowed: readers skip them, and a file system or a late task of Spark may have left them.
+        Hidden names are allowed: readers skip them, and a file system or a late Spark task may have left them.
         """
         for top, folders, names in os.walk(self.folder):
             folders[:] = (name for name in folders if not _is_hidden(name))
@@ -195,7 +201,7 @@ class StagedCheck:
                     )
 
     def digests(self, sizes: Mapping[str, int], expected: Mapping[str, str]) -> None:
-        """Require that each file has the digest that is expected of it, where one is."""
+        """Require that each file with an expected digest has that digest."""
         try:
             found = digests(self.folder, {name: size for name, size in sizes.items() if name in expected})
         except FileNotFoundError as error:
@@ -205,9 +211,9 @@ class StagedCheck:
                 raise self._damaged(name, "its SHA-256 is not the one that was recorded when it was staged")
 
     def _missing(self, name: str) -> StagedGone | StagedDamaged:
-        if not self.folder.exists():  # removed meanwhile by another driver, after its commit
+        if not self.folder.exists():  # another driver has removed it after its commit
             return StagedGone(sink=self.sink, epoch=self.key.epoch)
-        return self._damaged(name, "it is gone")
+        return self._damaged(name, "it is missing")
 
     def _damaged(self, name: str, why: str, **advice: str) -> StagedDamaged:
         return StagedDamaged(sink=self.sink, epoch=self.key.epoch, path=str(self.folder / name), why=why, **advice)
@@ -219,8 +225,8 @@ def _is_hidden(name: str) -> bool:
 
 
 def _shape(df: DataFrame, format: str, options: Mapping[str, str], partition_by: Sequence[str]) -> str:
-    """Return what is equal for files that were written alike, and may be merged."""
+    """Return a digest of columns and options: files with the same digest may be merged."""
     apart = {name.lower() for name in partition_by}
     columns = [(field.name, field.dataType.json()) for field in df.schema.fields if field.name.lower() not in apart]
-    told = sorted((name.lower(), str(value)) for name, value in options.items())
-    return hashlib.sha256(json.dumps([format, columns, list(partition_by), told]).encode()).hexdigest()[:16]
+    given = sorted((name.lower(), str(value)) for name, value in options.items())
+    return hashlib.sha256(json.dumps([format, columns, list(partition_by), given]).encode()).hexdigest()[:16]

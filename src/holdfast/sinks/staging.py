@@ -1,6 +1,7 @@
-"""Where sinks of files keep what nobody may see yet: one folder an attempt, beside the place that it is for.
+"""Staging folders: one for each attempt, next to the target, out of sight of its readers.
 
-The folder's name is its key, so no two tries share one, and what a dead driver left is known by its name alone.
+A folder is named after its key. So no two attempts share a folder, and the name alone identifies the leftovers of a
+driver that died.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A folder that some attempt left."""
+class StagingFolder:
+    """The staging folder of one attempt."""
 
     path: Path
     place: tuple[int, int]
@@ -37,7 +38,7 @@ class Staging:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.hashed: str | None = None  # digest of the last key file that was written here since `make`
+        self.hashed: str | None = None  # digest of the last key file that was written here after `make`
 
     def make(self) -> None:
         """Create the folder durably. Data that was staged before this call is checked again before it is committed."""
@@ -45,35 +46,35 @@ class Staging:
         self.hashed = None
 
     def folder(self, key: EpochKey) -> Path:
-        """Return the folder of one attempt."""
+        """Return the path of an attempt's folder."""
         tried = key.attempt
         name = f"{key.owner.uid}.{tried.stream}.t{tried.timeline}.e{tried.epoch:010}.a{tried.attempt}.l{key.lease}"
         return self.root / name
 
-    def left(self, owner: StreamIdentity) -> Iterator[Left]:
-        """Find what this owner's attempts left."""
+    def existing(self, owner: StreamIdentity) -> Iterator[StagingFolder]:
+        """Yield the folders of this owner's attempts."""
         for name in names_in(self.root):
             match = _NAME.fullmatch(name)
             if match and (match["uid"], match["stream"]) == (owner.uid, owner.stream):
                 place = int(match["t"]), int(match["e"])
-                yield Left(self.root / name, place, int(match["a"]), int(match["l"]))
+                yield StagingFolder(self.root / name, place, int(match["a"]), int(match["l"]))
 
     def clear(self, key: EpochKey) -> None:
-        """Remove what one attempt left, under its lease or, where the key has none, under any."""
-        for each in self.left(key.owner):
+        """Remove the folder of one attempt: under the key's lease or, if that is `None`, under any lease."""
+        for each in self.existing(key.owner):
             if each.place == key.place and each.attempt == key.attempt.attempt and key.lease in (None, each.lease):
                 _remove(each.path)
 
     def sweep(self, key: EpochKey) -> None:
-        """After a commit: remove what earlier epochs left, and other attempts at this one."""
-        for each in self.left(key.owner):
+        """After a commit, remove the folders of earlier epochs and of other attempts at this one."""
+        for each in self.existing(key.owner):
             other = (each.attempt, each.lease) != (key.attempt.attempt, key.lease)
             if each.place < key.place or (each.place == key.place and other):
                 _remove(each.path)
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names in a folder, sorted; none where there is no such folder."""
+    """Return the names in a folder, sorted; an empty list if the folder does not exist."""
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208 - thousands of them
     except FileNotFoundError:
@@ -81,7 +82,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def below(folder: Path) -> Iterator[Path]:
-    """Give everything in a folder: subfolders and files, hidden ones too, and the folder itself last."""
+    """Yield all files and subfolders of a folder, including hidden ones, and the folder itself last."""
     for top, _, names in os.walk(folder, topdown=False):
         for name in names:
             yield Path(top, name)
@@ -89,7 +90,7 @@ def below(folder: Path) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder as far as possible. What stays does no harm but take space: the next sweep finds it again."""
+    """Remove a folder as far as possible. Remains only take up space: the next sweep removes them."""
     with contextlib.suppress(FileNotFoundError):
         try:
             shutil.rmtree(path)

@@ -44,7 +44,7 @@ from holdfast.policy import Backoff, RestartBudget
 from holdfast.recovery import RecoveryPlan, plan
 from holdfast.repository import Decisions, GapRecord, Gaps, History, Identity, Lease, LocalRepository
 from holdfast.repository.decisions import stream_folder
-from holdfast.sinks.base import Sink, SinkContext, StreamIdentity, checked_standing
+from holdfast.sinks.base import Sink, SinkContext, StreamIdentity, checked_position
 from holdfast.sinks.places import record_places
 from holdfast.spark import adapter
 from holdfast.spark.epochs import EpochFailure, EpochRunner, EpochTimes, Stopping, commit_key
@@ -397,7 +397,7 @@ class StreamRun:
         holds: dict[str, int] = {}
         for sink in self.spec.sinks:
             try:
-                standing = checked_standing(sink, sink.inspect(self._owner, self._timeline))
+                standing = checked_position(sink, sink.inspect(self._owner, self._timeline))
             except Exception as error:  # a sink of the user's may raise anything
                 if isinstance(error, HoldfastError) and not isinstance(error, Storage):
                     raise

@@ -1,1 +1,1 @@
-"""Compaction of a FileSink's folder: the plan, its application, and the merge of files by Spark."""
+"""Compaction of a FileSink's folder. Public: `plan`, `apply`. Private: the runs, the merge of files, and the trees."""

@@ -1,4 +1,4 @@
-"""What goes wrong in a compaction, in the sink's words: nothing was changed, and what to do next."""
+"""Errors of a compaction, raised as `SinkFailed`: the folder is unchanged, and the text names the next step."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from pathlib import Path
 
 from holdfast._error_text import one_line
 from holdfast.errors import HoldfastError, SinkFailed
-from holdfast.sinks.base import system_words
+from holdfast.sinks.base import os_error_text
 
 
 def failed(root: Path, why: str) -> SinkFailed:
     """Return the error that ends a compaction."""
-    do = "mend the cause (space, rights, a file from a copy), then compact again; the sink holds what it held"
+    do = "fix the cause (disk space, permissions, a damaged file), then compact again; the sink's data is unchanged"
     return SinkFailed(sink=root.name, action="be compacted", why=why, do=do)
 
 
 @contextlib.contextmanager
-def of_system(root: Path) -> Iterator[None]:
-    """Turn the operating system's errors into the sink's."""
+def os_errors(root: Path) -> Iterator[None]:
+    """Raise OS errors as `SinkFailed`."""
     try:
         yield
     except OSError as error:
-        raise failed(root, system_words(error)) from error
+        raise failed(root, os_error_text(error)) from error
 
 
 @contextlib.contextmanager
-def of_spark(root: Path) -> Iterator[None]:
-    """Turn Spark's errors into the sink's."""
+def spark_errors(root: Path) -> Iterator[None]:
+    """Raise errors from Spark as `SinkFailed`."""
     try:
         yield
     except (HoldfastError, OSError):

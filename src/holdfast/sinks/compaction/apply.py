@@ -1,24 +1,24 @@
-"""Compaction: closed epochs of a FileSink's folder become fewer files, and no reader sees a row twice or misses one.
+"""Compaction: old epochs of a FileSink's folder become fewer files, and no reader sees a row twice or misses one.
 
-    <path>.compact/lock        held by the one compaction that is at work
+    <path>.compact/lock        held by the running compaction
     <path>.compact/new/        the new tree; after the swap, the old one
-    <path>.compact/…           anything else is left over, and removed by the next one
+    <path>.compact/…           anything else is left over; the next compaction removes it
 
 Rules:
-- The folder is never changed, it is replaced: a complete tree is built beside it, of merged folders and of links to all
-  that stays, made durable, and the two change places in one step (`RENAME_EXCHANGE`).
-- Merging takes long and keeps nobody waiting. For the swap alone the gate is closed: what was committed meanwhile is
-  linked first. A commit that is under way is waited for; one that does not end makes the compaction give up.
-- A merged folder has the name of its last epoch, which was there before: so whoever has listed the old names and looks
-  into them later finds the run's rows there, all of them, or finds a file gone. Never both.
-- The old tree is left alone for a while: somebody may be listing it.
-- Cut off before the swap, it has changed nothing; after it, it is done but for the clearing up.
-- Where no gate is there, the folder was last written by a version without one: then the lease must be free. `shared`
-  pipelines lock nothing: there the caller must say that the pipeline has ended.
+- The folder is not changed in place. A complete new tree is built next to it, from merged folders and links to all
+  other files, and made durable. Then the two trees are exchanged in one step (`RENAME_EXCHANGE`).
+- Merging takes long and blocks no commit. The gate is closed only for the swap, after linking the epochs that were
+  committed in the meantime. The compaction waits for a running commit, and gives up if that commit does not end.
+- A merged folder has the name of its last epoch, which existed before. So a reader that has listed the old names and
+  opens them later finds all rows of the run there, or a missing file. It never finds rows twice.
+- The old tree is kept for a grace period, because a reader may be listing it.
+- A compaction that is killed before the swap has changed nothing. After the swap, only the clean-up is missing.
+- A folder without a gate was last written by a version that had none: then the compaction takes the lease. `shared`
+  pipelines use no locks: there the caller must confirm that the pipeline has ended.
 
-Not promised: right rows for whoever lists a part, reads it, and lists the next. Nor that files which others put into
-the folder by hand at the moment of the swap are in the new tree. Nor the entry in the history, if it dies right behind
-the swap.
+Not guaranteed: correct rows for a reader that lists one part of the folder, reads it, and then lists the next. Nor that
+files which other programs add during the swap are in the new tree. Nor the entry in the history, if the process dies
+right after the swap.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ from holdfast.repository import Checkpoints, History, Identity, Lease, Repositor
 from holdfast.repository.files import make_folder, sync_all, sync_folder
 from holdfast.repository.lease import newest_lease
 from holdfast.repository.oslock import OsLock
-from holdfast.sinks.compaction._errors import of_system
-from holdfast.sinks.compaction.merge import Merge, schema_of
-from holdfast.sinks.compaction.plan import CompactPlan, cuts_of, require_whole, run_of, sizes_by_leaf
+from holdfast.sinks.compaction._errors import os_errors
+from holdfast.sinks.compaction.merge import Merge, without_spark
+from holdfast.sinks.compaction.plan import CompactPlan, require_whole
+from holdfast.sinks.compaction.runs import cuts_of, run_of, sizes_by_leaf
 from holdfast.sinks.compaction.trees import all_in, catch_up, like, require_able, swap
 from holdfast.sinks.files.epoch_folders import LEDGER, EpochFolder, KeyRecord, epochs_in, folder_name, folder_of
 from holdfast.sinks.files.gate import LOCK, NEW, PASSED, Gate, beside
@@ -54,13 +55,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POINTS = {
-    # where a compaction may die, in its order, and what it leaves behind
+    # the points at which a compaction may die, in order, and what is on disk then
     "compaction planned": "nothing has changed",
-    "run merged": "after each: a part of a new tree lies beside the folder",
-    "tree built": "the new tree lies beside the folder, complete and durable",
-    "gate closed": "the same; commits wait, until the system frees the lock",
-    "trees swapped": "readers see the new tree; the old one lies beside it",
-    "compacted": "all is done",
+    "run merged": "after each run: part of a new tree is next to the folder",
+    "tree built": "the new tree is next to the folder, complete and durable",
+    "gate closed": "the same; commits wait until the OS releases the lock",
+    "trees swapped": "readers see the new tree; the old one is next to it",
+    "compacted": "everything is done",
 }
 BUSY_S = 30.0
 GRACE_S = 10.0
@@ -71,11 +72,11 @@ Progress = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What a compaction has done."""
+    """The result of a compaction."""
 
     path: str
-    epochs: int  # that were merged
-    folders: int  # that they became
+    epochs: int  # merged epochs
+    folders: int  # the folders that they became
     files_before: int  # with rows, of those epochs
     files_after: int
     rows: int
@@ -83,7 +84,7 @@ class Compacted:
     bytes_after: int
 
     def summary(self) -> str:
-        """Say it."""
+        """Return a one-line summary."""
         if not self.folders:
             return f"{self.path}: nothing to merge"
         epochs, rows, folders = figures.number(self.epochs), figures.number(self.rows), figures.number(self.folders)
@@ -94,7 +95,7 @@ class Compacted:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a JSON-serialisable dict."""
         return plain(self)
 
 
@@ -110,47 +111,44 @@ def apply_compact(
     progress: Progress = lambda _: None,
     reach: Reach = unwatched,
 ) -> Compacted:
-    """Carry a plan out, also while the pipeline runs.
+    """Apply a plan. The pipeline may be running.
 
-    `spark` is needed for parquet and orc (`plan.by_spark`); `options` go to its writer. `busy_s` is how long a commit
-    is waited for, `grace_s` how long the old files stay for those who are listing them. `take_over` says that a
-    `shared` pipeline has ended; one that has not is fenced.
+    `spark` is needed for parquet and orc (`plan.by_spark`); `options` are passed to its writer. `busy_s` is how long to
+    wait for a running commit, `grace_s` how long the old files are kept for readers that are listing them. `take_over`
+    confirms that a `shared` pipeline has ended; if it still runs, it is fenced.
 
-    1. Lock out other compactions, and clear what a dead one left.  2. Refuse a plan that does not hold any more, and a
-    file system that cannot do this.  3. Merge, run by run.  4. Link all that stays, and make the tree durable.
-    5. Close the gate: link what is new, and swap.  6. Write it into the history.  7. Wait, and clear up.
+    1. Lock out other compactions, and remove the leftovers of a dead one.  2. Refuse an outdated plan, and a file
+    system that lacks the needed operations.  3. Merge, run by run.  4. Link all other files, and make the tree durable.
+    5. Close the gate, link new epochs, and swap.  6. Record it in the history.  7. Wait, and clean up.
     """
     checked_type("plan", plan, CompactPlan)
     checked_seconds("busy_s", busy_s)
     if grace_s != 0:
         checked_seconds("grace_s", grace_s)
     if plan.by_spark and spark is None:
-        raise NotSupported(
-            what=f"merging {plan.format} without Spark", why="only Spark reads and writes it here", do="pass a session"
-        )
+        raise without_spark(plan.format)
     root = Path(os.path.realpath(plan.path))
     if plan.empty:
         return _result(root, (), ())
-    with of_system(root), contextlib.ExitStack() as held:
-        held.enter_context(_alone(repository, root, take_over))
-        work = _Work(repository, plan, root, beside(root), spark, options or {}, progress, reach)
+    with os_errors(root), _lease_without_gate(repository, root, take_over):
+        work = _Compaction(repository, plan, root, beside(root), spark, options or {}, progress, reach)
         with work.locked(grace_s):  # 1
-            done = work.done(busy_s) if plan.runs else _result(root, (), ())
+            done = work.run(busy_s) if plan.runs else _result(root, (), ())
             work.clear(work.grace(grace_s))  # 7
         reach("compacted")
         return done
 
 
 @contextlib.contextmanager
-def _alone(repository: Repository, root: Path, take_over: bool) -> Iterator[None]:
-    """Take the lease where the gate does not keep commits out."""
+def _lease_without_gate(repository: Repository, root: Path, take_over: bool) -> Iterator[None]:
+    """Hold the lease if the gate does not block commits."""
     newest = newest_lease(repository)
     shared = newest is not None and newest.shared
     if shared and not take_over:
         raise NotSupported(
-            what=f"compacting {root} while its pipeline may run",
-            why="it is shared by several machines, and no lock between them is to be relied upon",
-            do="end the pipeline, then say so with take_over=True",
+            what=f"compacting {root} while its pipeline may be running",
+            why="it is shared by several machines, and locks between machines are not reliable",
+            do="stop the pipeline, then pass take_over=True",
         )
     if (root / LEDGER).is_dir() and (shared or not Gate(root).file.exists()):
         with Lease.take(repository, shared=shared):
@@ -161,8 +159,8 @@ def _alone(repository: Repository, root: Path, take_over: bool) -> Iterator[None
 
 
 @dataclass(slots=True)
-class _Work:
-    """One compaction at work."""
+class _Compaction:
+    """One run of a compaction."""
 
     repository: Repository
     plan: CompactPlan
@@ -181,7 +179,7 @@ class _Work:
 
     @contextlib.contextmanager
     def locked(self, grace_s: float) -> Iterator[None]:
-        """Be the only compaction here. An ordinary failure clears up behind itself; a kill cannot."""
+        """Hold the lock of compactions. After an error, the work folder is cleaned up; after a kill, it is not."""
         if not self.root.is_dir():
             raise SinkMissing(path=str(self.root), why="there is no such folder")
         with self._lock():
@@ -195,11 +193,11 @@ class _Work:
             finally:
                 with contextlib.suppress(OSError):
                     if names_in(self.work) == [LOCK]:
-                        (self.work / LOCK).unlink()  # whoever waits for it finds that it is another by then
+                        (self.work / LOCK).unlink()  # a process that waits for it detects that the file was replaced
                         self.work.rmdir()
 
     def _lock(self) -> OsLock:
-        """Take the lock of compactions; one that ends at this moment removes the folder that it is in."""
+        """Take the lock of compactions; retry, because a compaction that ends removes the folder of the lock."""
         for _ in range(_TRIES):
             make_folder(self.work)
             try:
@@ -210,29 +208,29 @@ class _Work:
         raise Locked(what=f"the compaction of {self.root}", pid=0)
 
     def grace(self, grace_s: float) -> float:
-        """Return how long what lies beside must stay: what was never swapped, nobody has listed."""
+        """Return how long to keep the trees in the work folder: no reader has listed one that was never swapped."""
         return grace_s if self.swapped else 0.0
 
     def clear(self, grace_s: float) -> None:
-        """Remove everything but the lock; what may be an old tree, only after a while."""
+        """Remove everything but the lock. A tree that may be an old one is removed only after the grace period."""
         for name in names_in(self.work):
             path = self.work / name
             if name != LOCK:
                 with contextlib.suppress(FileNotFoundError):
                     if name == NEW or name.startswith(PASSED):
-                        self._wait_for_listers(path, grace_s)
+                        self._wait_for_readers(path, grace_s)
                     shutil.rmtree(path)
 
-    def _wait_for_listers(self, tree: Path, grace_s: float) -> None:
-        rest = grace_s - max(time.time() - tree.stat().st_ctime, 0.0)  # a rename sets it
+    def _wait_for_readers(self, tree: Path, grace_s: float) -> None:
+        rest = grace_s - max(time.time() - tree.stat().st_ctime, 0.0)  # a rename sets ctime
         if rest > 0:
-            self.progress(f"wait {rest:.0f} s for those who are listing the old files")
+            self.progress(f"wait {rest:.0f} s for readers that are listing the old files")
             time.sleep(rest)
 
     # --- the work ---
 
-    def done(self, busy_s: float) -> Compacted:
-        """Do steps 2 to 6."""
+    def run(self, busy_s: float) -> Compacted:
+        """Run steps 2 to 6."""
         groups = self._checked()  # 2
         require_able(self.root, self.work, self.root / LEDGER / OWNER_FILE)
         self.reach("compaction planned")
@@ -259,7 +257,7 @@ class _Work:
             try:
                 changed = catch_up(self.root, self.new, gone, made)
             except FileNotFoundError as error:
-                raise self._outdated("it changed, or a commit went ahead after waiting for too long") from error
+                raise self._outdated("the folder changed, or a commit that waited for too long cancelled it") from error
             sync_all(changed)
             swap(self.root, self.new)
             self.swapped = True
@@ -270,34 +268,34 @@ class _Work:
         return result
 
     def _checked(self) -> list[list[EpochFolder]]:
-        """Return the folders of each run as they are now, or refuse: others may have been at work since the plan."""
+        """Return the folders of each run as they are now; refuse a plan that no longer matches them."""
         identity = Identity.load(self.repository)
         cuts, ceilings, blocked = cuts_of(Checkpoints(self.repository).all(), self.plan.stream)
         if blocked:
             raise self._outdated(blocked)
-        del ceilings  # what was begun since the plan cuts behind all that it merges
+        del ceilings  # checkpoints that began after the plan cut after all epochs that it merges
         there = set(epochs_in(self.root))
         groups = []
         for run in self.plan.runs:
             if any(run.first <= cut < run.last for cut in cuts.get(run.timeline, ())):
-                raise self._outdated(f"a checkpoint cuts between epochs {run.first} and {run.last} now")
+                raise self._outdated(f"a checkpoint now cuts between epochs {run.first} and {run.last}")
             group = [folder_of(self.root, t, e) for t, e in sorted(there) if folder_name(t, e) in run.folders]
             if tuple(each.digest for each in group) != run.digests or any(g.record.uid != identity.uid for g in group):
-                raise self._outdated(f"epochs {run.first} to {run.last} are not any more what they were")
+                raise self._outdated(f"epochs {run.first} to {run.last} have changed")
             for each in group:
                 require_whole(self.root, each.name, each.record)
             groups.append(group)
         return groups
 
     def _same_columns(self, group: Sequence[EpochFolder]) -> list[Merge]:
-        """Return a run's merges: one, or more where records tell no columns and Spark finds that they differ."""
+        """Return the merges of a run: one, or several if records lack the columns and Spark finds that they differ."""
         whole = self._merge(group)
         if not self.plan.by_spark or all(each.record.shape for each in group):
             return [whole]
         parts: list[list[EpochFolder]] = []
         before = None
         for each in group:
-            found = schema_of(whole, each)
+            found = whole.columns_of(each)
             if found != before:
                 parts.append([])
             parts[-1].append(each)
@@ -317,20 +315,20 @@ class _Work:
         )
 
     def _require_same(self, merges: Sequence[Merge]) -> None:
-        """Refuse if what was merged is not any more what lies there: nobody's work is undone by the swap."""
+        """Refuse to swap if a merged folder has changed: the swap would undo the change."""
         for each in (each for merge in merges for each in merge.folders):
             try:
                 found = folder_of(self.root, each.timeline, each.epoch)
             except (OSError, HoldfastError) as error:
-                raise self._outdated(f"{each.name} is not any more what it was") from error
+                raise self._outdated(f"{each.name} has changed") from error
             if found.digest != each.digest:
-                raise self._outdated(f"{each.name} is not any more what it was")
+                raise self._outdated(f"{each.name} has changed")
 
     def _outdated(self, why: str) -> CompactionOutdated:
         return CompactionOutdated(path=str(self.root), why=why)
 
     def _record(self, result: Compacted, merges: Sequence[Merge]) -> None:
-        """Write it into the history."""
+        """Add an entry to the history."""
         runs = [[m.folders[-1].timeline, m.folders[0].first, m.folders[-1].epoch] for m in merges]
         facts = {**result.to_dict(), "stream": self.plan.stream, "runs": runs}
         History(self.repository).add("compact", "", facts)

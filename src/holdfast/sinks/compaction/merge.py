@@ -1,7 +1,7 @@
-"""Files of several epochs become fewer, partition by partition.
+"""The merge of files: those of several epochs become fewer, partition by partition.
 
-Parquet and ORC go through Spark; lines of JSON and CSV are joined byte by byte. Files that are large already, and a
-file that is alone in its partition, are linked. What comes out is proven: the rows by Spark's count, or the bytes.
+Spark rewrites Parquet and ORC; JSON and CSV files are concatenated. Large files, and a single small file of a
+partition, are linked. The result is checked: by Spark's row count, or by the number of bytes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import NotSupported
 from holdfast.repository.files import hadoop_address, replace_durably
-from holdfast.sinks.compaction._errors import failed, of_spark
-from holdfast.sinks.compaction.plan import is_small
+from holdfast.sinks.compaction._errors import failed, spark_errors
+from holdfast.sinks.compaction.runs import is_small
 from holdfast.sinks.compaction.trees import like, link, own_like
 from holdfast.sinks.files.epoch_folders import KEY_FILE, EpochFolder, KeyRecord, compression_of, ending, is_data, leaves
 from holdfast.sinks.staging import below
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COMPRESSIONS = {"": "none", "gz": "gzip", "br": "brotli", "lz4raw": "lz4_raw", "lz4hadoop": "lz4"}
-_AT_ONCE = 1 << 20
+_COPY_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class Merge:
-    """One run's merge: from the folders of its epochs into one new folder."""
+    """The merge of one run: from the folders of its epochs into one new folder."""
 
     root: Path  # of the sink
     folders: Sequence[EpochFolder]
@@ -44,7 +44,7 @@ class Merge:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def run(self) -> KeyRecord:
-        """Write the folder, prove it, and put its record into it. What fails leaves it without one."""
+        """Write the folder, check it, and write its record. If this fails, the folder has no record."""
         last = self.folders[-1]
         like(self.root / last.name, self.target)
         for leaf, sources in self._leaves().items():
@@ -59,7 +59,7 @@ class Merge:
                 for path in made.iterdir():
                     if path.is_file() and path.stat().st_nlink == 1:  # written, not linked
                         own_like(small[-1], path)
-        self._prove()
+        self._check()
         sizes = {str(path.relative_to(self.target)): path.stat().st_size for path in self._made()}
         record = KeyRecord(
             pipeline=last.record.pipeline,
@@ -92,7 +92,7 @@ class Merge:
         return found
 
     def _leaf(self, leaf: str) -> Path:
-        """Make a partition's folder with all above it, like the first one that was of this name."""
+        """Create the folder of a partition with its parents, with permissions as in the first epoch that has it."""
         made = self.target
         for part in Path(leaf).parts:
             made = made / part
@@ -113,15 +113,15 @@ class Merge:
         if self.format in ("json", "csv"):
             for number, group in enumerate(_grouped(sources, self.target_bytes)):
                 name = f"part-{number:05}-{uuid.uuid4()}-c000{ending(sources[0].name)}"
-                _joined(group, folder / name, pressed=bool(compression_of(name, self.format)))
+                _concatenate(group, folder / name, compressed=bool(compression_of(name, self.format)))
             return
-        with of_spark(self.root):
-            self._rewritten(sources, folder)
+        with spark_errors(self.root):
+            self._rewrite(sources, folder)
 
-    # --- by Spark ---
+    # --- with Spark ---
 
-    def _rewritten(self, sources: Sequence[Path], folder: Path) -> None:
-        """Let Spark read links to the files in a folder without partitions, write beside it, and move what it wrote."""
+    def _rewrite(self, sources: Sequence[Path], folder: Path) -> None:
+        """Link the files into a folder without partitions, rewrite that folder with Spark, and move the result."""
         places = [self.scratch / "read", self.scratch / "written"]
         for each in places:
             shutil.rmtree(each, ignore_errors=True)
@@ -133,9 +133,9 @@ class Merge:
         count = math.ceil(sum(each.stat().st_size for each in sources) / self.target_bytes)
         rows = self._read(places[0])
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        pressed = compression_of(sources[-1].name, self.format)
+        compression = compression_of(sources[-1].name, self.format)
         writer = rows.coalesce(max(count, 1)).write.format(self.format)
-        writer = writer.option("compression", _COMPRESSIONS.get(pressed, pressed)).options(**self.options)
+        writer = writer.option("compression", _COMPRESSIONS.get(compression, compression)).options(**self.options)
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         writer.mode("errorifexists").save(hadoop_address(places[1]))
         for path in sorted(places[1].iterdir()):
@@ -145,36 +145,41 @@ class Merge:
 
     def _read(self, folder: Path) -> DataFrame:
         if self.spark is None:
-            raise NotSupported(what=f"merging {self.format} without Spark", why="only Spark reads and writes it here")
+            raise without_spark(self.format)
         reader = self.spark.read.format(self.format).option("recursiveFileLookup", "true")
         return reader.option("mergeSchema", "false").option("__globPaths__", "false").load(hadoop_address(folder))
 
-    # --- proof ---
+    # --- the check ---
 
     def _made(self) -> list[Path]:
         return [path for path in below(self.target) if path.is_file() and path.name != KEY_FILE]
 
-    def _prove(self) -> None:
-        """Refuse what has not all rows, or bytes, of what it was made of."""
+    def _check(self) -> None:
+        """Refuse a merged folder that does not have as many rows, or bytes, as its epochs together."""
         if self.format in ("json", "csv"):
-            due = sum(size for each in self.folders for name, size in each.record.files.items() if is_data(name))
+            expected = sum(size for each in self.folders for name, size in each.record.files.items() if is_data(name))
             found, what = sum(path.stat().st_size for path in self._made() if is_data(path.name)), "bytes"
         else:
-            with of_spark(self.root):
-                due, found, what = self._rows, self._read(self.target).count(), "rows"
-        if due != found:
-            raise failed(self.root, f"{self.target.name} has {found} {what} where its epochs have {due}")
+            with spark_errors(self.root):
+                expected, found, what = self._rows, self._read(self.target).count(), "rows"
+        if expected != found:
+            raise failed(self.root, f"{self.target.name} has {found} {what}, but its epochs have {expected}")
+
+    def columns_of(self, folder: EpochFolder) -> str:
+        """Return the columns of an epoch, read from its first file: records of earlier versions have none."""
+        name = next(filter(is_data, sorted(folder.record.files)))
+        with spark_errors(self.root):
+            return str(self._read(self.root / folder.name / name).schema.simpleString())
 
 
-def schema_of(merge: Merge, folder: EpochFolder) -> str:
-    """Return the columns of an epoch's files, read from the first of them, for records that do not tell."""
-    name = next(filter(is_data, sorted(folder.record.files)))
-    with of_spark(merge.root):
-        return str(merge._read(merge.root / folder.name / name).schema.simpleString())
+def without_spark(format: str) -> NotSupported:
+    """Return the error for a format that cannot be merged without a Spark session."""
+    why = "only Spark can read and write this format"
+    return NotSupported(what=f"merging {format} without Spark", why=why, do="pass a session")
 
 
 def _grouped(sources: Sequence[Path], target_bytes: int) -> Iterator[list[Path]]:
-    """Give files in groups of about the target's size, in order."""
+    """Yield the files in groups of about the target size, in order."""
     group: list[Path] = []
     size = 0
     for each in sources:
@@ -187,13 +192,13 @@ def _grouped(sources: Sequence[Path], target_bytes: int) -> Iterator[list[Path]]
         yield group
 
 
-def _joined(sources: Sequence[Path], target: Path, *, pressed: bool) -> None:
+def _concatenate(sources: Sequence[Path], target: Path, *, compressed: bool) -> None:
     with target.open("xb") as writer:
         for source in sources:
             with source.open("rb") as reader:
-                shutil.copyfileobj(reader, writer, _AT_ONCE)
-            if not pressed and writer.tell() and not _ends_a_line(source):
-                raise failed(source.parent, f"{source} does not end with the end of a line")
+                shutil.copyfileobj(reader, writer, _COPY_BYTES)
+            if not compressed and writer.tell() and not _ends_a_line(source):
+                raise failed(source.parent, f"{source} does not end with a newline")
 
 
 def _ends_a_line(path: Path) -> bool:
@@ -204,4 +209,4 @@ def _ends_a_line(path: Path) -> bool:
 def _refuse_encrypted(path: Path) -> None:
     with path.open("rb") as reader:
         if reader.read(4) == b"PARE":
-            raise NotSupported(what=f"compacting {path}", why="it is encrypted, and the merged one would be in clear")
+            raise NotSupported(what=f"compacting {path}", why="it is encrypted, and the merged file would not be")

@@ -1,4 +1,4 @@
-"""A second tree of a folder, made of links: what stays as it is costs a name, not its bytes."""
+"""A second tree of a folder, made of hard links: a file that stays as it is costs a directory entry, not its bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_LINK = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EML
 
 
 def require_able(folder: Path, work: Path, file: Path) -> None:
-    """Refuse a file system on which folders cannot change places, or files have a second name: before any work."""
+    """Refuse a file system that cannot exchange two folders or hard-link files, before any work is done."""
     places = [work / "probe-1", work / "probe-2"]
     for each in places:
         each.mkdir()
@@ -26,7 +26,7 @@ def require_able(folder: Path, work: Path, file: Path) -> None:
         link(file, places[0] / "link")
     except OSError as error:
         if error.errno in NO_EXCHANGE:
-            raise _unable(folder, "its file system cannot let two folders change places (RENAME_EXCHANGE)") from error
+            raise _unable(folder, "its file system cannot exchange two folders (RENAME_EXCHANGE)") from error
         raise
     finally:
         for each in places:
@@ -34,42 +34,42 @@ def require_able(folder: Path, work: Path, file: Path) -> None:
 
 
 def _unable(folder: Path, why: str) -> NotSupported:
-    do = "move the sink to ext4, xfs, btrfs or tmpfs, or rewrite it by a batch job while the pipeline is stopped"
+    do = "move the sink to ext4, xfs, btrfs or tmpfs, or rewrite it with a batch job while the pipeline is stopped"
     return NotSupported(what=f"compacting {folder}", why=why, do=do)
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, or refuse where it cannot have one."""
+    """Hard-link a file; raise `NotSupported` if that is not possible."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
         if error.errno in _NO_LINK:
-            why = f"{source} cannot be linked: {error.strerror}; it may be another user's, or on another file system"
+            why = f"{source} cannot be hard-linked: {error.strerror}; check its owner and its file system"
             raise _unable(source.parent, why) from error
         raise
 
 
 def like(source: Path, target: Path) -> None:
-    """Make a folder with the rights, times and owner of another."""
+    """Create a folder with the permissions, times and owner of another."""
     target.mkdir()
     own_like(source, target)
     shutil.copystat(source, target)
 
 
 def own_like(source: Path, target: Path) -> None:
-    """Give a file or folder the owner and the rights of another."""
+    """Copy owner and permissions from one file or folder to another."""
     theirs, ours = source.stat(), target.stat()
     if (theirs.st_uid, theirs.st_gid) != (ours.st_uid, ours.st_gid):
         try:
             os.chown(target, theirs.st_uid, theirs.st_gid)
         except PermissionError as error:
-            why = f"{source} is another user's or group's; run this as the one who runs the pipeline"
+            why = f"{source} belongs to another user or group; run this as the user that runs the pipeline"
             raise _unable(source.parent, why) from error
     shutil.copymode(source, target)
 
 
 def link_tree(source: Path, target: Path) -> Iterator[Path]:
-    """Make `target` a tree of links to all in `source`; give the folders that were made, for whoever syncs them."""
+    """Create `target` as a tree of links to the files in `source`; yield the created folders, which are not synced."""
     like(source, target)
     with os.scandir(source) as found:
         for each in found:
@@ -81,15 +81,15 @@ def link_tree(source: Path, target: Path) -> Iterator[Path]:
 
 
 def catch_up(old: Path, new: Path, gone: Collection[str], made: Collection[str]) -> list[Path]:
-    """Bring a new tree up to what the old one holds by now; return the folders that have changed.
+    """Add to the new tree everything that was added to the old one; return the folders that have changed.
 
-    `gone` were merged and `made` are what they became. An epoch's folder never changes once it is there: only those
-    that are new are linked. All else, which is little, is compared. An epoch that has vanished makes the work outdated.
+    `gone` are the folders that were merged, `made` the folders that they became. The folder of an epoch never changes,
+    so only new ones are linked. The few other files are compared. A missing epoch makes the work outdated.
     """
     there = names_in(old)
     missing = sorted({*gone, *(name for name in names_in(new) if _is_epoch(name))} - set(there))
     if missing:
-        raise CompactionOutdated(path=str(old), why=f"{missing[0]} is not there any more")
+        raise CompactionOutdated(path=str(old), why=f"{missing[0]} no longer exists")
     changed: list[Path] = []
     for name in there:
         if _is_epoch(name):
@@ -141,14 +141,14 @@ def _remove(path: Path) -> None:
 
 
 def all_in(tree: Path, names: Collection[str]) -> list[Path]:
-    """Return all files and folders of some folders in a tree, for whoever syncs them."""
+    """Return all files and folders below some folders of a tree."""
     return [path for name in sorted(names) for path in below(tree / name)]
 
 
 def swap(old: Path, new: Path) -> None:
-    """Let two trees change places. Not durable until the folders that they are in are synced."""
+    """Exchange two trees. This is not durable until their parent folders are synced."""
     try:
         exchange(old, new)
     except FileNotFoundError as error:
-        why = "it took too long while commits waited, and one of them went ahead"
+        why = "it blocked commits for too long, and one of them cancelled it"
         raise CompactionOutdated(path=str(old), why=why) from error

@@ -1,1 +1,1 @@
-"""Files as a sink: the sink, the names and records in its folder, and the gate that compaction closes."""
+"""Files as a sink. Public: `sink`. Private: the checks, the names and records in its folder, and the gate."""

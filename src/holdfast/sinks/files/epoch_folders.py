@@ -1,12 +1,12 @@
-"""What lies in a FileSink's folder, by name and by record: known without Spark.
+"""The contents of a FileSink's folder: names and records, read without Spark.
 
-    _holdfast/owner.key                       whose it is
-    _holdfast/gate.lock                       held by commits, and by a compaction while it swaps
+    _holdfast/owner.key                       the owner
+    _holdfast/gate.lock                       locked by commits, and by a compaction while it swaps
     _holdfast/t<timeline>-<epoch>.key         the ledger of the layout `flat`
-    hf_epoch=t<timeline>-<epoch>/             the layout `epochs`: an epoch, or a run of them that was merged
-    hf_epoch=…/_holdfast.key                  whose it is, and the files that belong to it, with their sizes
+    hf_epoch=t<timeline>-<epoch>/             the layout `epochs`: one epoch, or several merged ones
+    hf_epoch=…/_holdfast.key                  the owner of the epoch, and its files with their sizes
 
-A merged folder has the name of its last epoch, so names keep their order, and `first` in its record is not 0.
+A merged folder has the name of its last epoch, so names keep their order. `first` in its record is not 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Literal, TypeAlias, get_args
 
 from holdfast.errors import RecordCorrupt
 from holdfast.formats.sealed_json import Record, digest_of
-from holdfast.sinks.base import Link, handle_digest
+from holdfast.sinks.base import Link, StreamIdentity, handle_digest
+from holdfast.sinks.key_files import place, places_in
 from holdfast.sinks.staging import names_in
 
 Format: TypeAlias = Literal["parquet", "json", "csv", "orc"]
@@ -32,14 +33,13 @@ EPOCH_COLUMN = "hf_epoch"
 LEDGER = "_holdfast"
 KEY_FILE = "_holdfast.key"
 EPOCH_FOLDER = re.compile(rf"{EPOCH_COLUMN}=t(\d+)-(\d+)")
-LEDGER_FILE = re.compile(r"t(\d+)-(\d+)\.key")
 _SHAPE = re.compile(r"layout (\w+), format (\w+), partitioned by \[.*\]")
 _COUNTED = re.compile(r".*[.-]c\d+((?:\.\w+)+)")
-_TOLD = ("compression", "codec", "header", "encoding", "charset", "linesep")
+_RECORDED_OPTIONS = ("compression", "codec", "header", "encoding", "charset", "linesep")
 
 
 class KeyRecord(Record, frozen=True, kw_only=True):
-    """What one attempt staged, or what was merged of several epochs: then `attempt` and `lease` are 0."""
+    """The files of one attempt, or of several merged epochs: then `attempt` and `lease` are 0."""
 
     pipeline: str
     uid: str
@@ -50,20 +50,25 @@ class KeyRecord(Record, frozen=True, kw_only=True):
     lease: int
     rows: int
     files: dict[str, int]  # path inside the folder -> size
-    first: int = 0  # the first epoch that was merged; 0: it is one attempt's
-    epochs: int = 1  # how many that left a trace are in it
-    shape: str = ""  # equal for what was written alike: columns and options; older records do not tell
-    options: dict[str, str] | None = None  # of Spark's writer: the values that a merge must know, else only the names
-    digests: dict[str, str] | None = None  # of one attempt: SHA-256 by file; older records have none
+    first: int = 0  # the first merged epoch; 0: the files of one attempt
+    epochs: int = 1  # number of epochs in it that left a trace
+    shape: str = ""  # digest of columns and options; empty in records of earlier versions
+    options: dict[str, str] | None = None  # of Spark's writer: values that a merge needs, otherwise only the names
+    digests: dict[str, str] | None = None  # of one attempt: SHA-256 by file; None in records of earlier versions
+
+    @property
+    def owner(self) -> StreamIdentity:
+        """The stream that wrote the files."""
+        return StreamIdentity(self.pipeline, self.uid, self.stream)
 
     def holds(self, timeline: int, epoch: int) -> bool:
-        """Whether this is a merged folder with that epoch in it."""
+        """Whether this is the record of a merged folder that contains the epoch."""
         return bool(self.first) and self.timeline == timeline and self.first <= epoch <= self.epoch
 
 
 @dataclass(frozen=True, slots=True)
 class EpochFolder:
-    """A folder of the layout `epochs`, with the record in it."""
+    """A folder of the layout `epochs`, with its record."""
 
     name: str
     record: KeyRecord
@@ -76,7 +81,7 @@ class EpochFolder:
 
     @property
     def epoch(self) -> int:
-        """Its epoch, the last where it is merged."""
+        """Its epoch; the last one if it is merged."""
         return self.record.epoch
 
     @property
@@ -85,28 +90,18 @@ class EpochFolder:
         return self.record.first or self.record.epoch
 
 
-def place(timeline: int, epoch: int) -> str:
-    """Return timeline and epoch as names have them."""
-    return f"t{timeline}-{epoch:010}"
-
-
 def folder_name(timeline: int, epoch: int) -> str:
     """Return the name of an epoch's folder."""
     return f"{EPOCH_COLUMN}={place(timeline, epoch)}"
 
 
-def places_in(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, int]]:
-    """Return timeline and epoch of every name in a folder that fits."""
-    return [(int(match[1]), int(match[2])) for name in names_in(folder) if (match := pattern.fullmatch(name))]
-
-
 def epochs_in(path: Path) -> list[tuple[int, int]]:
-    """Return the epochs that are there: folders with a key; any other of such a name is not ours."""
+    """Return the epochs in a sink's folder. A folder of such a name without a key file is not an epoch."""
     return [(t, e) for t, e in places_in(path, EPOCH_FOLDER) if (path / folder_name(t, e) / KEY_FILE).exists()]
 
 
 def last_epoch_in(path: Path, timeline: int) -> int:
-    """Return a timeline's last epoch that is there, or 0. There may be thousands: names are looked at from the end."""
+    """Return the last epoch of a timeline, or 0. There may be thousands, so names are checked from the end."""
     start = f"{EPOCH_COLUMN}=t{timeline}-"
     for name in sorted(filter(lambda name: name.startswith(start), names_in(path)), key=len)[::-1]:
         match = EPOCH_FOLDER.fullmatch(name)
@@ -116,7 +111,7 @@ def last_epoch_in(path: Path, timeline: int) -> int:
 
 
 def link_at(key_file: Path, epoch: int) -> Link:
-    """Return an epoch with the digest of its handle, computed again from its key file. A merged one has no handle."""
+    """Return an epoch with the digest of its handle, recomputed from its key file. A merged epoch has no handle."""
     try:
         data = key_file.read_bytes()
     except FileNotFoundError:
@@ -131,8 +126,8 @@ class LastEpoch:
     """The last epoch in a folder of the layout `epochs`.
 
     The folder may hold thousands of epochs, so it is listed again only if its inode, its modification time or its
-    number of folders has changed other than by `renamed`. Where the file system does not count folders, it is listed
-    each time.
+    number of folders has changed other than by `renamed`. If the file system does not count folders, it is listed each
+    time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -151,7 +146,7 @@ class LastEpoch:
         return self._link
 
     def renamed(self, timeline: int, link: Link) -> None:
-        """Record an epoch that this process has just added, if nothing else was added since `last`."""
+        """Record an epoch that this process has just added, unless another one was added since `last`."""
         inode, _, folders = self._seen
         now = self._now()
         self._seen = now if (now[0], now[2]) == (inode, folders + 1) else (0, 0, 0)
@@ -163,7 +158,7 @@ class LastEpoch:
 
 
 def folder_of(path: Path, timeline: int, epoch: int) -> EpochFolder:
-    """Read the record of an epoch's folder, or raise `RecordCorrupt` where it is damaged or another's."""
+    """Read the record of an epoch's folder; raise `RecordCorrupt` if it is damaged or belongs to another epoch."""
     name = folder_name(timeline, epoch)
     where = path / name / KEY_FILE
     data = where.read_bytes()
@@ -174,7 +169,7 @@ def folder_of(path: Path, timeline: int, epoch: int) -> EpochFolder:
 
 
 def merged_over(path: Path, timeline: int, epoch: int) -> KeyRecord | None:
-    """Return the record of the merged folder that an epoch is in, or `None`."""
+    """Return the record of the merged folder that contains an epoch, or `None`."""
     later = [found for t, found in epochs_in(path) if t == timeline and found >= epoch]
     if not later:
         return None
@@ -183,12 +178,12 @@ def merged_over(path: Path, timeline: int, epoch: int) -> KeyRecord | None:
 
 
 def is_data(name: str) -> bool:
-    """Whether a file holds rows: not a record, nor a checksum of Hadoop's."""
+    """Whether a file holds rows: it is neither a record nor a Hadoop checksum."""
     return not PurePosixPath(name).name.startswith(("_", "."))
 
 
 def leaves(files: Mapping[str, int]) -> dict[str, list[str]]:
-    """Return the files with rows by the folder that they are in: one for each partition."""
+    """Return the files with rows, grouped by their folder: one for each partition."""
     found: dict[str, list[str]] = {}
     for name in sorted(filter(is_data, files)):
         found.setdefault(str(PurePosixPath(name).parent), []).append(name)
@@ -196,27 +191,27 @@ def leaves(files: Mapping[str, int]) -> dict[str, list[str]]:
 
 
 def ending(name: str) -> str:
-    """Return how a file's name ends behind Spark's count: `.snappy.parquet`, `.json.gz`."""
+    """Return the suffixes of a file name after Spark's counter: `.snappy.parquet`, `.json.gz`."""
     match = _COUNTED.fullmatch(name)
     return match[1] if match else "".join(PurePosixPath(name).suffixes[-2:])
 
 
 def compression_of(name: str, format: str) -> str:
-    """Return the compression that a file's name tells, as in `snappy`; nothing where there is none."""
+    """Return the compression in a file's name, such as `snappy`; an empty string if there is none."""
     return next((part for part in ending(name).split(".") if part and part != format), "")
 
 
 def shape_of(layout: str, format: str, partition_by: Sequence[str]) -> str:
-    """Return what an owner's record says of a folder's form."""
+    """Return the shape of a folder, as its owner's record stores it."""
     return f"layout {layout}, format {format}, partitioned by {list(partition_by)}"
 
 
 def layout_and_format(shape: str) -> tuple[str, str] | None:
-    """Return layout and format as an owner's record says them."""
+    """Return layout and format from the shape in an owner's record."""
     match = _SHAPE.fullmatch(shape)
     return (match[1], match[2]) if match else None
 
 
-def told_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return a writer's options as a record keeps them: by lower-case name, most without their values."""
-    return {name.lower(): str(value) if name.lower() in _TOLD else "" for name, value in options.items()}
+def recorded_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the writer's options for a record: by lower-case name, most of them without their values."""
+    return {name.lower(): str(value) if name.lower() in _RECORDED_OPTIONS else "" for name, value in options.items()}

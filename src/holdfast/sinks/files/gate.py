@@ -1,17 +1,16 @@
-"""The gate of a FileSink's folder: commits pass it side by side; a compaction closes it while it swaps two trees.
+"""The gate of a FileSink's folder: commits pass it concurrently; a compaction closes it while it swaps two trees.
 
-It is a lock on `_holdfast/gate.lock` (`flock`, shared and exclusive). The file is linked into the new tree, so that it
-is the same lock before and after the swap, by whatever path the folder is reached.
+It is a lock on `_holdfast/gate.lock` (`flock`: commits take it shared, a compaction takes it exclusively). The file is
+linked into the new tree, so it is the same lock before and after the swap, whatever path leads to the folder.
 
 Rules:
-- What a commit changes in the folder, it changes while it passes. What a compaction would lose by it, cannot happen.
-- A killed process frees its lock. A commit that is paused keeps the gate open: the compaction gives up, typed.
-- A compaction that is paused keeps nobody out for long: after `PATIENCE_S` a commit moves the new tree away, with which
-  the swap cannot happen any more, puts a new lock in the place of the held one, and passes.
+- A commit changes the folder only while it holds the gate open, so a swap cannot lose the change.
+- The lock of a killed process is released. A paused commit keeps the gate open: the compaction raises `CommitOpen`.
+- A paused compaction blocks commits for at most `PATIENCE_S`. Then a commit moves the new tree away, so that the swap
+  can no longer happen, replaces the lock file that the compaction holds, and passes.
+- If the file system does not support such locks, commits pass without one, and a compaction is refused.
 
-- Where the file system has no such locks, commits pass all the same, and a compaction is refused.
-
-Not promised: any of this over a network disk, whose locks are not to be relied upon.
+Not guaranteed: any of this on a network file system, whose locks may not be reliable.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from holdfast.sinks.files.epoch_folders import LEDGER
 PATIENCE_S = 10.0
 GATE = "gate.lock"
 SUFFIX = ".compact"
-NEW = "new"  # the tree that is to be swapped in
-LOCK = "lock"  # held by the one compaction that is at work
-PASSED = "passed-"  # one that a commit has moved away
+NEW = "new"  # the tree to be swapped in
+LOCK = "lock"  # held by the running compaction
+PASSED = "passed-"  # prefix of a new tree that a commit has moved away
 _PAUSE_S = 0.002
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
 
 
 def beside(folder: Path) -> Path:
-    """Return where compactions of a folder work: beside it, by its real path, on its file system."""
+    """Return the work folder of compactions: next to the real path of the sink's folder, on the same file system."""
     real = Path(os.path.realpath(folder))
     return real.with_name(real.name + SUFFIX)
 
@@ -54,21 +53,21 @@ class Gate:
         self._patience_s = patience_s
 
     def make(self) -> None:
-        """Make the lock file."""
+        """Create the lock file."""
         os.close(self._opened(os.O_CREAT))
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
-        """Hold the gate open: nobody swaps the folder meanwhile."""
+        """Hold the gate open: no compaction swaps the folder in the meantime."""
         descriptor = self._entered()
         try:
             yield
         finally:
-            _released(descriptor)
+            _release(descriptor)
 
     @contextlib.contextmanager
     def closed(self, seconds: float) -> Iterator[None]:
-        """Keep commits out, or raise `CommitOpen` where one does not end in time."""
+        """Block commits; raise `CommitOpen` if one does not end in time."""
         until = time.monotonic() + seconds
         try:
             while (descriptor := self._tried(fcntl.LOCK_EX)) is None:
@@ -78,13 +77,13 @@ class Gate:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            why = "its file system has no locks, so commits could not be kept out"
+            why = "its file system has no locks, so commits cannot be blocked"
             do = "move the sink to a local disk"
             raise NotSupported(what=f"compacting {self.folder}", why=why, do=do) from error
         try:
             yield
         finally:
-            _released(descriptor)
+            _release(descriptor)
 
     def _entered(self) -> int | None:
         until = 0.0
@@ -101,7 +100,7 @@ class Gate:
         return descriptor
 
     def _tried(self, how: int, flags: int = 0) -> int | None:
-        """Return a descriptor that holds the lock, or `None` where others do."""
+        """Return a descriptor that holds the lock, or `None` if another process holds it."""
         descriptor = self._opened(flags)
         try:
             fcntl.flock(descriptor, how | fcntl.LOCK_NB)
@@ -128,18 +127,18 @@ class Gate:
         return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
 
     def _pass_over(self) -> None:
-        """Take the swap out of a paused compaction's hands, then the lock.
+        """Make the swap of a paused compaction impossible, then replace its lock.
 
-        1. One at a time, and not if another has done it by now: its lock is in use.  2. Move the new tree away. Where
-        it was swapped in already, this is the old one, and harmless to move.  3. Put a new lock in the place of the
-        held one.
+        1. One commit at a time; return if another has done it: its new lock is in use.  2. Move the new tree away. If
+        it was already swapped in, this is the old tree, and moving it is harmless.  3. Replace the lock file that the
+        compaction holds.
         """
         ledger = os.open(self.file.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(ledger, fcntl.LOCK_EX | fcntl.LOCK_NB)  # 1
             descriptor = self._tried(fcntl.LOCK_SH, os.O_CREAT)
             if descriptor is not None:
-                _released(descriptor)
+                _release(descriptor)
                 return
             work = beside(self.folder)
             with contextlib.suppress(FileNotFoundError):
@@ -153,8 +152,8 @@ class Gate:
             os.close(ledger)
 
 
-def _released(descriptor: int | None) -> None:
-    """Let go in so many words: a forked child may have a copy of the descriptor."""
+def _release(descriptor: int | None) -> None:
+    """Unlock explicitly, not only by closing: a forked child may have a copy of the descriptor."""
     if descriptor is None:
         return
     try:

@@ -1,1 +1,1 @@
-"""PostgreSQL as a sink: the sink, its ledger, its two commit methods, and the copy on the executors."""
+"""PostgreSQL as a sink. Public: `sink`. Private: its ledger, its two commit methods, and the copy on the executors."""

@@ -1,4 +1,4 @@
-"""How Spark's types become PostgreSQL's, and which columns of a table take them.
+"""The PostgreSQL types for Spark's types, and which columns of a table accept them.
 
 | Spark | PostgreSQL |
 |---|---|
@@ -14,14 +14,14 @@
 | timestamp_ntz | timestamp without time zone |
 | array of one of these | array |
 
-A column that exists may be of another type, as long as no value changes on its way in silence:
+A column of an existing table may have another type, if no value is silently changed:
 
 - *same*: the bytes of a binary COPY are the same, so the server checks lengths and precision as it reads them;
 - *wider*: every value fits, and the server converts it;
-- *checked*: text that the server has to parse (jsonb, uuid, inet), or a domain with its constraints. A value may be
-  refused, and that must show before the epoch is decided, so `prepare` tries these conversions.
+- *checked*: text that the server has to parse (jsonb, uuid, inet), or a domain with constraints. The server may reject
+  a value, which must be known before the epoch is decided. So `prepare` tries these conversions.
 
-Everything else is refused before the first epoch. `timestamp(3)` and its like do round: the table asks for it.
+All other types are refused before the first epoch. Types such as `timestamp(3)` do round: the table defines that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _BASE = {
-    # by the name of Spark's type class: PostgreSQL's own short name
+    # Spark's type name: PostgreSQL's internal name
     "boolean": "bool",
     "byte": "int2",
     "short": "int2",
@@ -55,7 +55,7 @@ _BASE = {
     "timestamp_ntz": "timestamp",
 }
 _DIGITS = {"int2": 5, "int4": 10, "int8": 19}
-_UNLIMITED = (131072 + 16383, 16383)  # digits that PostgreSQL takes
+_UNLIMITED = (131072 + 16383, 16383)  # the most digits that PostgreSQL accepts
 _SAME_BYTES = {"text": {"text", "varchar", "bpchar", "citext", "json"}}
 _WIDER = {
     "int2": {"int4", "int8", "numeric"},
@@ -67,7 +67,7 @@ _PARSED = {"jsonb", "uuid", "inet", "cidr", "macaddr"}
 
 
 class Fit(StrEnum):
-    """How a table's column takes a stream's column; see the top of this file."""
+    """How a table's column accepts a stream's column; see the top of this file."""
 
     SAME = "same"
     WIDER = "wider"
@@ -83,34 +83,34 @@ class StreamColumn:
     spark: str
     base: str
     array: bool = False
-    digits: int = 0  # of a number: all of them
-    scale: int = 0  # of a number: those after the point
+    digits: int = 0  # of a number: its precision
+    scale: int = 0  # of a number: the digits after the decimal point
 
     @property
     def sql(self) -> str:
-        """The type of a column that is made for it."""
+        """The type of the column in a new table."""
         precision = f"({self.digits},{self.scale})" if self.base == "numeric" else ""
         return f"{self.base}{precision}{'[]' if self.array else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table, as the catalog tells it."""
+    """A column of a table, as described in the catalog."""
 
     name: str
-    type: str  # as SQL writes it, with its length or precision
-    bare: str  # without
-    base: str  # the short name of the type, of its elements, or of what a domain is made of
+    type: str  # in SQL, with its length or precision
+    bare: str  # in SQL, without them
+    base: str  # the internal name of the type, of its elements, or of the type that a domain is based on
     kind: str  # `b` a base type, `e` an enumeration, `d` a domain
     modifier: int
     array: bool
-    required: bool  # neither NULL nor left out
-    generated: bool  # takes no value of ours
-    collation: list[str] | None = None  # schema and name, where it is not the type's own
+    required: bool  # NOT NULL without a default
+    generated: bool  # cannot be written
+    collation: list[str] | None = None  # schema and name, if it is not the default of the type
 
 
 def stream_columns(sink: str, schema: StructType) -> tuple[StreamColumn, ...]:
-    """Return a stream's columns, or raise `NotSupported` naming the first that PostgreSQL has no type for."""
+    """Return a stream's columns; raise `NotSupported` for the first one without a PostgreSQL type."""
     return tuple(_columns(sink, schema))
 
 
@@ -120,7 +120,7 @@ def _columns(sink: str, schema: StructType) -> Iterator[StreamColumn]:
         if field.name in seen:
             raise NotSupported(
                 what=f"column {field.name!r} in sink {sink!r}",
-                why="there are two of that name",
+                why="there are two columns of that name",
                 do="rename one of them",
             )
         seen.add(field.name)
@@ -134,15 +134,15 @@ def _column(sink: str, name: str, data_type: Any) -> StreamColumn:
     if base is None:
         raise NotSupported(
             what=f"column {name!r} of type {data_type.simpleString()} in sink {sink!r}",
-            why="it has no PostgreSQL type here",
-            do=f"turn it into text: to_json({name}), which a json or jsonb column takes, or cast it",
+            why="this type has no PostgreSQL equivalent",
+            do=f"convert it to text: to_json({name}), which a json or jsonb column accepts, or cast it",
         )
     column = StreamColumn(name, data_type.simpleString(), base, array, _DIGITS.get(base, 0))
     return replace(column, digits=inner.precision, scale=inner.scale) if base == "numeric" else column
 
 
 def staged_column(found: TableColumn) -> StreamColumn:
-    """Return a staging table's column as that of a stream."""
+    """Return the column of a staging table as a stream's column."""
     base = "text" if found.base in _SAME_BYTES["text"] else found.base
     column = StreamColumn(found.name, found.type, base, found.array, _DIGITS.get(base, 0))
     digits, scale = _limits(found)
@@ -150,7 +150,7 @@ def staged_column(found: TableColumn) -> StreamColumn:
 
 
 def fit(column: StreamColumn, found: TableColumn) -> Fit:
-    """Say how a table's column takes a stream's column."""
+    """Return how a table's column accepts a stream's column."""
     if column.array != found.array or found.generated:
         return Fit.NONE
     if found.kind == "d":
@@ -166,7 +166,7 @@ def fit(column: StreamColumn, found: TableColumn) -> Fit:
 
 
 def _holds(column: StreamColumn, found: TableColumn) -> bool:
-    """Whether every number fits: as many digits before the point, and as many after it."""
+    """Whether every number fits: enough digits before and after the decimal point."""
     if found.base != "numeric" or found.modifier < 0:
         return True
     precision, scale = _limits(found)
@@ -174,7 +174,7 @@ def _holds(column: StreamColumn, found: TableColumn) -> bool:
 
 
 def _limits(found: TableColumn) -> tuple[int, int]:
-    """Return the digits of a numeric column: all of them, and those after the point."""
+    """Return precision and scale of a numeric column."""
     if found.modifier < 0:
         return _UNLIMITED
     return (found.modifier - 4) >> 16 & 0xFFFF, ((found.modifier - 4 & 0x7FF) ^ 0x400) - 0x400

@@ -1,21 +1,21 @@
-"""The executors' side: one task copies its rows into PostgreSQL, in one transaction, straight from Arrow.
+"""The copy on the executors: each task copies its rows from Arrow into PostgreSQL, in one transaction.
 
-A task may be tried again, and its forerunner may have come to its end unheard. So each task attempt draws a nonce, and
-tells it to the driver only with its last output, after the server has all rows. What the driver never heard of is never
-made visible:
+Spark may retry a task although its first attempt has completed without the driver knowing. So each task attempt draws a
+nonce, and returns it to the driver as its last output, after the server has all rows. Rows of a task attempt whose
+nonce did not reach the driver never become visible:
 
-- `into_stage`: the rows carry the nonce in a column of the staging table, and only the nonces that were heard are
-  selected at commit. One table an attempt is less for the catalog to bear than one a task, and a task that outlives its
-  attempt finds the table gone.
-- `into_prepared`: the transaction is prepared under a name that ends in the nonce, and only names that were heard are
-  committed. The rows go straight into the user's table, which somebody may alter while the stream runs: a binary COPY
-  takes any eight bytes for a value of eight bytes. So the types are compared with those that the sink was opened for,
-  after the rows and before the transaction is prepared: from the first row on it holds a lock that keeps them.
+- `into_stage`: the rows have the nonce in a column of the staging table, and only the returned nonces are selected at
+  commit. One table per attempt burdens the catalog less than one per task, and a task that outlives its attempt finds
+  that the table is gone.
+- `into_prepared`: the transaction is prepared under a name that ends in the nonce, and only the returned names are
+  committed. The rows go directly into the user's table, whose columns may be altered while the stream runs. A binary
+  COPY accepts any eight bytes as a value of eight bytes. So the types are compared with those at the time of `open`,
+  after the rows and before the transaction is prepared: from the first row on, its lock prevents an ALTER TABLE.
 
-A task without rows opens no connection. Nothing that is raised here holds a password: its text goes to Spark's log.
+A task without rows opens no connection. No error raised here contains a password: Spark logs the text.
 
-The driver reads the server's whole catalog before it connects for the first time: tens of milliseconds, and more the
-more tables there are. So a Python worker keeps what was read (`_server`), and makes a connection a task.
+The ADBC driver reads the server's whole catalog before its first connection: tens of milliseconds, and more with many
+tables. So a Python worker caches the result (`_server`), and opens one connection per task.
 """
 
 from __future__ import annotations
@@ -32,18 +32,13 @@ from holdfast._redaction import REDACTED, redacted_text
 from holdfast.errors import MissingExtra, SinkFailed, SinkUnavailable
 from holdfast.sinks.postgres.names import Mark, nonce
 
-try:
-    import pyarrow as pa
-except ModuleNotFoundError as _error:
-    raise MissingExtra(extra="postgres", module="pyarrow") from _error
-
 PART_COLUMN = "holdfast_part"
 RESULT = "part string, rows bigint"
 COPYING = "copy rows"
-# A commit that the server tells of before it is on disk is worth nothing to two-phase commit. A stronger setting, such
-# as waiting for a replica, is left alone.
+# Two-phase commit needs commits that are on disk when the server reports them. A stronger setting, such as waiting for
+# a replica, is left unchanged.
 KEEP_COMMITS = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
-_PASSING = re.compile(
+_TEMPORARY = re.compile(
     r"starting up|shutting down|recovery mode|not yet accepting|too many (?:connections|clients)|connection slots"
     r"|terminating connection"
 )
@@ -52,13 +47,13 @@ Copier: TypeAlias = Callable[[Iterator[Any]], Iterator[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is. Neither the string nor what is secret in it is shown."""
+    """The connection string of a server and the secrets in it. Neither is ever shown."""
 
     conninfo: str = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
 
-    def told(self, error: BaseException) -> str:
-        """Return an error's text in one line, without secrets."""
+    def error_text(self, error: BaseException) -> str:
+        """Return the text of an error on one line, without secrets."""
         text = " ".join(str(error).split()) or type(error).__name__
         for secret in self.secrets:
             text = text.replace(secret, REDACTED)
@@ -66,8 +61,8 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What a task is told: where to, which columns, and those that have the same value in all rows."""
+class CopyTask:
+    """The input of a task: the target, its columns, and columns with the same value in all rows."""
 
     sink: str
     address: Address
@@ -76,20 +71,20 @@ class Task:
     columns: tuple[str, ...]
     lock_timeout: int  # milliseconds
     constants: tuple[tuple[str, int], ...] = ()
-    types: tuple[tuple[str, str], ...] = ()  # of the columns, as the sink was opened for them; none for our own table
-    types_query: str = ""  # the SQL that tells those of all columns now
+    types: tuple[tuple[str, str], ...] = ()  # of the columns at the time of `open`; empty for a staging table
+    types_query: str = ""  # SQL that selects the current types of all columns
 
 
 def require_extras() -> None:
-    """Raise `MissingExtra` for what the tasks will need; better the driver says it, before the first epoch."""
-    needed = ("adbc_driver_postgresql", "pandas")  # Spark's mapInArrow insists on pandas, and does not use it here
+    """Raise `MissingExtra` for a package that the tasks need: on the driver, before the first epoch."""
+    needed = ("pyarrow", "adbc_driver_postgresql", "pandas")  # mapInArrow requires pandas, though it is not used here
     for module in needed:
         if find_spec(module) is None:
             raise MissingExtra(extra="postgres", module=module)
 
 
-def into_stage(task: Task) -> Copier:
-    """Return what a task does for a staging table."""
+def into_stage(task: CopyTask) -> Copier:
+    """Return the function that a task runs to fill a staging table."""
 
     def copy(batches: Iterator[Any]) -> Iterator[Any]:
         number = nonce()
@@ -99,13 +94,16 @@ def into_stage(task: Task) -> Copier:
             connection.commit()
 
         rows = _copied(task, batches, ((PART_COLUMN, number),), finish)
-        yield from _heard(str(number), rows)
+        yield from _returned(str(number), rows)
 
     return copy
 
 
-def into_prepared(task: Task, mark: Mark, record: str) -> Copier:
-    """Return what a task does for a prepared transaction; `record` is the SQL of its ledger row, of gid and rows."""
+def into_prepared(task: CopyTask, mark: Mark, record: str) -> Copier:
+    """Return the function that a task runs to prepare a transaction.
+
+    `record` is the SQL that inserts its ledger row; the parameters are gid and rows.
+    """
 
     def copy(batches: Iterator[Any]) -> Iterator[Any]:
         gid = mark.gid(nonce())
@@ -116,23 +114,25 @@ def into_prepared(task: Task, mark: Mark, record: str) -> Copier:
             _execute(connection, f"PREPARE TRANSACTION '{gid}'")
 
         rows = _copied(task, batches, task.constants, finish)
-        yield from _heard(gid, rows)
+        yield from _returned(gid, rows)
 
     return copy
 
 
-def _heard(part: str, rows: int) -> Iterator[Any]:
+def _returned(part: str, rows: int) -> Iterator[Any]:
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
     if rows:
         yield pa.RecordBatch.from_pydict({"part": [part], "rows": [rows]})
 
 
 def _copied(
-    task: Task,
+    task: CopyTask,
     batches: Iterator[Any],
     constants: tuple[tuple[str, int], ...],
     finish: Callable[[Any, int], None],
 ) -> int:
-    """Copy all rows in one transaction and finish it; return how many there were."""
+    """Copy all rows in one transaction and finish it; return the number of rows."""
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
@@ -147,27 +147,28 @@ def _copied(
             rows = _ingested(connection, task, itertools.chain([first], filled), constants)
             finish(connection, rows)
     except driver.Error as error:
-        _server.cache_clear()  # whatever it was, the next task asks the server anew
-        # The server's text, not the exception: what ADBC chains may hold the connection string.
+        _server.cache_clear()  # after any error, the next task reads the catalog again
+        # The server's text, not the exception: exceptions that ADBC chains may contain the connection string.
         outage = is_outage(error, operational=isinstance(error, driver.OperationalError))
-        raise copy_failed(task.sink, task.address.told(error), outage=outage) from None
+        raise copy_failed(task.sink, task.address.error_text(error), outage=outage) from None
     return rows
 
 
 @lru_cache(maxsize=8)
 def _server(conninfo: str) -> Any:
-    """Return what the driver knows of a server: where it is, and its types. It holds no connection.
+    """Return the ADBC driver's view of a server: its address and its types. It holds no open connection.
 
-    It writes a type that is made later as if it were that of the rows, which may be wrong: see `_require_types`.
+    It treats a type that was created later as the type of the rows, which may be wrong: see `_require_types`.
     """
     import adbc_driver_postgresql  # noqa: PLC0415 - an extra
 
     return adbc_driver_postgresql.connect(conninfo)
 
 
-def _require_types(connection: Any, task: Task) -> None:
-    """Refuse rows that went into columns of other types than they were made for."""
+def _require_types(connection: Any, task: CopyTask) -> None:
+    """Refuse rows that were copied into columns whose types have changed since `open`."""
     import adbc_driver_manager as driver  # noqa: PLC0415 - an extra
+    import pyarrow as pa  # noqa: PLC0415
 
     with driver.AdbcStatement(connection) as statement:
         statement.set_sql_query(task.types_query)
@@ -180,15 +181,16 @@ def _require_types(connection: Any, task: Task) -> None:
 
 
 def changed_type(before: Iterable[tuple[str, str]], now: Mapping[str, str]) -> str | None:
-    """Say which column has another type than when the sink was opened."""
+    """Return an error text for the first column whose type has changed since the sink was opened."""
     for name, was in before:
         if now.get(name) != was:
-            return f"column {name!r} of the table was {was} when the stream began, and is {now.get(name)} now"
+            return f"column {name!r} of the table was {was} when the stream started, and is now {now.get(name)}"
     return None
 
 
 def _execute(connection: Any, statement: str, *values: Any) -> None:
     import adbc_driver_manager as driver  # noqa: PLC0415 - an extra
+    import pyarrow as pa  # noqa: PLC0415
 
     with driver.AdbcStatement(connection) as prepared:
         prepared.set_sql_query(statement)
@@ -199,31 +201,32 @@ def _execute(connection: Any, statement: str, *values: Any) -> None:
 
 
 def copy_failed(sink: str, why: str, *, outage: bool = False) -> SinkFailed:
-    """Return the error of a task, as the driver raises it too."""
+    """Return the error of a task; the driver raises the same one."""
     if outage:
         return SinkUnavailable(sink=sink, action=COPYING, why=why)
-    do = "mend what it says of the rows, the table or the server, then run again: nothing of the epoch is visible yet"
+    do = "fix the cause in the rows, the table or the server, then run again: nothing of the epoch is visible yet"
     return SinkFailed(sink=sink, action=COPYING, why=why, do=do)
 
 
 def is_outage(error: BaseException, *, operational: bool) -> bool:
-    """Whether a driver's error says that the server cannot be reached, is shutting down, or lacks resources.
+    """Whether an error means that the server cannot be reached, is shutting down, or lacks resources.
 
-    By SQLSTATE where the server gave one: classes 08 (connection) and 53 (resources), 57P (shutdown), 58030 (I/O) and
-    25P03 (idle in a transaction for too long: the server closes the connection of a driver that was suspended).
-    A connection that could not be made has none: its error is an `operational` one. Then a message of the server
-    (FATAL) is a refusal, such as of a password or a database, unless it says that the server is starting, stopping or
-    full. Any other message is a network error.
+    It is decided by SQLSTATE if the server sent one: classes 08 (connection) and 53 (resources), 57P (shutdown), 58030
+    (I/O) and 25P03 (idle in a transaction for too long: the server closes the connection of a suspended driver). A
+    failed connection attempt has none: it raises an `operational` error. Then a message from the server (FATAL) is a
+    rejection, such as of a password or a database, unless the server is starting, stopping or full. Any other message
+    is a network error.
     """
     state = getattr(error, "sqlstate", None)
     if state and state != "00000":
         return str(state).startswith(("08", "53", "57P")) or state in ("25P03", "58030")
     text = str(error)
-    return operational and ("FATAL" not in text or _PASSING.search(text) is not None)
+    return operational and ("FATAL" not in text or _TEMPORARY.search(text) is not None)
 
 
-def _ingested(connection: Any, task: Task, batches: Iterable[Any], constants: tuple[tuple[str, int], ...]) -> int:
+def _ingested(connection: Any, task: CopyTask, batches: Iterable[Any], constants: tuple[tuple[str, int], ...]) -> int:
     import adbc_driver_manager as driver  # noqa: PLC0415 - an extra
+    import pyarrow as pa  # noqa: PLC0415
 
     sent = 0
 
@@ -251,5 +254,5 @@ def _ingested(connection: Any, task: Task, batches: Iterable[Any], constants: tu
         statement.bind_stream(reader)
         taken = statement.execute_update()
     if taken not in (sent, -1):  # -1: the driver did not count
-        raise copy_failed(task.sink, f"{sent} rows were sent and {taken} were taken")
+        raise copy_failed(task.sink, f"{sent} rows were sent, but the server stored {taken}")
     return sent

@@ -1,15 +1,15 @@
-"""The ledger: which epochs a table holds, kept beside it in the same database and written with the rows.
+"""The ledger: which epochs a table holds. It is kept in the same database, and written together with the rows.
 
-It is the table `holdfast_epochs` in the schema of the target. Three kinds of rows:
+It is the table `holdfast_epochs` in the schema of the target. It has three kinds of rows:
 
-- one a part, `closed` false, written inside the prepared transaction that holds the part's rows. A prepared transaction
-  that is gone was committed if its row is here, and only then.
-- one an epoch, `closed` true, written in the transaction that moves the rows, or after all parts are committed. Only
-  this row says that the table holds the epoch: its writers know all parts, and a part knows only itself.
-- one an owner, `closed` false, of epoch 0 in timeline 0: its claim, written when the sink is opened. It stays, so that
-  nobody else takes the table before the first epoch is committed, or after a first start that failed.
+- one per part, `closed` false, written inside the prepared transaction that holds the part's rows. A prepared
+  transaction that no longer exists was committed if and only if its row is in the ledger.
+- one per epoch, `closed` true, written in the transaction that moves the rows, or after all parts are committed. Only
+  this row means that the table holds the epoch: the row of a part does not show whether the other parts are there.
+- one per owner, `closed` false, of epoch 0 in timeline 0: its claim, written when the sink is opened. It is kept, so
+  that no other stream takes the table before the first epoch is committed, or after a first start that failed.
 
-Rows are kept for the last two epochs of a timeline. `replaces` says that the owner takes the whole table for its own.
+Rows are kept for the last two epochs of a timeline. `replaces` means that the owner replaces the whole table.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from dataclasses import dataclass
 
 from holdfast.errors import UnsupportedVersion
 from holdfast.sinks.base import EpochKey, Link, StreamIdentity
+from holdfast.sinks.held_epochs import HeldEpochs
 from holdfast.sinks.postgres.names import claiming_gid, closed_handle, closing_gid, owner_digest
 from holdfast.sinks.postgres.server import Connection, sql
 
 LEDGER = "holdfast_epochs"
 _VERSION = 1
-_CLAIM = (0, 0)  # timeline and epoch of the row that only says whose the table is
+_CLAIM = (0, 0)  # timeline and epoch of a claim
 _COMMENT = "Holdfast's ledger: which epochs the tables of this schema hold; version "
 _CREATE = """
 CREATE TABLE {ledger} (
@@ -44,7 +45,7 @@ CREATE TABLE {ledger} (
 
 
 def is_known(conn: Connection, schema: str, target: str) -> bool:
-    """Whether a ledger tells of epochs in a table, of whichever owner."""
+    """Whether a ledger records epochs of any owner in a table."""
     ledger = Ledger(schema, target, StreamIdentity("", "", ""), "", replaces=False)
     query = sql.SQL("SELECT 1 FROM {} WHERE target = {} AND epoch > 0 LIMIT 1").format(
         ledger.table, sql.Literal(target)
@@ -64,7 +65,7 @@ class Ledger:
 
     @property
     def digest(self) -> str:
-        """What stands for the owner in names."""
+        """The digest of the owner for use in names."""
         return owner_digest(self.owner, self.sink, self.target)
 
     @property
@@ -73,47 +74,54 @@ class Ledger:
         return sql.Identifier(self.schema, LEDGER)
 
     def exists(self, conn: Connection) -> bool:
-        """Whether there is a ledger; one of a later version is refused."""
+        """Whether there is a ledger; raise if a later version created it."""
         name = self.table.as_string(conn)
         query = "SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE oid = to_regclass(%s)"
         row = conn.execute(query, [name]).fetchone()
         version = str(row[0] or "").partition(_COMMENT)[2] if row else ""
-        if version not in ("", str(_VERSION)):  # comments may get lost when a database is copied
+        if version not in ("", str(_VERSION)):  # a copy of a database may lack its comments
             raise UnsupportedVersion(what=f"ledger {name}", found=int(version), known=f"version {_VERSION}")
         return row is not None
 
     def create(self, conn: Connection) -> None:
-        """Make the ledger where there is none; the caller keeps others out meanwhile."""
+        """Create the ledger if it does not exist; the caller holds the lock."""
         if not self.exists(conn):
             conn.execute(sql.SQL(_CREATE).format(ledger=self.table))
             conn.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(self.table, sql.Literal(f"{_COMMENT}{_VERSION}")))
 
     def claim(self, conn: Connection) -> None:
-        """Say whose the table is; the caller keeps others out meanwhile."""
+        """Record the owner of the table; the caller holds the lock."""
         gid = sql.Literal(claiming_gid(self.digest))
         conn.execute(sql.SQL("DELETE FROM {} WHERE gid = {}").format(self.table, gid))
         conn.execute(self._row(_CLAIM, False, gid, sql.Literal(0)))
 
     def last(self, conn: Connection, timeline: int | None = None) -> tuple[int, int] | None:
-        """Return the last whole epoch, of one timeline or of all."""
+        """Return the last closed epoch, of one timeline or of all."""
         query = sql.SQL("SELECT timeline, epoch FROM {} WHERE {} AND closed{} ORDER BY 1 DESC, 2 DESC LIMIT 1")
         within = sql.SQL("") if timeline is None else sql.SQL(" AND timeline = {}").format(sql.Literal(timeline))
         row = conn.execute(query.format(self.table, self._ours, within)).fetchone()
         return (row[0], row[1]) if row else None
 
     def parts(self, conn: Connection, gids: list[str]) -> dict[str, int]:
-        """Return which of these transactions were committed, and their rows."""
+        """Return those of these transactions that were committed, with their row counts."""
         query = sql.SQL("SELECT gid, rows FROM {} WHERE gid = ANY ({})").format(self.table, sql.Literal(gids))
         return dict(conn.execute(query).fetchall())
 
+    def held(self, conn: Connection, key: EpochKey) -> HeldEpochs:
+        """Return the entries that decide whether an epoch is committed."""
+        newest = self.last(conn)
+        last = newest if newest and newest[0] == key.timeline else None
+        held = self.closed(conn, last) if last else None
+        return HeldEpochs(newest[0] if newest else 0, self.closed(conn, key.place), held or Link(0, None))
+
     def closed(self, conn: Connection, place: tuple[int, int]) -> Link | None:
-        """Return the row that closed an epoch, if there is one. Older versions wrote rows without a handle."""
+        """Return the row that closed an epoch. Earlier versions wrote rows without a handle."""
         query = sql.SQL("SELECT gid FROM {} WHERE {} AND closed AND timeline = {} AND epoch = {}")
         row = conn.execute(query.format(self.table, self._ours, *map(sql.Literal, place))).fetchone()
         return Link(place[1], closed_handle(row[0]) or None) if row else None
 
     def close(self, conn: Connection, key: EpochKey, rows: int, handle: str) -> None:
-        """Say that the table holds the epoch, and forget those before the last one."""
+        """Record that the table holds the epoch, and remove the rows of all epochs before the previous one."""
         before = self.last(conn, key.timeline)
         gid = closing_gid(self.digest, key.place, handle)
         conn.execute(self._row(key.place, True, sql.Literal(gid), sql.Literal(rows)))
@@ -125,14 +133,14 @@ class Ledger:
             )
 
     def part_statement(self, key: EpochKey) -> str:
-        """Return the SQL with which an executor writes its part's row; its arguments are gid and rows."""
+        """Return the SQL with which an executor inserts the row of its part; its parameters are gid and rows."""
         return self._row(key.place, False, sql.SQL("$1"), sql.SQL("$2")).as_string(None)
 
     def foreign(self, conn: Connection, *, share: bool) -> str | None:
         """Return another owner that must not share the table with this one, in words.
 
-        That is an earlier pipeline of this name; anybody where one of the two replaces the whole table; and, unless all
-        of them say that they share it, anybody at all.
+        That is an earlier pipeline of the same name; every other stream if one of the two replaces the whole table;
+        and every other stream unless `share` is set.
         """
         query = sql.SQL(
             "SELECT pipeline, stream, uid FROM {} WHERE target = {} AND (uid, stream, sink) <> ({}, {}, {}) "
@@ -144,7 +152,7 @@ class Ledger:
             *(share, self.replaces, owner.uid, owner.pipeline, owner.stream),
         )
         row = conn.execute(query.format(self.table, *map(sql.Literal, values))).fetchone()
-        return f"stream {row[1]!r} of pipeline {row[0]!r} with the uid {row[2]}" if row else None
+        return StreamIdentity(row[0], row[2], row[1]).summary if row else None
 
     def rival(self, conn: Connection) -> str | None:
         """Return another stream or sink of the same pipeline that must not share the table with this one."""

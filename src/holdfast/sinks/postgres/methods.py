@@ -1,13 +1,13 @@
-"""The two ways in which an epoch waits in PostgreSQL for its decision: in prepared transactions, or in a table.
+"""The two methods that keep the rows of an epoch in PostgreSQL until its decision: prepared transactions, or a table.
 
-*Prepared*: each task copies into the table itself and prepares its transaction. The rows are written once, and commit
-is a word to the server. The transactions hold their locks meanwhile, so this is only for appending to a plain table
-where no row can get into another's way. The parts become visible one after the other.
+*Prepared*: each task copies into the target table and prepares its transaction. The rows are written once, and a commit
+is one statement per part. The transactions hold locks until then, so this is only for appends to a plain table, where
+rows cannot conflict. The parts become visible one after the other.
 
-*Staged*: the tasks copy into a logged table of this attempt, and commit moves the rows in one transaction, by
-appending, by upserting or by replacing everything. An unlogged table would be empty after a crash of the server.
+*Staged*: the tasks copy into a staging table of the attempt. A commit moves the rows in one transaction: it appends,
+upserts, or replaces all rows. The staging table is logged: an unlogged one would be empty after a server crash.
 
-A handle says which way it went, and is committed that way whatever the sink would choose today.
+A handle records its method, and is committed with it even if the sink would now choose the other one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.sinks.postgres.copying import (
     PART_COLUMN,
     RESULT,
     Copier,
-    Task,
+    CopyTask,
     changed_type,
     copy_failed,
     into_prepared,
@@ -43,7 +43,7 @@ from holdfast.sinks.postgres.target_table import Effect, Table, TableName, find_
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_TOLD = re.compile(rf"(?P<kind>SinkFailed|SinkUnavailable): sink .* could not {COPYING}: (?P<why>.*?)\.? Next: ")
+_TASK_ERROR = re.compile(rf"(?P<kind>SinkFailed|SinkUnavailable): sink .* could not {COPYING}: (?P<why>.*?)\.? Next: ")
 _COMMA = sql.SQL(", ")
 _TYPES = """
 SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute
@@ -52,16 +52,16 @@ WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped
 
 
 class PreparedHandle(msgspec.Struct, frozen=True, tag_field="method", tag="prepared", forbid_unknown_fields=True):
-    """The transactions that reached the driver."""
+    """The prepared transactions of all tasks."""
 
     gids: list[str]
     rows: int
 
 
 class StagedHandle(msgspec.Struct, frozen=True, tag_field="method", tag="staged", forbid_unknown_fields=True):
-    """The table of this attempt, the task attempts whose rows in it count, and what they do to the target.
+    """The staging table, the task attempts whose rows in it are valid, and their effect on the target.
 
-    That is decided with the epoch: the program may say otherwise when it is committed.
+    The effect is fixed by the decision: the sink's arguments may have changed when it is committed.
     """
 
     table: str
@@ -75,16 +75,17 @@ Handle: TypeAlias = PreparedHandle | StagedHandle
 
 
 def read_handle(handle: dict[str, Any]) -> Handle:
-    """Return what `prepare` once returned, out of its JSON."""
+    """Return a handle that `prepare` returned, from its JSON."""
     try:
         return msgspec.convert(handle, PreparedHandle | StagedHandle)
     except msgspec.ValidationError as error:
-        raise BadValue(what="handle", value=handle, why=str(error), do="use the Holdfast that prepared it") from None
+        do = "use the version of Holdfast that prepared it"
+        raise BadValue(what="handle", value=handle, why=str(error), do=do) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What both methods need: the sink's choices, and what was found when it was opened."""
+class OpenTarget:
+    """The input of both methods: the sink's arguments, and the table as it was at the time of `open`."""
 
     sink: str
     server: Server
@@ -97,21 +98,21 @@ class Work:
     parts: int
     reach: Reach
 
-    def task(self, table: str) -> Task:
-        """Return what the executors are told."""
+    def task(self, table: str) -> CopyTask:
+        """Return the input of the tasks that fill a staging table."""
         server = self.server
         names = tuple(column.name for column in self.columns)
-        return Task(self.sink, server.address, self.table.schema, table, names, server.lock_milliseconds)
+        return CopyTask(self.sink, server.address, self.table.schema, table, names, server.lock_milliseconds)
 
-    def direct_task(self, epoch: int) -> Task:
-        """Return the same for the user's own table, with the types that it must still have."""
+    def direct_task(self, epoch: int) -> CopyTask:
+        """Return the input of the tasks that write to the target table, with the types that it must still have."""
         constants = ((self.epoch_column, epoch),) if self.epoch_column else ()
         types = self._types([column.name for column in self.columns])
         query = self._types_query.as_string(None)
         return replace(self.task(self.table.name), constants=constants, types=types, types_query=query)
 
     def changed_type(self, conn: Connection, names: Sequence[str]) -> str | None:
-        """Say which of these columns of the table, or the epoch's, has another type than when the sink was opened."""
+        """Return an error text if one of these columns, or the epoch column, has another type than at `open`."""
         return changed_type(self._types(names), dict(conn.execute(self._types_query).fetchall()))
 
     def _types(self, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -123,167 +124,169 @@ class Work:
         return sql.SQL(_TYPES).format(sql.Literal(self.table.target))
 
     def run(self, df: DataFrame, copier: Copier) -> list[tuple[str, int]]:
-        """Copy the rows: the one action on the DataFrame. Return what the tasks tell of their parts.
+        """Copy the rows, with one action on the DataFrame. Return the name and row count of each part.
 
-        The rows are not shuffled: several partitions become one task's work where there are more than `parts`. The
-        columns go by number: Spark's mapInArrow trips over a name with a dot.
+        The rows are not shuffled: if there are more than `parts` partitions, a task copies several. The columns are
+        numbered, because Spark's mapInArrow fails for a name with a dot.
         """
         names = [column.name for column in self.columns]
         if df.columns != names:
-            why = f"the epoch has the columns {df.columns}, and the sink was opened for {names}"
+            why = f"the epoch has the columns {df.columns}, but the sink was opened for {names}"
             raise SchemaMismatch(sink=self.sink, table=self.table.target, why=why)
         numbered = df.toDF(*(f"c{number}" for number in range(len(names))))
         try:
             rows = numbered.coalesce(self.parts).mapInArrow(copier, RESULT).collect()
         except Exception as error:
-            told = _TOLD.search(str(error))
-            if told is None:  # not ours: the user's code, or Spark
+            found = _TASK_ERROR.search(str(error))
+            if found is None:  # raised by user code, or by Spark
                 raise
-            raise copy_failed(self.sink, told["why"], outage=told["kind"] == SinkUnavailable.__name__) from None
+            raise copy_failed(self.sink, found["why"], outage=found["kind"] == SinkUnavailable.__name__) from None
         return [(row["part"], row["rows"]) for row in rows]
 
 
 # --- prepared --------------------------------------------------------------------------------------------------------
 
 
-def prepare_transactions(work: Work, df: DataFrame, key: EpochKey) -> PreparedHandle:
-    """Copy the rows into the table, in transactions that are prepared."""
-    mark = Mark.of(work.ledger.digest, key)
-    told = work.run(df, into_prepared(work.direct_task(key.epoch), mark, work.ledger.part_statement(key)))
-    work.reach("staging")
-    return PreparedHandle(sorted(gid for gid, _ in told), sum(rows for _, rows in told))
+def prepare_transactions(target: OpenTarget, df: DataFrame, key: EpochKey) -> PreparedHandle:
+    """Copy the rows into the target table, in prepared transactions."""
+    mark = Mark.of(target.ledger.digest, key)
+    parts = target.run(df, into_prepared(target.direct_task(key.epoch), mark, target.ledger.part_statement(key)))
+    target.reach("staging")
+    return PreparedHandle(sorted(gid for gid, _ in parts), sum(rows for _, rows in parts))
 
 
-def commit_transactions(work: Work, conn: Connection, other: Connection, key: EpochKey, handle: PreparedHandle) -> None:
-    """Commit what is prepared; the transaction of `conn` holds the lock, and will close the epoch in the ledger.
+def commit_transactions(
+    target: OpenTarget, conn: Connection, other: Connection, key: EpochKey, handle: PreparedHandle
+) -> None:
+    """Commit the prepared transactions; the transaction of `conn` holds the lock, and will close the epoch.
 
-    1. Every part must be prepared, or committed before: nothing becomes visible of an epoch that cannot be whole.
-       Prepared ones are listed first: one that is committed in between is then found in the ledger.
-    2. Commit them, on the other connection: it cannot be done inside a transaction.
-    3. Every part must be in the ledger now, with as many rows as the handle counts.
+    1. Require that every part is prepared or committed: an incomplete epoch must not become visible. Prepared ones are
+       listed first, so one that another driver commits in between is found in the ledger.
+    2. Commit them on the other connection: COMMIT PREPARED cannot run inside a transaction.
+    3. Require that every part is in the ledger, with as many rows as the handle counts.
     """
-    prepared = set(prepared_gids(conn, work.ledger.digest))
-    done = work.ledger.parts(conn, handle.gids)
+    prepared = set(prepared_gids(conn, target.ledger.digest))
+    done = target.ledger.parts(conn, handle.gids)
     if not prepared | done.keys() >= set(handle.gids):
-        raise StagedGone(sink=work.sink, epoch=key.epoch)
+        raise StagedGone(sink=target.sink, epoch=key.epoch)
     todo = [gid for gid in handle.gids if gid not in done]
     for gid in todo[:1]:
-        finish_prepared(other, "COMMIT", gid, work.server.lock_timeout)
-    work.reach("committing")
+        finish_prepared(other, "COMMIT", gid, target.server.lock_timeout)
+    target.reach("committing")
     for gid in todo[1:]:
-        finish_prepared(other, "COMMIT", gid, work.server.lock_timeout)
-    done = work.ledger.parts(conn, handle.gids)
+        finish_prepared(other, "COMMIT", gid, target.server.lock_timeout)
+    done = target.ledger.parts(conn, handle.gids)
     if done.keys() != set(handle.gids):
-        raise StagedGone(sink=work.sink, epoch=key.epoch)
-    check_rows(work, sum(done.values()), handle.rows)
+        raise StagedGone(sink=target.sink, epoch=key.epoch)
+    check_rows(target, sum(done.values()), handle.rows)
 
 
 # --- staged ----------------------------------------------------------------------------------------------------------
 
 
-def prepare_stage(work: Work, df: DataFrame, key: EpochKey) -> StagedHandle:
-    """Copy the rows into a table of this attempt, and find out now what commit could not take."""
-    mark = Mark.of(work.ledger.digest, key)
-    with work.server.transaction("make a staging table") as conn:
-        why = work.changed_type(conn, [column.name for column in work.columns])
+def prepare_stage(target: OpenTarget, df: DataFrame, key: EpochKey) -> StagedHandle:
+    """Copy the rows into a staging table, and refuse values that a commit could not insert."""
+    mark = Mark.of(target.ledger.digest, key)
+    with target.server.transaction("create a staging table") as conn:
+        why = target.changed_type(conn, [column.name for column in target.columns])
         if why:
-            raise copy_failed(work.sink, why)
-        conn.execute(_stage_definition(work, mark.table))
-    told = work.run(df, into_stage(work.task(mark.table)))
-    parts, rows = sorted(int(part) for part, _ in told), sum(rows for _, rows in told)
-    handle = StagedHandle(mark.table, parts, rows, work.effect, list(work.key))
-    checked = [column.name for column in work.columns if _is_checked(work.table, column)]
-    if checked or work.key:
-        with work.server.transaction("take the staged rows") as conn:
-            _check_values(work, conn, handle, checked)
-            _check_keys(work, conn, handle)
-    work.reach("staging")
+            raise copy_failed(target.sink, why)
+        conn.execute(_stage_definition(target, mark.table))
+    found = target.run(df, into_stage(target.task(mark.table)))
+    parts, rows = sorted(int(part) for part, _ in found), sum(rows for _, rows in found)
+    handle = StagedHandle(mark.table, parts, rows, target.effect, list(target.key))
+    checked = [column.name for column in target.columns if _is_checked(target.table, column)]
+    if checked or target.key:
+        with target.server.transaction("accept the staged rows") as conn:
+            _check_values(target, conn, handle, checked)
+            _check_keys(target, conn, handle)
+    target.reach("staging")
     return handle
 
 
-def commit_stage(work: Work, conn: Connection, key: EpochKey, handle: StagedHandle) -> None:
+def commit_stage(target: OpenTarget, conn: Connection, key: EpochKey, handle: StagedHandle) -> None:
     """Move the rows, in the transaction of `conn`, which also closes the epoch in the ledger.
 
-    The columns are those that the staging table has: the stream's may have changed since. INSERT rounds and cuts in
-    silence, so the table's types are compared after it: from there on they are locked.
+    The columns are those of the staging table: the stream's columns may have changed since. INSERT silently rounds and
+    truncates, so the types of the table are compared after it: from then on they are locked.
     """
-    work = replace(work, effect=handle.effect, key=tuple(handle.key))
-    stage = find_table(conn, TableName(work.table.schema, handle.table))
+    target = replace(target, effect=handle.effect, key=tuple(handle.key))
+    stage = find_table(conn, TableName(target.table.schema, handle.table))
     if stage is None:
-        raise StagedGone(sink=work.sink, epoch=key.epoch)
+        raise StagedGone(sink=target.sink, epoch=key.epoch)
     names = [column.name for column in stage.columns if column.name != PART_COLUMN]
-    _refuse_narrowing(work, stage, names)
-    if work.effect is Effect.REPLACE:
-        # Not TRUNCATE: whoever reads meanwhile would find the table empty.
-        conn.execute(sql.SQL("DELETE FROM {}").format(work.table.identifier))
-    values = [_converted(work.table, stage, name) for name in names]
-    if work.epoch_column:
-        names = [*names, work.epoch_column]
+    _refuse_narrowing(target, stage, names)
+    if target.effect is Effect.REPLACE:
+        # Not TRUNCATE: concurrent readers could find the table empty.
+        conn.execute(sql.SQL("DELETE FROM {}").format(target.table.identifier))
+    values = [_converted(target.table, stage, name) for name in names]
+    if target.epoch_column:
+        names = [*names, target.epoch_column]
         values = [*values, sql.Literal(key.epoch)]
-    rest = [name for name in names if name not in work.key]
+    rest = [name for name in names if name not in target.key]
     moved = conn.execute(
         sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} s WHERE {}{}").format(
-            work.table.identifier,
+            target.table.identifier,
             _COMMA.join(map(sql.Identifier, names)),
             _COMMA.join(values),
             stage.identifier,
             _counted(handle),
-            _on_conflict(work, rest),
+            _on_conflict(target, rest),
         )
     ).rowcount
-    if work.effect is Effect.UPSERT and not rest:  # rows that are there already are not counted
+    if target.effect is Effect.UPSERT and not rest:  # DO NOTHING does not count rows that exist already
         row = conn.execute(
             sql.SQL("SELECT count(*) FROM {} s WHERE {}").format(stage.identifier, _counted(handle))
         ).fetchone()
         moved = row[0] if row else 0
-    check_rows(work, moved, handle.rows)
-    if why := work.changed_type(conn, names):
-        do = "run again: the restart looks at the table anew, and converts the epoch or says what it cannot take"
-        raise SinkFailed(sink=work.sink, action="commit", why=why, do=do)
-    work.reach("committing")
+    check_rows(target, moved, handle.rows)
+    if why := target.changed_type(conn, names):
+        do = "run again: the restart reads the table's types again, and converts the epoch or reports the column"
+        raise SinkFailed(sink=target.sink, action="commit", why=why, do=do)
+    target.reach("committing")
 
 
-def _refuse_narrowing(work: Work, stage: Table, names: Sequence[str]) -> None:
-    """Refuse to change values that are decided: table and stream may both have narrower types by now."""
+def _refuse_narrowing(target: OpenTarget, stage: Table, names: Sequence[str]) -> None:
+    """Refuse to change the values of a decided epoch: table and stream may both have narrower types by now."""
     for name in names:
-        wanted, has = work.table.column(name), stage.column(name)
+        wanted, has = target.table.column(name), stage.column(name)
         if wanted and has and fit(staged_column(has), wanted) is Fit.NONE:
             raise SinkFailed(
-                sink=work.sink,
+                sink=target.sink,
                 action="commit",
-                why=f"the epoch was staged with column {name!r} as {has.type}, and the table's is {wanted.type} now",
-                do=f"ALTER column {name!r} to {has.type}, let this epoch be committed, and change both sides then",
+                why=f"the epoch was staged with column {name!r} as {has.type}, and the table's is now {wanted.type}",
+                do=f"ALTER column {name!r} to {has.type}, run until this epoch is committed, then change both sides",
             )
 
 
-def _stage_definition(work: Work, name: str) -> sql.Composed:
-    """Return the SQL of a staging table.
+def _stage_definition(target: OpenTarget, name: str) -> sql.Composed:
+    """Return the SQL that creates a staging table.
 
-    A column has the type of the table's own where COPY writes the same bytes, so that its limits are met before the
-    decision. NOT NULL likewise, and for keys in any case: two NULLs are never the same key.
+    A column has the type of the target's column if COPY writes the same bytes, so that its limits are checked before
+    the decision. The same holds for NOT NULL. Keys are always NOT NULL: two NULLs are never the same key.
     """
     lines: list[sql.Composable] = []
-    for column in work.columns:
-        found = work.table.column(column.name)
+    for column in target.columns:
+        found = target.table.column(column.name)
         same = found if found and fit(column, found) is Fit.SAME else None
         line = sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(same.type if same else column.sql))
         if same and same.collation:
             line += sql.SQL(" COLLATE {}").format(sql.Identifier(*same.collation))
-        if column.name in work.table.not_null or column.name in work.key:
+        if column.name in target.table.not_null or column.name in target.key:
             line += sql.SQL(" NOT NULL")
         lines.append(line)
     lines.append(sql.SQL("{} int8 NOT NULL").format(sql.Identifier(PART_COLUMN)))
-    # It lives for two epochs and is read once: there is nothing for a vacuum to do.
+    # The table exists for two epochs and is read once, so vacuuming it is useless.
     return sql.SQL("CREATE TABLE {} ({}) WITH (autovacuum_enabled = false)").format(
-        sql.Identifier(work.table.schema, name), _COMMA.join(lines)
+        sql.Identifier(target.table.schema, name), _COMMA.join(lines)
     )
 
 
 def _converted(table: Table, stage: Table, name: str) -> sql.Composable:
-    """Return a staged column as the table takes it.
+    """Return a staged column, cast to the type of the target's column.
 
-    The cast is to the type without its length: with it, SQL would cut a text that is too long in silence, where the
-    INSERT itself refuses it.
+    The cast is to the type without its length: with it, SQL would silently truncate a text that is too long, whereas
+    the INSERT rejects it.
     """
     wanted, has = table.column(name), stage.column(name)
     value = sql.Identifier("s", name)
@@ -296,36 +299,36 @@ def _counted(handle: StagedHandle) -> sql.Composed:
     return sql.SQL("s.{} = ANY ({})").format(sql.Identifier(PART_COLUMN), sql.Literal(handle.parts))
 
 
-def _on_conflict(work: Work, rest: Sequence[str]) -> sql.Composable:
-    if work.effect is not Effect.UPSERT:
+def _on_conflict(target: OpenTarget, rest: Sequence[str]) -> sql.Composable:
+    if target.effect is not Effect.UPSERT:
         return sql.SQL("")
     updates = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest]
     action = sql.SQL("UPDATE SET {}").format(_COMMA.join(updates)) if updates else sql.SQL("NOTHING")
-    return sql.SQL(" ON CONFLICT ({}) DO {}").format(_COMMA.join(map(sql.Identifier, work.key)), action)
+    return sql.SQL(" ON CONFLICT ({}) DO {}").format(_COMMA.join(map(sql.Identifier, target.key)), action)
 
 
-def _check_values(work: Work, conn: Connection, handle: StagedHandle, names: Sequence[str]) -> None:
-    """Convert what may not convert. After the decision it would be too late to refuse it."""
-    stage = find_table(conn, TableName(work.table.schema, handle.table))
+def _check_values(target: OpenTarget, conn: Connection, handle: StagedHandle, names: Sequence[str]) -> None:
+    """Try the conversions that may fail. After the decision it would be too late to refuse a value."""
+    stage = find_table(conn, TableName(target.table.schema, handle.table))
     if stage and names:
-        counts = [sql.SQL("count({})").format(_converted(work.table, stage, name)) for name in names]
+        counts = [sql.SQL("count({})").format(_converted(target.table, stage, name)) for name in names]
         query = sql.SQL("SELECT {} FROM {} s WHERE {}")
         conn.execute(query.format(_COMMA.join(counts), stage.identifier, _counted(handle)))
 
 
-def _check_keys(work: Work, conn: Connection, handle: StagedHandle) -> None:
-    """Refuse a key that comes twice in one epoch: rows have no order, so none of them is the last."""
-    stage = find_table(conn, TableName(work.table.schema, handle.table)) if work.key else None
+def _check_keys(target: OpenTarget, conn: Connection, handle: StagedHandle) -> None:
+    """Refuse a key that occurs twice in one epoch: rows have no order, so neither is the last."""
+    stage = find_table(conn, TableName(target.table.schema, handle.table)) if target.key else None
     if stage is None:
         return
-    keys = _COMMA.join(_converted(work.table, stage, name) for name in work.key)
+    keys = _COMMA.join(_converted(target.table, stage, name) for name in target.key)
     query = sql.SQL("SELECT 1 FROM {} s WHERE {} GROUP BY {} HAVING count(*) > 1 LIMIT 1")
     if conn.execute(query.format(stage.identifier, _counted(handle), keys)).fetchone():
         raise SinkFailed(
-            sink=work.sink,
-            action="take the staged rows",
-            why=f"several rows of one epoch have the same key ({', '.join(work.key)}), and none of them is the last",
-            do="give each key once an epoch (dropDuplicates, or an aggregation by this key), then run again",
+            sink=target.sink,
+            action="accept the staged rows",
+            why=f"several rows of one epoch have the same key ({', '.join(target.key)}), and rows have no order",
+            do="emit each key at most once per epoch (dropDuplicates, or an aggregation by this key), then run again",
         )
 
 
@@ -334,12 +337,12 @@ def _is_checked(table: Table, column: StreamColumn) -> bool:
     return found is not None and fit(column, found) is Fit.CHECKED
 
 
-def check_rows(work: Work, moved: int, counted: int) -> None:
-    """Refuse an epoch of which more or less came through than was prepared."""
+def check_rows(target: OpenTarget, moved: int, counted: int) -> None:
+    """Refuse an epoch if more or fewer rows were inserted than prepared."""
     if moved != counted:
         raise SinkFailed(
-            sink=work.sink,
+            sink=target.sink,
             action="commit",
-            why=f"{counted} rows were prepared and {moved} came through",
-            do="look at the table's triggers and rules, and at who else changes what is staged; then run again",
+            why=f"{counted} rows were prepared, but {moved} were inserted",
+            do="check the table's triggers and rules, and other programs that change the staging table; then run again",
         )

@@ -1,6 +1,6 @@
-"""A PostgreSQL table as a sink: every epoch in it once.
+"""A PostgreSQL table as a sink.
 
-What an output mode does to the table:
+The effect of each output mode on the table:
 
 | mode | with `key` | without | `changelog=True` |
 |---|---|---|---|
@@ -8,22 +8,21 @@ What an output mode does to the table:
 | update | upsert | refused | append |
 | complete | replace all | replace all | append |
 
-Replacing is one transaction: until it is committed, everybody sees the result before.
+Rows are replaced in one transaction: until it is committed, every reader sees the previous result.
 
-How an epoch waits for its decision is told in `pgmethods.py`; what the server remembers, in `pgledger.py`; how
-leftovers are named, in `pgnames.py`. A method that fails cleans nothing up: the next `abort` or `commit` does, by name.
+`methods.py` describes how rows are kept until the decision, `ledger.py` what the server records, `names.py` the names
+of tables and transactions. A method that fails does not clean up: the next `abort` or `commit` does, by name.
 
-Not promised:
+Not guaranteed:
 
-- Parts of one epoch appear one after the other with prepared transactions, and together with a staging table.
-- CHECK and FOREIGN KEY constraints, triggers and unique indexes other than the key's are met by a staging table's rows
-  only at commit. The epoch is decided then: it is committed once the table is changed so that it takes the rows.
-- Rows that other programs write into a table that is replaced are replaced too.
+- that an epoch becomes visible at once: with prepared transactions, its parts become visible one after the other;
+- that the table accepts the rows of a decided epoch: with a staging table, CHECK and FOREIGN KEY constraints, triggers
+  and unique indexes other than the key's apply only at commit. The epoch is committed once the table accepts the rows;
+- that rows which other programs write into a table that is replaced are kept.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import chain
@@ -31,28 +30,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from holdfast._validation import MAX_LENGTH, checked_positive, checked_seconds
+from holdfast._validation import checked_positive, checked_seconds
 from holdfast.errors import BadValue, NotSupported, SchemaMismatch, SinkFailed, SinkForeign
-from holdfast.sinks.base import (
-    OUTPUT_MODES,
-    EpochKey,
-    Link,
-    Sink,
-    SinkContext,
-    SinkPosition,
-    Staged,
-    StreamIdentity,
-    decided_elsewhere,
-    handle_digest,
-    is_past,
-    refuse_mode,
-)
+from holdfast.sinks import base
+from holdfast.sinks.base import OUTPUT_MODES, EpochKey, SinkContext, SinkPosition, Staged, StreamIdentity
+from holdfast.sinks.held_epochs import is_committed
 from holdfast.sinks.postgres.column_types import StreamColumn, stream_columns
 from holdfast.sinks.postgres.copying import require_extras
 from holdfast.sinks.postgres.ledger import LEDGER, Ledger, is_known
 from holdfast.sinks.postgres.methods import (
+    OpenTarget,
     PreparedHandle,
-    Work,
     commit_stage,
     commit_transactions,
     prepare_stage,
@@ -61,7 +49,7 @@ from holdfast.sinks.postgres.methods import (
 )
 from holdfast.sinks.postgres.names import lock_number
 from holdfast.sinks.postgres.server import Connection, Server
-from holdfast.sinks.postgres.sweep import Doomed, clear
+from holdfast.sinks.postgres.sweep import Selection, clear
 from holdfast.sinks.postgres.target_table import (
     Effect,
     Table,
@@ -80,11 +68,10 @@ if TYPE_CHECKING:
 Method: TypeAlias = Literal["auto", "prepared", "staged"]
 """How rows are kept until their epoch is decided; see `PostgresSink`."""
 METHODS: tuple[Method, ...] = get_args(Method)
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
-_SWEEP_PATIENCE = 0.1  # seconds: what is in use now is swept after the next epoch
+_SWEEP_PATIENCE = 0.1  # seconds: a table that is in use is removed after the next epoch
 
 
-class PostgresSink(Sink):
+class PostgresSink(base.Sink):
     """Writes a stream into a PostgreSQL table, every epoch exactly once.
 
         hf.PostgresSink("host=db dbname=shop user=etl", table="totals", key=["day"])
@@ -132,7 +119,7 @@ class PostgresSink(Sink):
         name: str | None = None,
     ) -> None:
         self._table = TableName.read(table)
-        super().__init__(_default_name(self._table) if name is None else name)
+        super().__init__(base.default_name("postgres", str(self._table)) if name is None else name)
         self._server = Server(self.name, dsn, checked_seconds("lock_timeout", lock_timeout))
         self._key = _checked_names("key", key)
         self._method = method
@@ -143,8 +130,8 @@ class PostgresSink(Sink):
         place = f"{self._server.place} {self._table.identifier.as_string(None)}"
         self.target = None if share else f"postgres {place}"
         self._parts = checked_positive("parts", parts)
-        self._told = False
-        self._work: Work | None = None
+        self._explained = False
+        self._opened: OpenTarget | None = None
         self._prepares = False
         if method not in METHODS:
             raise BadValue(what="method", value=method, expected=f"one of {', '.join(METHODS)}")
@@ -156,31 +143,31 @@ class PostgresSink(Sink):
     def __repr__(self) -> str:
         return f"PostgresSink({str(self._table)!r}, name={self.name!r}, {self._server.shown or 'all defaults'})"
 
-    # --- getting ready -----------------------------------------------------------------------------------------------
+    # --- before the first epoch --------------------------------------------------------------------------------------
 
-    def open(self, setting: SinkContext) -> None:
-        """Reach the server, find or make table and ledger, check the columns, choose the method, claim the table."""
-        super().open(setting)
-        self._work = None
+    def open(self, context: SinkContext) -> None:
+        """Connect, find or create table and ledger, check the columns, choose the method, and claim the table."""
+        super().open(context)
+        self._opened = None
         require_extras()
-        effect = self._effect(setting.output_mode)
-        columns = stream_columns(self.name, setting.schema)
+        effect = self._effect(context.output_mode)
+        columns = stream_columns(self.name, context.schema)
         self._refuse(unfit_names(columns, self._key, self._epoch_column))
         with self._server.transaction("open") as conn:
-            _lock(conn, "open")  # two that make the same table at the same moment would get in each other's way
+            _lock(conn, "open")  # two drivers that create the same table concurrently would conflict
             table = self._found(conn, columns)
             self._refuse(misfits(table, columns, self._epoch_column))
             self._refuse(self._no_arbiter(table, effect))
-            ledger = Ledger(table.schema, table.target, setting.owner, self.name, effect is Effect.REPLACE)
+            ledger = Ledger(table.schema, table.target, context.owner, self.name, effect is Effect.REPLACE)
             ledger.create(conn)
             self._refuse_rival(conn, ledger)
-            obstacle = next(chain(obstacles(table, columns, effect), self._obstacles(conn, setting)), None)
+            obstacle = next(chain(obstacles(table, columns, effect), self._obstacles(conn, context)), None)
             self._prepares = self._method != "staged" and obstacle is None
-            self._explain(setting, effect, obstacle)
+            self._explain(context, effect, obstacle)
             self._refuse_without_rights(table, effect)
-            if ledger.foreign(conn, share=self._share) is None:  # else `inspect` tells whose it is
+            if ledger.foreign(conn, share=self._share) is None:  # otherwise `inspect` reports the owner
                 ledger.claim(conn)
-        self._work = Work(
+        self._opened = OpenTarget(
             sink=self.name,
             server=self._server,
             table=table,
@@ -190,13 +177,13 @@ class PostgresSink(Sink):
             key=self._key,
             epoch_column=self._epoch_column,
             parts=self._parts,
-            reach=setting.reach,
+            reach=context.reach,
         )
 
     def close(self) -> None:
-        """Forget what `open` found."""
+        """Discard the results of `open`."""
         super().close()
-        self._work = None
+        self._opened = None
 
     def _effect(self, output_mode: str) -> Effect:
         if output_mode not in OUTPUT_MODES:
@@ -205,9 +192,7 @@ class PostgresSink(Sink):
             return Effect.REPLACE
         if self._key:
             return Effect.UPSERT
-        refuse_mode(
-            self, output_mode, self._changelog, "pass key=[...] so that a row takes the place of its last version"
-        )
+        base.refuse_mode(self, output_mode, self._changelog, "pass key=[...] to upsert")
         return Effect.APPEND
 
     def _found(self, conn: Connection, columns: Sequence[StreamColumn]) -> Table:
@@ -216,15 +201,15 @@ class PostgresSink(Sink):
             create_table(conn, self._table, columns, self._key, self._epoch_column)
             table = find_table(conn, self._table)
             if table is not None and is_known(conn, table.schema, table.target):
-                # An empty table in its place would pass for one that holds all those epochs.
+                # An empty table would look as if it held all those epochs.
                 raise self._mismatch(
-                    f"it does not exist, and {LEDGER} says that it holds epochs",
-                    f"bring it back, or, to begin with an empty one, delete the rows of {table.target} in {LEDGER}",
+                    f"it does not exist, but {LEDGER} records that it holds epochs",
+                    f"restore it, or, to start with an empty one, delete the rows of {table.target} in {LEDGER}",
                 )
         if table is None:
             raise self._mismatch("it does not exist", "create it, or pass create=True")
         if table.kind not in ("r", "p"):
-            raise self._mismatch("it is not a table, but a view or something else")
+            raise self._mismatch("it is not a table, but a view or another relation")
         return table
 
     def _no_arbiter(self, table: Table, effect: Effect) -> Iterator[str]:
@@ -243,128 +228,110 @@ class PostgresSink(Sink):
     def _refuse_rival(self, conn: Connection, ledger: Ledger) -> None:
         rival = ledger.rival(conn)
         if rival is not None:
-            place = f"table {self._table}, which one of the two replaces as a whole,"
+            place = f"table {self._table}, whose rows one of the two sinks replaces,"
             raise SinkForeign(sink=self.name, place=place, owner=f"{rival} of this pipeline")
 
     def _refuse_without_rights(self, table: Table, effect: Effect) -> None:
         wanted = lacking_right(table, effect, stages=not self._prepares)
         if wanted is not None:
-            why = f"its user lacks the right {wanted}"
+            why = f"its database user lacks the privilege {wanted}"
             raise SinkFailed(sink=self.name, action="open", why=why, do=f"GRANT {wanted} TO that user, then run again")
 
     # --- choosing the method -----------------------------------------------------------------------------------------
 
-    def _obstacles(self, conn: Connection, setting: SinkContext) -> Iterator[str]:
-        """Say why neither Spark nor the server lets rows wait in prepared transactions."""
-        if str(setting.spark.conf.get("spark.speculation", "false")).lower() == "true":
-            yield "spark.speculation is on, and each task's twin would leave its transaction behind"
-        needed = 2 * self._parts  # those of one attempt, and of one before it that is not cleared yet
+    def _obstacles(self, conn: Connection, context: SinkContext) -> Iterator[str]:
+        """Yield each reason why Spark or the server prevents prepared transactions."""
+        if str(context.spark.conf.get("spark.speculation", "false")).lower() == "true":
+            yield "spark.speculation is on, and speculative tasks would leave prepared transactions behind"
+        needed = 2 * self._parts  # for one attempt, and for an earlier one that is not removed yet
         row = conn.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
         allowed = row[0] if row else 0
         if allowed < needed:
-            yield f"the server's max_prepared_transactions is {allowed}, and {needed} are needed"
+            yield f"the server's max_prepared_transactions is {allowed}, but {needed} are needed"
 
-    def _explain(self, setting: SinkContext, effect: Effect, obstacle: str | None) -> None:
-        """Refuse the method that was asked for and cannot be, or tell once why the faster one is not taken."""
+    def _explain(self, context: SinkContext, effect: Effect, obstacle: str | None) -> None:
+        """Refuse a requested method that is not possible, or report once why the faster one is not used."""
         if obstacle is None:
             return
         if self._method == "prepared":
-            raise NotSupported(
-                what=f"method='prepared' in sink {self.name!r}", why=obstacle, do="mend that, or leave method='auto'"
-            )
-        if self._method == "auto" and effect is Effect.APPEND and not self._told:
-            self._told = True
-            setting.tell(f"sink {self.name!r} uses a staging table, not the faster prepared transactions: {obstacle}")
+            do = "remove the obstacle, or use method='auto'"
+            raise NotSupported(what=f"method='prepared' in sink {self.name!r}", why=obstacle, do=do)
+        if self._method == "auto" and effect is Effect.APPEND and not self._explained:
+            self._explained = True
+            context.tell(f"sink {self.name!r} uses a staging table, not the faster prepared transactions: {obstacle}")
 
     # --- the epoch ---------------------------------------------------------------------------------------------------
 
     @property
-    def _ready(self) -> Work:
-        if self._work is None:
-            raise NotSupported(what=f"sink {self.name!r}", why="it is not open", do="give it to a stream")
-        return self._work
+    def _ready(self) -> OpenTarget:
+        if self._opened is None:
+            raise NotSupported(what=f"sink {self.name!r}", why="it is not open", do="pass it to a stream")
+        return self._opened
 
     def prepare(self, df: DataFrame, key: EpochKey) -> Staged:
-        """Write the rows where nobody sees them."""
-        work = self._ready
-        prepared = prepare_transactions(work, df, key) if self._prepares else prepare_stage(work, df, key)
+        """Write the rows into prepared transactions or a staging table."""
+        target = self._ready
+        prepared = prepare_transactions(target, df, key) if self._prepares else prepare_stage(target, df, key)
         return Staged(handle=msgspec.to_builtins(prepared), rows=prepared.rows)
 
     def commit(self, key: EpochKey, handle: dict[str, Any]) -> None:
         """Make an epoch visible, once.
 
-        1. One driver at a time: the other waits, and then finds the epoch in the ledger.
-        2. An epoch that the ledger holds is done already. One that was closed with another handle, or that does not
-           follow the epoch that the decision names, is refused: two copies of one repository are run.
+        1. Take the lock: a second driver waits, and then finds the epoch in the ledger.
+        2. An epoch in the ledger is already committed. One that was closed with another handle, or that does not follow
+           the epoch that the decision names, is refused: two copies of one repository run.
         3. Move the rows, or commit their transactions.
         4. Close the epoch in the ledger: with the rows, or after the last part.
-        5. Sweep what earlier epochs and other attempts left. That is apart from the commit: a task that outlived its
-           attempt may still hold its table.
+        5. Remove the tables and transactions of earlier epochs and of other attempts, outside the transaction: a task
+           that outlived its attempt may still lock its table.
         """
-        work, read, digest = self._ready, read_handle(handle), handle_digest(handle)
+        target, read = self._ready, read_handle(handle)
         with self._server.outside("commit") as other:
             with self._server.transaction("commit") as conn:
-                _lock(conn, work.ledger.digest)
-                if not self._is_done(conn, work, key, digest):
-                    if isinstance(read, PreparedHandle):
-                        commit_transactions(work, conn, other, key, read)
+                _lock(conn, target.ledger.digest)  # 1
+                held, place = target.ledger.held(conn, key), f"table {target.table.target}"
+                if not is_committed(self, key, handle, held, place):  # 2
+                    if isinstance(read, PreparedHandle):  # 3
+                        commit_transactions(target, conn, other, key, read)
                     else:
-                        commit_stage(work, conn, key, read)
-                    work.ledger.close(conn, key, read.rows, digest)
+                        commit_stage(target, conn, key, read)
+                    target.ledger.close(conn, key, read.rows, base.handle_digest(handle))  # 4
             kept = set(read.gids) if isinstance(read, PreparedHandle) else {read.table}
-            self._clear(other, lambda mark, name: mark.place <= key.place and name not in kept, _SWEEP_PATIENCE)
-
-    def _is_done(self, conn: Connection, work: Work, key: EpochKey, digest: str) -> bool:
-        """Whether the table holds the epoch; raise where another copy of the repository wrote it, or the one before."""
-        last = work.ledger.last(conn)
-        if last is not None and last[0] > key.timeline:
-            return True
-        place = f"table {work.table.target}"
-        own = work.ledger.closed(conn, key.place)
-        if own is not None:
-            if own.handle not in (None, digest):
-                raise decided_elsewhere(self, key, place)
-            return True
-        held = work.ledger.closed(conn, last) if last is not None and last[0] == key.timeline else None
-        return is_past(self, key, held or Link(0, None), place)
+            self._clear(other, lambda mark, name: mark.place <= key.place and name not in kept, _SWEEP_PATIENCE)  # 5
 
     def abort(self, key: EpochKey) -> None:
-        """Clear what one attempt left, under its lease or, without one, under any."""
+        """Remove the tables and transactions of one attempt: under its lease or, if that is `None`, under any."""
         with self._server.outside("abort") as conn:
             self._clear(conn, lambda mark, _: mark.belongs_to(key), self._server.lock_timeout)
 
     def inspect(self, owner: StreamIdentity, timeline: int) -> SinkPosition:
-        """Tell the last epoch that is there as a whole, and who else claims the table; also without `open`."""
+        """Return the last closed epoch, and a foreign owner if there is one. This works without `open`."""
         with self._server.transaction("inspect") as conn:
             table = find_table(conn, self._table)
             if table is None:
                 return SinkPosition()
-            replaces = self._work is not None and self._work.effect is Effect.REPLACE
+            replaces = self._opened is not None and self._opened.effect is Effect.REPLACE
             ledger = Ledger(table.schema, table.target, owner, self.name, replaces)
             if not ledger.exists(conn):
                 return SinkPosition()
             last = ledger.last(conn, timeline)
             return SinkPosition(epoch=last[1] if last else 0, foreign=ledger.foreign(conn, share=self._share))
 
-    def _clear(self, conn: Connection, doomed: Doomed, patience: float) -> None:
-        work = self._ready
-        clear(conn, work.table.schema, work.ledger.digest, doomed, patience)
+    def _clear(self, conn: Connection, selected: Selection, patience: float) -> None:
+        target = self._ready
+        clear(conn, target.table.schema, target.ledger.digest, selected, patience)
 
 
 def _lock(conn: Connection, what: str) -> None:
-    """Keep others out until the end of the transaction, or fail after `lock_timeout`."""
+    """Take an advisory lock until the end of the transaction, or fail after `lock_timeout`."""
     conn.execute("SELECT pg_advisory_xact_lock(%s)", [lock_number(what)])
 
 
-def _default_name(table: TableName) -> str:
-    return f"postgres.{_NOT_IN_NAMES.sub('-', str(table))}"[:MAX_LENGTH]
-
-
 def _checked_names(what: str, names: object) -> tuple[str, ...]:
-    """Return the names of columns, given as one or several."""
+    """Return column names that were passed as a str or a sequence."""
     if names is None:
         return ()
     listed = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Sequence) else ()
     if not listed or len(set(listed)) < len(listed) or not all(isinstance(name, str) and name for name in listed):
-        raise BadValue(what=what, value=names, why="a name of a column is due, or several different ones")
+        raise BadValue(what=what, value=names, expected="the name of a column, or several different names")
     return listed

@@ -1,7 +1,7 @@
-"""Finding and clearing what attempts left behind, by its name.
+"""Removal of the staging tables and prepared transactions of old attempts, found by name.
 
-Nobody needs what is cleared here: the attempt is closed with an abort, or a later epoch is decided. So what cannot be
-had now, because a task that outlived its attempt still writes to it, may stay: a later sweep gets it.
+They are no longer needed: the attempt was aborted, or a later epoch is decided. A table that is still locked, by a task
+that outlived its attempt, is skipped: a later sweep removes it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TypeAlias
 from holdfast.sinks.postgres.names import Mark, table_prefix
 from holdfast.sinks.postgres.server import Connection, finish_prepared, psycopg, sql
 
-Doomed: TypeAlias = Callable[[Mark, str], bool]
-"""Says of a name, and whose it is, whether it goes."""
+Selection: TypeAlias = Callable[[Mark, str], bool]
+"""Whether to remove the table or transaction with this mark and name."""
 
 
 def prepared_gids(conn: Connection, owner: str) -> list[str]:
-    """Return the prepared transactions of an owner in this database; the server's view shows those of all."""
+    """Return the prepared transactions of an owner in this database; the view lists those of all databases."""
     query = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE 'holdfast:%'"
     return _owned(owner, [str(gid) for (gid,) in conn.execute(query)])
 
@@ -35,23 +35,23 @@ def _owned(owner: str, names: list[str]) -> list[str]:
     return [name for name in names if (mark := Mark.read(name)) is not None and mark.owner == owner]
 
 
-def clear(conn: Connection, schema: str, owner: str, doomed: Doomed, patience: float) -> None:
+def clear(conn: Connection, schema: str, owner: str, selected: Selection, patience: float) -> None:
     """Drop tables and roll back prepared transactions; wait at most `patience` seconds for each.
 
-    `conn` is one on which each statement is its own transaction.
+    `conn` is in autocommit mode.
     """
     conn.execute(f"SET lock_timeout = {max(1, int(patience * 1000)):d}")
-    for name in _chosen(prepared_gids(conn, owner), doomed):
+    for name in _chosen(prepared_gids(conn, owner), selected):
         try:
             finish_prepared(conn, "ROLLBACK", name, patience)
         except psycopg.errors.ObjectNotInPrerequisiteState:
             continue
-    for name in _chosen(staging_tables(conn, schema, owner), doomed):
+    for name in _chosen(staging_tables(conn, schema, owner), selected):
         try:
             conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(schema, name)))
         except psycopg.errors.LockNotAvailable:
             continue
 
 
-def _chosen(names: list[str], doomed: Doomed) -> list[str]:
-    return [name for name in names if (mark := Mark.read(name)) is not None and doomed(mark, name)]
+def _chosen(names: list[str], selected: Selection) -> list[str]:
+    return [name for name in names if (mark := Mark.read(name)) is not None and selected(mark, name)]

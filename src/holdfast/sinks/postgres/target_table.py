@@ -1,4 +1,4 @@
-"""The table that a sink writes to: found, described, made, and checked before the first epoch."""
+"""The table that a PostgreSQL sink writes to: its description, creation, and checks before the first epoch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LEFT JOIN pg_namespace cn ON cn.oid = co.collnamespace
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
-# What ON CONFLICT (columns) finds: whole, valid, checked at once, and of plain columns only.
+# The unique indexes that ON CONFLICT (columns) can use: not partial, valid, not deferrable, on plain columns only.
 _ARBITERS = """
 SELECT ARRAY (SELECT a.attname::text FROM pg_attribute a
               WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
@@ -55,7 +55,7 @@ WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate
 
 
 class Effect(StrEnum):
-    """What an epoch does to the table."""
+    """The effect of an epoch on the table."""
 
     APPEND = "append"
     UPSERT = "upsert"
@@ -71,24 +71,23 @@ _RIGHTS = {
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """What the user called the table. Without a schema, the search path decides."""
+    """The table's name as the user passed it. Without a schema, the search path applies."""
 
     schema: str | None
     table: str
 
     @classmethod
     def read(cls, text: object) -> TableName:
-        """Read `table` or `schema.table`. Names count as they are written; one with a dot is put in double quotes."""
-        why = "it is not a str"
+        """Parse `table` or `schema.table`. Names are case-sensitive; a name with a dot needs double quotes."""
+        expected = 'a str: table, schema.table, or "odd.schema"."odd ""table"""'
         if isinstance(text, str):
-            why = 'write table, schema.table, or "odd.schema"."odd ""table"""'
             found = list(_PART.finditer(text))
             if found and ".".join(part.group() for part in found) == text and len(found) <= 2:
                 names = [part["plain"] or part["quoted"].replace('""', '"') for part in found]
-                why = f"a name has at most {LONGEST_TABLE} bytes"
+                expected = f"names of at most {LONGEST_TABLE} bytes"
                 if all(len(name.encode()) <= LONGEST_TABLE for name in names):
                     return cls(names[0] if len(names) == 2 else None, names[-1])
-        raise BadValue(what="table", value=text, why=why)
+        raise BadValue(what="table", value=text, expected=expected)
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -101,14 +100,14 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that exists."""
+    """An existing table."""
 
     schema: str
     name: str
     kind: str
     triggers: bool
     row_security: bool
-    unique: bool  # some unique or exclusion constraint or index
+    unique: bool  # has a unique or exclusion constraint or index
     rights: frozenset[str]
     may_create: bool
     columns: tuple[TableColumn, ...]
@@ -122,7 +121,7 @@ class Table:
 
     @property
     def target(self) -> str:
-        """Its name for the ledger, always written alike."""
+        """Its name for the ledger, always in the same form."""
         return self.identifier.as_string(None)
 
     def column(self, name: str) -> TableColumn | None:
@@ -131,7 +130,7 @@ class Table:
 
 
 def find_table(conn: Connection, name: TableName) -> Table | None:
-    """Describe a table, or return `None` where there is none."""
+    """Return the description of a table, or `None` if it does not exist."""
     row = conn.execute(_RELATION, [name.identifier.as_string(conn)]).fetchone()
     if row is None:
         return None
@@ -160,7 +159,7 @@ def read_columns(conn: Connection, oid: int) -> list[tuple[TableColumn, bool]]:
 def create_table(
     conn: Connection, name: TableName, columns: Sequence[StreamColumn], key: Sequence[str], epoch_column: str | None
 ) -> None:
-    """Make the table, with the key as its primary key."""
+    """Create the table, with the key as its primary key."""
     lines: list[sql.Composable] = [
         sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.sql)) for column in columns
     ]
@@ -172,22 +171,22 @@ def create_table(
 
 
 def unfit_names(columns: Sequence[StreamColumn], key: Sequence[str], epoch_column: str | None) -> Iterator[str]:
-    """Say which names cannot be: those that PostgreSQL would cut, that are ours, or that name nothing."""
+    """Yield an error text for each name that is too long, reserved, or not a column of the stream."""
     names = [column.name for column in columns]
     for name in names:
         if len(name.encode()) > LONGEST_TABLE:
-            yield f"column {name!r} has more than {LONGEST_TABLE} bytes in its name"
+            yield f"the name of column {name!r} has more than {LONGEST_TABLE} bytes"
     if PART_COLUMN in names:
-        yield f"column {PART_COLUMN!r} has a name that the staging table needs"
+        yield f"the name of column {PART_COLUMN!r} is reserved for the staging table"
     if epoch_column in names:
-        yield f"column {epoch_column!r} is the stream's and cannot be the epoch column too"
+        yield f"column {epoch_column!r} is a column of the stream and cannot be the epoch column too"
     for name in key:
         if name not in names:
             yield f"key column {name!r} is not among the stream's columns"
 
 
 def misfits(table: Table, columns: Sequence[StreamColumn], epoch_column: str | None) -> Iterator[str]:
-    """Say each reason why a table does not take the stream's columns."""
+    """Yield an error text for each reason why a table does not accept the stream's columns."""
     for column in columns:
         found = table.column(column.name)
         if found is None:
@@ -196,11 +195,11 @@ def misfits(table: Table, columns: Sequence[StreamColumn], epoch_column: str | N
         elif found.generated:
             yield f"column {column.name!r} is generated by the table"
         elif fit(column, found) is Fit.NONE:
-            yield f"column {column.name!r} is {found.type}, which does not take {column.spark} (but {column.sql} does)"
+            yield f"column {column.name!r} is {found.type}, which does not accept {column.spark} (use {column.sql})"
     if epoch_column:
         found = table.column(epoch_column)
         if found is None or found.base != "int8" or found.array or found.generated:
-            yield f"the epoch column {epoch_column!r} is not there, or not a plain bigint"
+            yield f"the epoch column {epoch_column!r} does not exist, or is not a plain bigint"
     filled = {column.name for column in columns} | {epoch_column}
     for found in table.columns:
         if found.required and found.name not in filled:
@@ -208,7 +207,7 @@ def misfits(table: Table, columns: Sequence[StreamColumn], epoch_column: str | N
 
 
 def lacking_right(table: Table, effect: Effect, stages: bool) -> str | None:
-    """Return the right that the user has to be granted, as SQL writes it, or `None`."""
+    """Return the privilege that the database user lacks, in SQL, or `None`."""
     lacking = ", ".join(sorted(_RIGHTS[effect] - table.rights))
     if lacking:
         return f"{lacking} ON {table.target}"
@@ -218,14 +217,14 @@ def lacking_right(table: Table, effect: Effect, stages: bool) -> str | None:
 
 
 def obstacles(table: Table, columns: Sequence[StreamColumn], effect: Effect) -> Iterator[str]:
-    """Say each reason why rows cannot wait in prepared transactions on this table."""
+    """Yield each reason why this table cannot be written with prepared transactions."""
     if effect is not Effect.APPEND:
         yield f"they can only append, and this sink has to {effect}"
     if table.kind != "r":
         yield "the table is partitioned"
     if table.unique:
-        # A prepared transaction holds its keys, and who waits for one is not seen by the server's deadlock detector.
-        yield "the table has a unique or exclusion constraint or index, so that a retried task would wait for itself"
+        # A prepared transaction keeps its keys locked, and the server's deadlock detector does not see waits for it.
+        yield "the table has a unique or exclusion constraint or index, so a retried task would wait for its own rows"
     if table.triggers or table.row_security:
         yield "the table has triggers or row level security"
     for column in columns:
