@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import importlib
 import json
 import re
 import typing
@@ -12,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cli.app import VERBS
+from holdfast.cli.app import VERBS, verb_module
 from holdfast.cli.results import FORMAT, LINES, Envelope
 from tools.reference.source import code, fields, prose, table
 
@@ -32,8 +31,8 @@ holdfast ls --json | jq '.result.pipelines[].checkpoints[-1]'
 def shapes() -> dict[str, type]:
     """Return the shape of each verb's result."""
     found: dict[str, type] = {}
-    for module in dict.fromkeys(VERBS.values()):
-        found |= getattr(importlib.import_module(f"holdfast.cli.{module}"), "SHAPES", {})
+    for verb in VERBS:
+        found |= verb_module(verb).SHAPES
     return found
 
 
@@ -41,7 +40,7 @@ def lines() -> dict[str, type]:
     """Return the shape of each line before the last one, of verbs that go on for a while."""
     found: dict[str, type] = {}
     for verb in LINES:
-        found |= importlib.import_module(f"holdfast.cli.{VERBS[verb]}").STEPS
+        found |= verb_module(verb).STEPS
     return found
 
 
