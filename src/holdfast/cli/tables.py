@@ -62,7 +62,8 @@ def print_damaged(console: Console, damaged: list[str]) -> None:
     for each in damaged:
         console.print(Text(harmless(each), "bold red"), soft_wrap=True)
     if damaged:
-        console.print("next: restore these files from a copy; to find other damage: holdfast verify --all")
+        advice = "next: restore these files from a copy; to find other damage: holdfast verify --all"
+        console.print(advice, soft_wrap=True)
 
 
 def fields(console: Console, pairs: list[tuple[str, str | Text]], indent: int = 2) -> None:

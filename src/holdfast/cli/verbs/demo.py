@@ -83,7 +83,7 @@ def demo(
     ] = None,
     as_json: Json = False,
 ) -> Answer:
-    """Repeatedly kill a pipeline and show that it loses no rows, unlike plain Spark.
+    """Kill a pipeline several times, and show that it loses no rows.
 
     Orders, some of them late or duplicated, pass through two chained streams with checkpoints into Parquet and SQLite.
     The process is killed with SIGKILL several times. The same is done to a plain Spark job with foreachBatch. The demo

@@ -38,10 +38,10 @@ def diff(
     ] = False,
     as_json: Json = False,
 ) -> Answer:
-    """Compare two checkpoints: offsets, rows, watermark, lag, sizes and settings.
+    """Show what changed between two checkpoints.
 
-    With A alone, compares it with the newest checkpoint. Without A and B, compares the newest one with the one before
-    it. Exits with 1 if they differ, like diff(1).
+    Compares offsets, rows, watermark, lag, sizes and settings. With A alone, compares it with the newest checkpoint.
+    Without A and B, compares the newest one with the one before it. Exits with 1 if they differ, like diff(1).
 
     [bold]Examples[/]
 

@@ -33,7 +33,7 @@ SHAPES = {"doubt": DoubtsFound}
 
 
 def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
-    """List epochs in doubt: decided, but not yet known to be in every sink.
+    """List epochs in doubt: decided, but perhaps not yet in every sink.
 
     No data is lost: the next start completes these epochs first. Exits with 1 if there are any, except for those that a
     running pipeline decided in the last ten seconds. A damaged record does not hide the others; the command then exits
@@ -64,7 +64,7 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
                     each.stream, str(each.epoch), sink, formatting.number(count), formatting.age(each.decided_at_ms)
                 )
         rows.print(console)
-        console.print(_advice(holder, settling=settling))
+        console.print(_advice(holder, settling=settling), soft_wrap=True)
 
     result = DoubtsFound(settling=settling, holder=holder, doubts=found, damaged=damaged)
     trouble = bool(damaged) or (bool(found) and not settling)

@@ -106,4 +106,5 @@ def _print_plan(console: Console, plan: PrunePlan) -> None:
     if plan.drops or plan.keeps or plan.leftovers:
         rows.print(console)
     garbage = f"{formatting.number(len(plan.garbage))}, {formatting.size(plan.garbage_bytes)}"
-    fields(console, [("rules", plan.retention), ("objects to remove", plan.blocked or garbage)], indent=0)
+    objects = f"none: {plan.blocked}" if plan.blocked else garbage
+    fields(console, [("keep", plan.retention), ("objects to remove", objects)], indent=0)

@@ -60,7 +60,7 @@ Accepted = Annotated[
     typer.Option(
         "--accept",
         metavar="|".join(ACCEPT),
-        help="Continue despite this change. Repeatable.",
+        help=f"Continue despite a change. {'; '.join(f'{name}: {what}' for name, what in ACCEPT.items())}. Repeatable.",
         autocompletion=lambda incomplete: [each for each in ACCEPT.items() if each[0].startswith(incomplete)],
     ),
 ]
@@ -105,7 +105,7 @@ def run(
     log_file: LogFile = None,
     as_json: JsonStream = False,
 ) -> Answer:
-    """Run the pipeline of a program until its input ends or a signal stops it.
+    """Run a pipeline until its input ends or a signal stops it.
 
     In a terminal, shows a live view. Elsewhere, prints one line per stream every 10 s. The first Ctrl-C or SIGTERM is a
     graceful stop: each stream finishes its current epoch, and a last checkpoint is taken. A second signal ends the run

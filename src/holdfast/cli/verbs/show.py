@@ -48,7 +48,7 @@ def show(
     files: Annotated[bool, typer.Option("--files", help="List every file that each stream needs.")] = False,
     as_json: Json = False,
 ) -> Answer:
-    """Show one checkpoint in detail: for each stream its offsets, sinks, state and files.
+    """Show the offsets, sinks, state and files of one checkpoint.
 
     Without an ID, shows the newest checkpoint of the current timeline.
 

@@ -111,7 +111,7 @@ def _print_findings(console: Console, found: list[Verification]) -> None:
     if any(not each.ok for each in found):
         sound = [each.checkpoint for each in found if each.ok]
         advice = f"use a sound one: holdfast show {sound[-1]}" if sound else "find a sound one: holdfast verify --all"
-        console.print(f"next: restore the files from a copy, or {advice}")
+        console.print(f"next: restore the files from a copy, or {advice}", soft_wrap=True)
 
 
 @contextlib.contextmanager
