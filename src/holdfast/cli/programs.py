@@ -195,7 +195,7 @@ def _from_path(target: Target) -> ModuleType:
 
 @contextmanager
 def failing_as_program(program: str) -> Iterator[None]:
-    """Convert errors of the user's code to `ProgramFailed`; let errors of Holdfast itself pass."""
+    """Convert errors in user code to `ProgramFailed`; errors that Holdfast itself raises pass unchanged."""
     try:
         yield
     except SystemExit as end:
@@ -209,7 +209,7 @@ def failing_as_program(program: str) -> Iterator[None]:
 
 
 def as_program_error(program: str, error: Exception) -> ProgramFailed:
-    """Return an error of the user's code as a `ProgramFailed` with the frames in the user's files."""
+    """Return an error in user code as a `ProgramFailed` whose traceback has only frames in user files."""
     if isinstance(error, HoldfastError):
         why, do = error.summary, error.next_step.format(e=error)
     else:

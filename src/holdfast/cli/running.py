@@ -247,7 +247,7 @@ class PipelineRun:
 
 
 def _users_error(error: BaseException | None) -> BaseException | None:
-    """Return the error of the user's own code in a chain of causes, if there is one."""
+    """Return the first error in a chain of causes that was raised in user code, if there is one."""
     while error is not None and not is_users_error(error):
         error = error.__cause__
     return error
