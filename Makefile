@@ -1,4 +1,4 @@
-# Every target does its own set-up: on a fresh machine with Python 3.11, `make test` is all there is to type.
+# Every target sets up what it needs: on a new machine with Python 3.11, `make test` is enough.
 .PHONY: help test demo soak lint docs jar bench bench-quick bench-docs lock clean
 SHELL := /bin/sh
 RUN := JAVA_HOME="$$(cat .venv/java-home)" SPARK_LOCAL_IP=127.0.0.1 .venv/bin/python
@@ -6,19 +6,19 @@ UV := 0.13.7
 
 help:
 	@echo "make test    set up and run the tests"
-	@echo "make demo    kill a pipeline and its plain Spark twin, and compare their outputs; ARGS=--fast in under a minute"
-	@echo "make soak    kill drivers at random moments, KILLS=n of them (50); restore all of CUTS=n checkpoints (60);"
+	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs; ARGS=--fast: a minute"
+	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50); restore each of CUTS=n checkpoints (60);"
 	@echo "             stop PostgreSQL under a running pipeline for OUTAGE_S=n seconds (600);"
-	@echo "             run a pipeline RUNS=n times in one session (200) and show what stays behind"
-	@echo "make lint    ruff and mypy"
-	@echo "make jar     build the one class of Java anew; needs javac"
-	@echo "make docs    renew docs/reference from the code, and the page of the benchmarks from its figures"
-	@echo "make bench   benchmarks, each a ratio against another side of the same run; ARGS=\"durable start\" for some"
-	@echo "             under 25 minutes; an exit code of 1 says that a goal was missed"
-	@echo "make bench-quick  a first look: few rounds, small sizes, in under five minutes"
-	@echo "make bench-docs   the same in full, and renew docs/benchmarks.md with it"
-	@echo "make lock    renew requirements.lock from pyproject.toml"
-	@echo "make clean   remove what set-up made"
+	@echo "             run a pipeline RUNS=n times in one session (200) and report leaks"
+	@echo "make lint    run ruff and mypy"
+	@echo "make jar     rebuild the Java class; needs javac"
+	@echo "make docs    regenerate docs/reference from the code, and the benchmark page from its results"
+	@echo "make bench   run the benchmarks, under 25 minutes; ARGS=\"durable start\" runs only these modules;"
+	@echo "             the exit code is 1 if a goal was missed"
+	@echo "make bench-quick  run them with few rounds and small sizes, in under five minutes"
+	@echo "make bench-docs   run all of them and update docs/benchmarks.md"
+	@echo "make lock    update requirements.lock from pyproject.toml"
+	@echo "make clean   remove .venv"
 
 .venv/ready: requirements.lock pyproject.toml tools/setup.sh tools/find-java.sh
 	@sh tools/setup.sh
@@ -62,7 +62,7 @@ bench-quick: .venv/ready
 bench-docs: .venv/ready
 	@$(RUN) -m bench --write $(ARGS)
 
-# No index address is written into the lock file: it is good behind any mirror.
+# The lock file contains no index URL, so that it works with any mirror.
 lock: .venv/ready
 	.venv/bin/python -m pip install --quiet uv==$(UV)
 	.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \

@@ -1,4 +1,4 @@
-"""Run benchmarks and print a table; the exit code says whether all ran and all goals are met."""
+"""Run benchmarks and print a table. The exit code is 0 if all benchmarks ran and all goals are met, and 1 otherwise."""
 
 from __future__ import annotations
 
@@ -24,55 +24,61 @@ from bench.report import FOLDER, JSON, WIDTH, drawn, show
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and tell in the ways that were asked for."""
+    """Run the benchmarks, and print or write the results."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"which to run, of {', '.join(MODULES)}; else all")
     parser.add_argument(
-        "--quick", action="store_true", help=f"fewer rounds and smaller sizes; without {', '.join(NOT_QUICK)}"
+        "modules", nargs="*", metavar="MODULE", help=f"benchmarks to run: {', '.join(MODULES)}; default: all"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples into this file, - for the screen")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"run fewer rounds with smaller sizes, without {', '.join(NOT_QUICK)}"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all samples to this file, or to stdout if it is -"
+    )
     parser.add_argument(
         "--write",
         action="store_true",
-        help="renew the page of the docs, its plots and its JSON; with names of modules, their part of it",
+        help="update the page of the docs, its plots and its JSON; with MODULEs, only their part",
     )
-    said = parser.parse_args(arguments)
-    unknown = set(said.modules) - set(MODULES)
+    options = parser.parse_args(arguments)
+    unknown = set(options.modules) - set(MODULES)
     if unknown:
-        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
-    if said.json and not said.json.parent.is_dir():
-        parser.error(f"there is no folder {said.json.parent} to write {said.json.name} into")
-    if said.json and said.json.is_dir():
-        parser.error(f"{said.json} is a folder; name a file in it")
-    chosen = said.modules or [name for name in MODULES if not said.quick or name not in NOT_QUICK]
-    found = run([name for name in MODULES if name in chosen], said.quick)
-    if said.json:
-        print(found.to_json()) if str(said.json) == "-" else said.json.write_text(found.to_json())
-    if said.write:
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(MODULES)}")
+    if options.json and not options.json.parent.is_dir():
+        parser.error(f"the folder {options.json.parent} does not exist")
+    if options.json and options.json.is_dir():
+        parser.error(f"{options.json} is a folder; name a file")
+    chosen = options.modules or [name for name in MODULES if not options.quick or name not in NOT_QUICK]
+    found = run([name for name in MODULES if name in chosen], options.quick)
+    if options.json:
+        print(found.to_json()) if str(options.json) == "-" else options.json.write_text(found.to_json())
+    if options.write:
         if found.left_out and (FOLDER / JSON).is_file():
             found = found.renewing(Document.from_json((FOLDER / JSON).read_text()))
         for name, text in {JSON: found.to_json(), **drawn(found)}.items():
             (FOLDER / name).write_text(text)
-    tell(found, aside=str(said.json) == "-")  # then what is on the screen is JSON and nothing else
+    print_results(found, to_stderr=str(options.json) == "-")  # then stdout has only JSON
     return 0 if found.good else 1
 
 
-def tell(found: Document, *, aside: bool) -> None:
-    """Print the table, and what to make of it."""
-    console = Console(stderr=aside)
-    console = Console(stderr=aside, width=min(console.width, WIDTH) if console.is_terminal else WIDTH)
+def print_results(found: Document, *, to_stderr: bool) -> None:
+    """Print the table, and explain the exit code."""
+    console = Console(stderr=to_stderr)
+    console = Console(stderr=to_stderr, width=min(console.width, WIDTH) if console.is_terminal else WIDTH)
     show(found.results, found.failed, console)
     if found.quick:
         without = f", without {', '.join(found.left_out)}" * bool(found.left_out)
-        console.print(f"quick: few samples, small sizes, fewer sides{without}; `make bench` takes its time")
+        console.print(f"quick: few samples, small sizes, fewer sides{without}; for reliable figures run `make bench`")
     if not found.good:
-        console.print(f"exit code 1: {'not all could be measured' if found.failed else 'all ran, a goal was missed'}")
+        console.print(
+            f"exit code 1: {'not all benchmarks ran' if found.failed else 'all benchmarks ran, but a goal was missed'}"
+        )
 
 
 def run(names: Sequence[str], quick: bool) -> Document:
-    """Run modules, one after another. One that fails is told, and the others go on."""
+    """Run modules one after another. A failure is reported, and the others continue."""
     date, start = datetime.now(UTC).date().isoformat(), time.perf_counter()
-    on, made_with = machine(), versions()  # before anything runs: a benchmark has a load, and leaves files about
+    on, made_with = machine(), versions()  # before the benchmarks change the load
     measured = []
     known = {} if quick else _known()
     for at, name in enumerate(names):
@@ -84,7 +90,7 @@ def run(names: Sequence[str], quick: bool) -> Document:
 
 
 def _known() -> dict[str, float]:
-    """Return how long each module took in the run that the page is of."""
+    """Return how long each module took in the run of the docs page."""
     path = FOLDER / JSON
     return (
         {each.module: each.seconds for each in Document.from_json(path.read_text()).modules} if path.is_file() else {}
@@ -101,11 +107,11 @@ def measure(name: str, quick: bool, made_with: dict[str, str]) -> Measured:
         results = [each.rounded() for each in module.run(quick)]
         made_with.update(getattr(module, "VERSIONS", {}))
     except CannotMeasure as error:
-        sys.stderr.write(f"\n{name} cannot be measured: {error}\n")
-        why = (str(error).splitlines() or ["it does not say why"])[0]
+        sys.stderr.write(f"\n{name} cannot run here: {error}\n")
+        why = (str(error).splitlines() or ["no reason given"])[0]
     except Exception as error:
         traceback.print_exc()
-        why = f"it failed with {type(error).__name__}"  # its text may have paths in it
+        why = f"it failed with {type(error).__name__}"  # without its text, which may contain paths
     return Measured(name, method, round(time.perf_counter() - start, 1), results, why)
 
 
@@ -114,7 +120,7 @@ def _end(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end)  # so that folders and processes go
+    signal.signal(signal.SIGTERM, _end)  # so that folders and processes are removed
     try:
         sys.exit(main())
     except KeyboardInterrupt:

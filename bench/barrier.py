@@ -1,4 +1,4 @@
-"""What `poll` costs an epoch when nothing is pending, against a method call that does nothing."""
+"""The cost of `poll` in an epoch without a pending barrier, compared with an empty method call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CALLS = 500_000
 
 
 class Empty:
-    """The floor: a method of the same shape with nothing in it."""
+    """The floor: an empty method with the same signature."""
 
     __slots__ = ()
 
@@ -23,11 +23,11 @@ class Polled(Protocol):
     """Either side."""
 
     def poll(self, epoch: int) -> object:
-        """Be polled."""
+        """Poll for a barrier."""
 
 
 def _poll(side: Polled, calls: int) -> None:
-    """Ten calls a turn, so that the loop weighs little on either side."""
+    """Poll ten times per iteration, so that the loop itself costs little on either side."""
     for epoch in range(calls // 10):
         side.poll(epoch)
         side.poll(epoch)

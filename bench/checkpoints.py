@@ -1,4 +1,4 @@
-"""What looking at checkpoints costs: verifying against plain SHA-256 of the same files; lists and plans by time."""
+"""The cost of reading checkpoints: verification against plain SHA-256 of the same files; lists and plans by time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LIMIT_S, PRUNE_LIMIT_S = 0.1, 0.2
 
 
 def plain_sha256(paths: list[Path]) -> None:
-    """The floor: read and hash the same files, one after another."""
+    """Read and hash the same files, one after another: the floor."""
     for path in paths:
         hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 class Fixture:
-    """A repository that is written without syncs: only reading is measured."""
+    """A repository that is written without fsync, because only reading is measured."""
 
     def __init__(self, root: Path, size_of: Callable[[int], int]) -> None:
         self.repository = LocalRepository(root)
@@ -49,7 +49,7 @@ class Fixture:
         path.write_bytes(data)
 
     def take(self, number: int, files: list[HeldFile]) -> None:
-        """Write a checkpoint of one stateful stream and one without state."""
+        """Write a checkpoint of one stateful and one stateless stream."""
         listed = FileList(files)
         digest = self._object("", listed.to_bytes()).sha256
         cut = StreamCut(
@@ -89,7 +89,7 @@ def verifying(root: Path, shape: str, size_of: Callable[[int], int]) -> Result:
 def listing(root: Path) -> list[Result]:
     fixture = Fixture(root, lambda n: 1 + n % 3)
     for number in range(1, CHECKPOINTS + 1):
-        # Each has a list of its own only where that is what is measured: the last ten, which are read below.
+        # Only the last ten, which are read below, have file lists of their own.
         own = fixture.files[:-1] if number <= CHECKPOINTS - 10 else fixture.files[number % 10 :]
         fixture.take(number, own)
     checkpoints = Checkpoints(fixture.repository)

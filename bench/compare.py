@@ -1,11 +1,11 @@
-"""The harness: sides in turn, what each took, and the ratio of the two.
+"""The harness: measures two sides in turn and compares them.
 
 Rules:
-- Both sides are measured in one run, in turn, so that a machine that slows down slows both. Every other round the order
-  is turned round.
-- A side is warmed up before anything counts.
-- A result keeps every sample. The ratio is that of the medians, or of the best where the text says so.
-- What cannot be measured here says so by `CannotMeasure`: it counts as a failure, and the others go on.
+- Both sides are measured in one run, in turn, so that a slower machine affects both. The order alternates with each
+  round.
+- Each side is warmed up before its samples count.
+- A result keeps every sample. The ratio is that of the medians, or that of the best samples if the text says so.
+- A benchmark that cannot run on this machine raises `CannotMeasure`. This counts as a failure; the others continue.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from typing import Any, Literal
 from bench.questions import QUESTIONS
 
 Unit = Literal["s", "rows/s"]
-ENOUGH = 20  # samples, for their p99 to be worth a look
-ENOUGH_TO_SPREAD = 5
-DIGITS = 5  # of a figure, as it is kept: more than any clock is good for
+ENOUGH = 20  # samples that a p99 needs
+ENOUGH_TO_SPREAD = 5  # samples that a spread needs
+DIGITS = 5  # of a stored figure: more than the precision of any clock
 
 
 class CannotMeasure(Exception):
-    """A machine lacks what a benchmark needs. The text's first line says what, without paths; the next, what to do."""
+    """The machine lacks a requirement of a benchmark. The first line of the text names it; the next says what to do."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One comparison. A goal of seconds is met at or below it, one of rows at or above; without one, it only tells."""
+    """One comparison. The ratio must be at most the goal for seconds, and at least the goal for rows per second."""
 
-    question: str  # which one it answers, as in `QUESTIONS`
+    question: str  # a key of `QUESTIONS`
     name: str
     against: str
     ours: Sequence[float]
     theirs: Sequence[float]
     goal: float | None = None
     unit: Unit = "s"
-    alike: bool = False  # both sides have the same settings: what differs is the price of what we promise
-    best: bool = False  # compare the best of each, not the medians: for what is too short to be disturbed twice
-    # What else was measured, by name. Names that differ by one number are a curve: "100 epochs", "1,000 epochs". A
-    # value is of the result's own unit, unless its name ends with another in brackets: "1,000 epochs, state (B)".
-    told: Mapping[str, float] = field(default_factory=dict)
+    alike: bool = False  # both sides have the same settings, so the ratio is the cost of the guarantees
+    best: bool = False  # compare the best samples instead of the medians, for very short measurements
+    # Further measurements, by name. Names that differ in one number form a curve: "100 epochs", "1,000 epochs". A
+    # value has the unit of the result, unless its name ends with another one in brackets: "1,000 epochs, state (B)".
+    details: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.question not in QUESTIONS:
@@ -51,74 +51,74 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """How many times theirs ours is."""
+        """Our figure divided by theirs."""
         return self.figure(self.ours) / self.figure(self.theirs)
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; `None` where there is none."""
+        """Whether the goal is met; `None` if there is none."""
         if self.goal is None:
             return None
         return self.ratio <= self.goal if self.less_is_better else self.ratio >= self.goal
 
     @property
     def less_is_better(self) -> bool:
-        """Whether a small ratio is a good one."""
+        """Whether a small ratio is good."""
         return self.unit == "s"
 
     @property
     def behind(self) -> bool:
-        """Whether ours is worse than theirs, goal or no goal."""
+        """Whether our figure is worse than theirs, regardless of the goal."""
         return self.ratio > 1 if self.less_is_better else self.ratio < 1
 
     def figure(self, samples: Sequence[float]) -> float:
-        """The one figure that stands for all samples."""
+        """The one figure that represents all samples."""
         if self.best:
             return min(samples) if self.less_is_better else max(samples)
         return statistics.median(samples)
 
     def p99(self, samples: Sequence[float]) -> float | None:
-        """What all but a hundredth of the samples are as good as; `None` where there are too few to say."""
+        """The 99th percentile of the samples, worst last; `None` if there are too few."""
         if len(samples) < ENOUGH:
             return None
         return p99(samples) if self.less_is_better else -p99([-each for each in samples])
 
     def spread(self, samples: Sequence[float]) -> float | None:
-        """How far apart the quartiles of the samples are, in parts of their median; `None` where they are too few."""
+        """The interquartile range divided by the median; `None` if there are too few samples."""
         if len(samples) < ENOUGH_TO_SPREAD:
             return None
         low, middle, high = statistics.quantiles(samples, n=4)
         return (high - low) / middle
 
     def rounded(self) -> Result:
-        """Return it with as many digits as are kept: whatever is shown or decided follows from these."""
+        """Return the result with rounded figures. Everything that is shown or decided is based on these."""
         ours, theirs = ([rounded(each) for each in side] for side in (self.ours, self.theirs))
-        told = {name: rounded(value) for name, value in self.told.items()}
-        return replace(self, ours=ours, theirs=theirs, told=told)
+        details = {name: rounded(value) for name, value in self.details.items()}
+        return replace(self, ours=ours, theirs=theirs, details=details)
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON takes it, with what follows from it."""
+        """Return a JSON-serialisable dict that includes the derived figures."""
         sides = {"ours": self.ours, "theirs": self.theirs}
         figures = {
-            f"{name}_{what}": None if value is None else rounded(value)
+            f"{name}_{kind}": None if value is None else rounded(value)
             for name, samples in sides.items()
-            for what, value in {"figure": self.figure(samples), "p99": self.p99(samples)}.items()
+            for kind, value in {"figure": self.figure(samples), "p99": self.p99(samples)}.items()
         }
         return {**asdict(self), **figures, "ratio": rounded(self.ratio), "met": self.met}
 
 
 def p99(samples: Sequence[float]) -> float:
-    """Return the sample that a hundredth of all exceed; the largest where there are fewer than a hundred."""
+    """Return the 99th percentile; with fewer than a hundred samples, this is the largest one."""
     return sorted(samples)[-(-99 * len(samples) // 100) - 1]
 
 
 def rounded(value: float) -> float:
-    """Return a figure with as many digits as are kept."""
+    """Round a figure to the digits that are stored."""
     return float(f"{value:.{DIGITS}g}")
 
 
 def timed(act: Callable[[], object]) -> float:
-    """Return how long a call took."""
+    """Return the duration of a call in seconds."""
     start = time.perf_counter()
     act()
     return time.perf_counter() - start
@@ -127,13 +127,13 @@ def timed(act: Callable[[], object]) -> float:
 def in_turn(
     rounds: int, sides: Mapping[str, Callable[[], float | Sequence[float]]], *, warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Let each side measure itself, in turn, and return what each said. The first rounds do not count."""
+    """Call each side in turn, and return the samples of each. The warm-up rounds do not count."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(-warm_up, rounds):
         for name in list(sides)[:: 1 if number % 2 else -1]:
-            told = sides[name]()
+            samples = sides[name]()
             if number >= 0:
-                found[name] += [told] if isinstance(told, float | int) else told
+                found[name] += [samples] if isinstance(samples, float | int) else samples
     return found
 
 

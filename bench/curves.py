@@ -1,4 +1,4 @@
-"""The curves in what a result tells: names that differ by one number only, such as "100 epochs" and "1,000 epochs"."""
+"""The curves in the details of a result: names that differ only in a number, like "100 epochs" and "1,000 epochs"."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _UNIT = re.compile(r"(?P<name>.+?)(?: \((?P<unit>[^)]+)\))?")
 class Curve:
     """One figure at several sizes."""
 
-    label: str  # what tells it from the other curves of its result; may be empty
-    by: str  # what grows
+    label: str  # distinguishes it from the other curves of its result; may be empty
+    by: str  # the quantity that grows
     unit: str
     points: dict[float, float] = field(default_factory=dict)
 
@@ -35,15 +35,15 @@ class Fact:
 
 
 def curves(result: Result) -> list[Curve]:
-    """Return the curves, each with two points or more, from the least to the greatest."""
+    """Return the curves that have at least two points, each sorted by size."""
     return [curve for curve in _curves(result) if len(curve.points) > 1]
 
 
 def facts(result: Result) -> list[Fact]:
-    """Return what is on no curve."""
+    """Return the figures that are not on a curve."""
     alone = {(curve.label, curve.by, curve.unit) for curve in _curves(result) if len(curve.points) == 1}
     found = []
-    for name, value in result.told.items():
+    for name, value in result.details.items():
         place = _place(name, result.unit)
         if place is None or place[1] in alone:
             split = _UNIT.fullmatch(name)
@@ -53,13 +53,13 @@ def facts(result: Result) -> list[Fact]:
 
 
 def sizes(found: Sequence[Curve]) -> list[float]:
-    """Return every size that one of some curves has a point at."""
+    """Return all sizes at which the curves have points."""
     return sorted({size for curve in found for size in curve.points})
 
 
 def _curves(result: Result) -> list[Curve]:
     found: dict[tuple[str, str, str], Curve] = {}
-    for name, value in result.told.items():
+    for name, value in result.details.items():
         place = _place(name, result.unit)
         if place:
             found.setdefault(place[1], Curve(*place[1])).points[place[0]] = value
@@ -67,7 +67,7 @@ def _curves(result: Result) -> list[Curve]:
 
 
 def _place(name: str, unit: str) -> tuple[float, tuple[str, str, str]] | None:
-    """Return the size in a name, and which curve it is on: label, what grows, unit."""
+    """Return the size in a name, and its curve: label, the quantity that grows, unit."""
     found = _NAME.fullmatch(name)
     if not found:
         return None

@@ -1,10 +1,10 @@
-"""What checkpoints cost a running pipeline: inside an epoch, to its triggers, and by partitions and size of state.
+"""The cost of checkpoints in a running pipeline: within an epoch, for its triggers, and by partitions and state size.
 
-A stream that counts keys into SQLite runs all the time, in a session as an embedded one is. Barriers are timed inside
-its epochs, where they are claimed; their p99 stands against a limit of our own. For triggers, windows with a checkpoint
-a second and windows without one take turns on the same running stream, and the time from one epoch's end to the next is
-compared. For growth, a state is grown to a size, and each checkpoint that is timed comes after one small epoch more.
-Nobody else is compared with here: plain Spark has no such checkpoints.
+A stream that counts keys into SQLite runs all the time, in a session with the settings of an embedded one. Barriers
+are timed within the epochs that claim them; their p99 is compared with a fixed limit. For triggers, time windows with
+one checkpoint per second alternate with windows without checkpoints on the same running stream, and the times from the
+end of one epoch to the end of the next are compared. For growth, the state is grown to a size, and each measured
+checkpoint follows one further small epoch. There is no other side, because plain Spark has no such checkpoints.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast import CheckpointPolicy, Pipeline, Retention, SqliteSink, StreamCa
 from holdfast.spark.epochs import EpochRunner
 
 P99_LIMIT_S = 0.005
-WINDOW_S, WINDOW_EPOCHS = 3.0, 5  # whichever is longer
+WINDOW_S, WINDOW_EPOCHS = 3.0, 5  # the longer of the two
 PATIENCE_S = 60
 KEYS = 10_000
 SIZES = (10**4, 10**5, 10**6)
@@ -41,10 +41,10 @@ TAKEN = 3  # checkpoints at each size
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """The extent of the measurements."""
 
-    warm: int  # epochs that do not count
-    windows: int  # of either kind
+    warm: int  # warm-up epochs
+    windows: int  # of each kind
     barriers: int
 
 
@@ -52,7 +52,7 @@ FULL, QUICK = Effort(100, 8, 100), Effort(10, 1, 20)
 
 
 class Job:
-    """A stream that counts keys, with a stage of some kilobytes; each file of input is an epoch."""
+    """A stream that counts keys, with a stage of some kilobytes. Each input file is an epoch."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
@@ -62,16 +62,16 @@ class Job:
         (folder / "in").mkdir(parents=True)
 
     def add(self, keys: range) -> None:
-        """Give one epoch's input."""
+        """Add the input of one epoch."""
         self.files += 1
         hidden = self.folder / "in" / f".{self.files:06}.json"
         hidden.write_text("".join(json.dumps({"k": key}) + "\n" for key in keys))
         hidden.rename(self.folder / "in" / f"{self.files:06}.json")
 
     def pipeline(self) -> Pipeline:
-        """Return the pipeline, to be started."""
-        told = StreamCallbacks(on_epoch=lambda *_: self.ends.append(time.perf_counter()))
-        made = Pipeline("bench", self.folder / "root", callbacks=told)
+        """Return the pipeline, not yet started."""
+        callbacks = StreamCallbacks(on_epoch=lambda *_: self.ends.append(time.perf_counter()))
+        made = Pipeline("bench", self.folder / "root", callbacks=callbacks)
         sink = SqliteSink(self.folder / "out.db", "counts", key=["k"])
 
         def passed(df: DataFrame, stage: Any) -> DataFrame:
@@ -88,14 +88,14 @@ class Job:
         return made
 
     def wait(self, epochs: int) -> None:
-        """Wait until so many epochs have ended."""
+        """Wait until this many epochs have ended."""
         while len(self.ends) < epochs:
             time.sleep(0.01)
 
 
 @contextmanager
 def feeding(job: Job) -> Iterator[None]:
-    """Keep the next few epochs' input ready."""
+    """Keep the input of the next few epochs available."""
     over = threading.Event()
 
     def feed() -> None:
@@ -114,7 +114,7 @@ def feeding(job: Job) -> Iterator[None]:
 
 @contextmanager
 def timed(method: str, into: list[float], counts: Callable[[Any], bool]) -> Iterator[None]:
-    """Measure each call of a method of the epoch runner for which `counts` holds beforehand."""
+    """Measure each call of a method of the epoch runner for which `counts` is true before the call."""
     real = getattr(EpochRunner, method)
 
     def measured(self: EpochRunner, *args: Any) -> Any:
@@ -134,7 +134,7 @@ def timed(method: str, into: list[float], counts: Callable[[Any], bool]) -> Iter
 
 
 def inside(spark: SparkSession, folder: Path, effort: Effort) -> list[Result]:
-    """Measure barriers that are claimed inside an epoch, and epochs with and without checkpoints, in turn."""
+    """Measure barriers that are claimed within an epoch, and epochs with and without checkpoints, in turn."""
     job = Job(spark, folder)
     taken: list[float] = []
     epochs: dict[bool, list[float]] = {True: [], False: []}
@@ -143,7 +143,7 @@ def inside(spark: SparkSession, folder: Path, effort: Effort) -> list[Result]:
     with pending, feeding(job), job.pipeline().start(spark, checkpoint_every=policy) as handle:
         job.wait(effort.warm)
         for window in range(2 * effort.windows):
-            with_checkpoints = window % 4 in (0, 3)  # the order is turned round every other time
+            with_checkpoints = window % 4 in (0, 3)  # the order alternates
             first, end = len(job.ends), time.perf_counter() + WINDOW_S
             while time.perf_counter() < end or len(job.ends) <= first + WINDOW_EPOCHS:
                 if with_checkpoints:
@@ -152,19 +152,25 @@ def inside(spark: SparkSession, folder: Path, effort: Effort) -> list[Result]:
             ends = job.ends[first:]
             epochs[with_checkpoints] += [b - a for a, b in pairwise(ends)]
         busy = handle._streams[0]
-        busy.acknowledge_idle = lambda: False  # type: ignore[method-assign] # so that all are claimed by the stream
+        busy.acknowledge_idle = lambda: False  # type: ignore[method-assign] # so that the stream claims all of them
         until = time.perf_counter() + PATIENCE_S
         while len(taken) < effort.barriers and time.perf_counter() < until:
             handle.checkpoint(timeout=60)
     name = f"barrier in an epoch, p99 of {len(taken)}"
-    told = {}
+    details = {}
     for how, samples in (("with", epochs[True]), ("without", epochs[False])):
-        told[f"lower quartile {how}"], _, told[f"upper quartile {how}"] = statistics.quantiles(samples, n=4)
+        details[f"lower quartile {how}"], _, details[f"upper quartile {how}"] = statistics.quantiles(samples, n=4)
     claimed = {"median": statistics.median(taken)}
     return [
-        Result("path", name, "five milliseconds", [p99(taken)], [P99_LIMIT_S], goal=1.0, told=claimed),
+        Result("path", name, "five milliseconds", [p99(taken)], [P99_LIMIT_S], goal=1.0, details=claimed),
         Result(
-            "path", "epoch with a checkpoint a second", "without, in turn", epochs[True], epochs[False], 1.1, told=told
+            "path",
+            "epoch with a checkpoint per second",
+            "without, in turn",
+            epochs[True],
+            epochs[False],
+            1.1,
+            details=details,
         ),
     ]
 
@@ -177,8 +183,8 @@ class Sized:
     new_files: int
     seconds: list[float]
 
-    def told(self, size: str) -> dict[str, float]:
-        """Return it as a result tells it."""
+    def details(self, size: str) -> dict[str, float]:
+        """Return the details for a result."""
         return {
             size: statistics.median(self.seconds),
             f"{size}, state (B)": self.state_bytes,
@@ -187,29 +193,31 @@ class Sized:
 
 
 def by_partitions(spark: SparkSession, folder: Path) -> Result:
-    """Take checkpoints of one state at few and at many shuffle partitions; without a goal, for each is a file more."""
+    """Take checkpoints of one state with few and with many shuffle partitions. No goal: each adds a file."""
     found = {}
     for partitions in PARTITIONS:
         spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
         found[partitions] = next(grown(spark, folder / str(partitions), [KEYS]))
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     least, most = found[PARTITIONS[0]], found[PARTITIONS[-1]]
-    told = {name: value for size, each in found.items() for name, value in each.told(f"{size} partitions").items()}
+    details = {
+        name: value for size, each in found.items() for name, value in each.details(f"{size} partitions").items()
+    }
     name, against = f"checkpoint, {PARTITIONS[-1]} partitions", f"{PARTITIONS[0]} partitions"
-    return Result("path", name, against, most.seconds, least.seconds, told=told)
+    return Result("path", name, against, most.seconds, least.seconds, details=details)
 
 
 def by_state(spark: SparkSession, folder: Path) -> Result:
-    """Take checkpoints of a state that grows."""
+    """Take checkpoints of a growing state."""
     found = dict(zip(SIZES, grown(spark, folder, SIZES), strict=True))
     least, most = found[SIZES[0]], found[SIZES[-1]]
-    told = {name: value for size, each in found.items() for name, value in each.told(f"{size:,} keys").items()}
+    details = {name: value for size, each in found.items() for name, value in each.details(f"{size:,} keys").items()}
     name, against = f"checkpoint, {SIZES[-1]:,} keys of state", f"{SIZES[0]:,} keys"
-    return Result("path", name, against, most.seconds, least.seconds, goal=2.0, told=told)
+    return Result("path", name, against, most.seconds, least.seconds, goal=2.0, details=details)
 
 
 def grown(spark: SparkSession, folder: Path, sizes: Sequence[int]) -> Iterator[Sized]:
-    """Grow a state to each size; then take checkpoints, each after one small epoch more."""
+    """Grow a state to each size, then take checkpoints, each after one further small epoch."""
     job = Job(spark, folder)
     known = 0
     with job.pipeline().start(spark, checkpoint_every=None) as handle:

@@ -1,7 +1,7 @@
-"""What digests cost an epoch.
+"""The cost of digests in an epoch.
 
-Of the rows of a query with state: the same rows to Parquet, watched and not. Of the files that a sink stages: the same
-rows to Parquet, with and without a SHA-256 of each file that was written.
+For the rows of a stateful query: writing the same rows to Parquet with and without the row digest. For the files that a
+sink stages: writing the same rows to Parquet with and without the SHA-256 of each file.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def write(df: DataFrame, folder: Path) -> None:
 
 
 def watched(df: DataFrame, digest: RowDigest, folder: Path) -> None:
-    observed, tell = digest.observed(df)
+    observed, result = digest.observed(df)
     write(observed, folder)
-    tell()
+    result()
 
 
 def hashed(df: DataFrame, folder: Path) -> None:
@@ -55,7 +55,7 @@ def run(quick: bool) -> list[Result]:
         finally:
             spark.stop()
     names = {
-        "watched": f"{rows:,} rows of a query with state, with their digest",
+        "watched": f"{rows:,} rows of a stateful query, with their digest",
         "hashed": f"{rows:,} rows staged as Parquet, with the digests of their files",
     }
     return [Result("path", name, "without it", found[side], found["plain"]) for side, name in names.items()]

@@ -1,4 +1,4 @@
-"""One run as a value, and as the JSON that the page and its plot are drawn from."""
+"""One run of the benchmarks, and its JSON, from which the page and its plots are generated."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bench.compare import Result
 
 @dataclass(frozen=True)
 class Measured:
-    """What one module found."""
+    """The results of one module."""
 
     module: str
     method: str  # its docstring
     seconds: float
     results: Sequence[Result]
-    failed: str = ""  # why it found nothing
+    failed: str = ""  # why it has no results
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Document:
     versions: dict[str, str]
     modules: Sequence[Measured]
     format: int = 1
-    left_out: Sequence[str] = field(default_factory=tuple)  # modules that nobody asked for
+    left_out: Sequence[str] = field(default_factory=tuple)  # modules that were not run
 
     @property
     def results(self) -> list[Result]:
@@ -43,16 +43,16 @@ class Document:
 
     @property
     def failed(self) -> dict[str, str]:
-        """Why modules found nothing, by name."""
+        """Why modules have no results, by name."""
         return {each.module: each.failed for each in self.modules if each.failed}
 
     @property
     def good(self) -> bool:
-        """Whether every module ran, and every goal is met."""
+        """Whether every module ran and every goal is met."""
         return not self.failed and all(each.met is not False for each in self.results)
 
     def of(self, question: str) -> list[Measured]:
-        """Return the modules that answer a question, with their answers to it only."""
+        """Return the modules that answer a question, each with only its results for that question."""
         found = []
         for each in self.modules:
             answers = [result for result in each.results if result.question == question]
@@ -61,7 +61,7 @@ class Document:
         return found
 
     def renewing(self, older: Document) -> Document:
-        """Return the older run with what this one measured anew, unless that one's machine or versions were others."""
+        """Return the older run, updated by this one; if machine or versions differ, return only this one."""
         if self._setting() != older._setting():
             return self
         found = {each.module: each for each in (*older.modules, *self.modules)}
@@ -69,16 +69,16 @@ class Document:
         left_out = [name for name in self.left_out if name not in found]
         names = ", ".join(each.module for each in self.modules)
         versions = {**older.versions, **self.versions}
-        versions["Holdfast"] = f"{older.versions['Holdfast']}; measured anew, {names}: {self.versions['Holdfast']}"
+        versions["Holdfast"] = f"{older.versions['Holdfast']}; updated, {names}: {self.versions['Holdfast']}"
         return replace(older, modules=list(found.values()), seconds=seconds, left_out=left_out, versions=versions)
 
     def _setting(self) -> tuple[object, ...]:
-        """What must be the same for two runs to stand on one page."""
+        """What must be equal for two runs to share one page."""
         machine = {name: value for name, value in self.machine.items() if name != "load before"}
         return self.quick, machine, self.versions["Python"], self.versions["Java"], self.versions["Spark"]
 
     def to_json(self) -> str:
-        """Return it as JSON, with what follows from the samples; the samples of a side are on one line."""
+        """Return JSON that includes derived figures. The samples of a side are on one line."""
         plain = asdict(self)
         for module, each in zip(plain["modules"], self.modules, strict=True):
             module["results"] = [result.plain() for result in each.results]
@@ -87,5 +87,5 @@ class Document:
 
     @classmethod
     def from_json(cls, text: str) -> Document:
-        """Read it back; what follows from the samples is worked out again."""
+        """Parse JSON. Derived figures are calculated again."""
         return msgspec.json.decode(text, type=cls)

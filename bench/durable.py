@@ -1,4 +1,4 @@
-"""What our durable writes cost, against the bare publish: temporary file, fsync, rename, fsync of the folder."""
+"""The cost of durable writes, compared with a bare publish: temporary file, fsync, rename, fsync of the folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDS, QUICK_ROUNDS = 300, 100
 
 
 def publish(folder: Path, name: str, data: bytes) -> None:
-    """The floor for a new file."""
+    """Publish a new file in the fastest durable way: the floor."""
     temp = folder / f".{name}"
     descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     os.write(descriptor, data)

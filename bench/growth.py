@@ -1,16 +1,16 @@
-"""Whether our own cost of an epoch grows: with the streams of a pipeline, with its history, with its state.
+"""Growth of Holdfast's own cost per epoch: with the number of streams, with the history, and with the state.
 
-Our own is what an epoch takes from its call by Spark to its return, less Spark's own job in it: lease, slots, what is
-made durable, the decision, the commit of the sink. Each figure is of one epoch of one stream, so a cost that has no
-super-linear term in it stays where it is. Each goal of 1.5 leaves room for the noise of syncs of a few milliseconds; a
-cost that grew with the size would be 32, 100 or 1,000 times as much.
+Holdfast's own cost is the duration of an epoch from Spark's call to its return, without Spark's own job: lease, slots,
+fsyncs, the decision, and the commit of the sink. Each figure is for one epoch of one stream, so it stays constant
+unless the cost is super-linear. Each goal of 1.5 tolerates the noise of fsyncs of a few milliseconds; a cost that grew
+with the size would be 32, 100 or 1,000 times as high.
 
-- Streams: one is fed at a time, and looks for input ten times a second, so that nobody waits for a core that others
-  have; even so, the other streams' looking is in the time that passes, so the goal is for the thread's CPU time alone.
-  The sizes are gone through upwards and downwards. The start of a pipeline is divided by its streams too.
-- Epochs: the histories are those of `bench/restart.py`, written, not run. A figure is the mean of ten epochs: every
-  tenth makes durable a list of all files that Spark's source ever saw.
-- State: keys that are counted, in RocksDB, grown by one large epoch; then epochs of a hundred keys each.
+- Streams: one stream is fed at a time, and each polls for input ten times a second, so that no stream waits for a core.
+  The wall time still includes the polling of the other streams, so the goal applies to the CPU time of the thread only.
+  The sizes are measured upwards and downwards. The start of a pipeline is also divided by the number of its streams.
+- Epochs: the histories are those of `bench/restart.py`, generated, not run. A figure is the mean of ten epochs, because
+  every tenth epoch syncs a list of all files that Spark's source has seen.
+- State: counted keys in RocksDB, added by one large epoch; then epochs of a hundred keys each.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from holdfast.spark.epochs import EpochRunner
 STREAMS = (1, 2, 4, 8, 16, 32)
 EPOCHS = (10, 1_000, 10_000)
 KEYS = (10**4, 10**5, 10**6)
-FED = 8  # streams of a pipeline that are fed, at most
-A_SAMPLE = 10  # epochs: one compaction of the source's log is among them
+FED = 8  # maximum number of streams that are fed
+A_SAMPLE = 10  # epochs per sample: they include one compaction of the source's log
 GOAL = 1.5
-START_GOAL = 1.2  # each stream has as much to recover as any other; what a start does once is shared by more of them
+START_GOAL = 1.2  # all streams have the same amount to recover; one-time costs are shared by more of them
 
 
 Points = Mapping[int, Sequence[float]]
-"""What was measured, by size."""
+"""Samples by size."""
 
 
 class Meter:
-    """Takes down what each epoch cost us, one epoch at a time."""
+    """Records Holdfast's own cost of each epoch, one epoch at a time."""
 
     def __init__(self) -> None:
         self.wall: list[float] = []
@@ -60,7 +60,7 @@ class Meter:
         self._open = threading.local()
 
     def reach(self, point: str) -> None:
-        """Take Spark's part out: from the opened attempt until its job has written the sink's files."""
+        """Exclude Spark's part: from the opened attempt until its job has written the sink's files."""
         if point == "opened":
             self._open.since = _clocks()
         elif point == "staging":
@@ -68,14 +68,14 @@ class Meter:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Measure all epochs meanwhile."""
+        """Measure all epochs within the context."""
         real = EpochRunner.__call__
 
         def measured(runner: EpochRunner, df: DataFrame, batch: int) -> None:
             self._open.spark, start = None, _clocks()
             real(runner, df, batch)
             wall, cpu = _since(start)
-            if self._open.spark is not None:  # else it is one that nobody watches
+            if self._open.spark is not None:  # otherwise the epoch is not measured
                 self.wall.append(wall - self._open.spark[0])
                 self.cpu.append(cpu - self._open.spark[1])
 
@@ -96,14 +96,14 @@ def _since(start: tuple[float, float]) -> tuple[float, float]:
 
 
 class Fed(Protocol):
-    """Whatever runs and can be given an epoch."""
+    """A running job that can process an epoch."""
 
     def epoch(self) -> None:
-        """Give it an epoch's input and wait until Spark has committed it."""
+        """Add the input of an epoch and wait until Spark has committed it."""
 
 
 class Stream:
-    """A stream of a pipeline: rows as they come, or counted by key."""
+    """A stream of a pipeline: rows unchanged, or counted by key."""
 
     def __init__(self, folder: Path, pipeline: str, name: str, *, counting: bool = False) -> None:
         self.name = name
@@ -114,7 +114,7 @@ class Stream:
         self.inputs.mkdir(parents=True)
 
     def add_to(self, pipeline: Pipeline) -> None:
-        """Make it one of the pipeline's."""
+        """Add the stream to a pipeline."""
         mode: OutputMode = "update" if self.counting else "append"
         sink = FileSink(self.out, changelog=self.counting)
         pipeline.stream(self._read, name=self.name, sinks=[sink], output_mode=mode)
@@ -124,27 +124,27 @@ class Stream:
         return rows.groupBy("k").agg(f.count("*").alias("n")) if self.counting else rows
 
     def feed(self, keys: int) -> None:
-        """Give it an epoch's input."""
+        """Add the input of an epoch."""
         hidden = self.inputs / f".{self.epochs:06}.json"
         hidden.write_text("".join(json.dumps({"k": key}) + "\n" for key in range(keys)))
         hidden.rename(self.inputs / f"{self.epochs:06}.json")
         self.epochs += 1
 
     def wait(self) -> None:
-        """Wait until Spark has committed all that it was given."""
+        """Wait until Spark has committed all input."""
         wait_for(self.commits / str(self.epochs - 1))
 
     def epoch(self) -> None:
-        """Give it a small epoch, and wait."""
+        """Run a small epoch."""
         self.feed(100)
         self.wait()
 
 
 def by_streams(spark: SparkSession, folder: Path, sizes: Sequence[int], epochs: int, meter: Meter) -> list[Result]:
-    """Measure pipelines of so many streams, upwards and downwards."""
+    """Measure pipelines with these numbers of streams, upwards and downwards."""
     points: dict[str, dict[int, list[float]]] = {what: {n: [] for n in sizes} for what in ("cpu", "wall", "start")}
     made = {n: [Stream(folder / str(n), "bench", f"s{number:02}") for number in range(n)] for n in sizes}
-    for count in (sizes[0], *sizes, *reversed(sizes)):  # the first is for warmth
+    for count in (sizes[0], *sizes, *reversed(sizes)):  # the first is the warm-up
         streams = made[count]
         pipeline = Pipeline("bench", folder / str(count) / "root")
         for stream in streams:
@@ -168,7 +168,7 @@ def by_streams(spark: SparkSession, folder: Path, sizes: Sequence[int], epochs: 
 
 
 def _fed(streams: Sequence[Stream], epochs: int, meter: Meter) -> tuple[list[float], list[float]]:
-    """Feed one stream at a time; return our CPU time and our time of each epoch."""
+    """Feed one stream at a time; return our CPU time and our wall time of each epoch."""
     first = len(meter.wall)
     for number in range(epochs):
         streams[number % len(streams)].epoch()
@@ -176,7 +176,7 @@ def _fed(streams: Sequence[Stream], epochs: int, meter: Meter) -> tuple[list[flo
 
 
 def by_epochs(spark: SparkSession, folder: Path, sizes: Sequence[int], rounds: int, meter: Meter) -> list[Result]:
-    """Measure epochs after histories of so many."""
+    """Measure epochs after histories of these lengths."""
     jobs = {size: OurJob(spark, folder / str(size), size) for size in sizes}
     with ExitStack() as running:
         for job in jobs.values():
@@ -188,7 +188,7 @@ def by_epochs(spark: SparkSession, folder: Path, sizes: Sequence[int], rounds: i
 
 
 def by_state(spark: SparkSession, folder: Path, sizes: Sequence[int], rounds: int, meter: Meter) -> list[Result]:
-    """Measure small epochs of streams that keep so many keys."""
+    """Measure small epochs of streams with these numbers of keys."""
     streams = {size: Stream(folder / str(size), f"keys-{size}", "counts", counting=True) for size in sizes}
     with ExitStack() as running:
         for size, stream in streams.items():
@@ -203,7 +203,7 @@ def by_state(spark: SparkSession, folder: Path, sizes: Sequence[int], rounds: in
 
 
 def _in_turn(jobs: Mapping[int, Fed], rounds: int, meter: Meter) -> tuple[Points, Points]:
-    """Return our CPU time and our time of epochs of each, taken in turn: means of several."""
+    """Return our CPU time and our wall time per epoch for each job, measured in turn: means of several epochs."""
     spent: dict[int, list[float]] = {size: [] for size in jobs}
 
     def sample(size: int) -> float:
@@ -218,18 +218,18 @@ def _in_turn(jobs: Mapping[int, Fed], rounds: int, meter: Meter) -> tuple[Points
 
 
 def _both(by: str, most: str, least: str, points: tuple[Points, Points], goal: float | None) -> list[Result]:
-    """Return the comparison of our CPU time, and that of our time."""
+    """Return the comparison of our CPU time, and that of our wall time."""
     cpu, wall = points
     return [
-        _result(by, f"our own CPU an epoch, {most}", least, cpu, GOAL),
-        _result(by, f"our own time an epoch, {most}", least, wall, goal),
+        _result(by, f"our own CPU time per epoch, {most}", least, cpu, GOAL),
+        _result(by, f"our own time per epoch, {most}", least, wall, goal),
     ]
 
 
 def _result(by: str, name: str, against: str, points: Points, goal: float | None) -> Result:
     sizes = sorted(points)
-    told = {f"{size} {by}": statistics.median(points[size]) for size in sizes}
-    return Result("growth", name, against, points[sizes[-1]], points[sizes[0]], goal, told=told)
+    details = {f"{size} {by}": statistics.median(points[size]) for size in sizes}
+    return Result("growth", name, against, points[sizes[-1]], points[sizes[0]], goal, details=details)
 
 
 def measured(folder: Path, quick: bool) -> list[Result]:

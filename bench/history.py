@@ -1,15 +1,15 @@
-"""A job with a long history that was written, not run: ten real epochs, stretched to as many as are wanted.
+"""A job with a long history that is generated, not run: ten real epochs, extended to the required number.
 
-Ten thousand real epochs would take the better part of an hour. What so many leave is written instead, in the layout
-that Spark and Holdfast leave (a real run of 310 epochs left the same kinds and numbers of files):
+Ten thousand real epochs would take almost an hour. Instead, the files that they would leave are generated, in the
+layout of Spark and Holdfast (a real run of 310 epochs left the same kinds and numbers of files):
 
 - Spark's logs: the last 101 offsets and commits; the source's log from its last compaction before the last hundred
-  batches, each compacted entry with all files before it, as it is once Spark's ten minutes of grace are over.
-- The output: a file an epoch, each a link to a real one. Ours: its folder, with a key of its own.
-- Ours: decisions since the last pruning, closed and pruned by the product itself.
+  batches, each compacted entry with all earlier files, as after Spark's ten minutes of grace.
+- The output: one file per epoch, each a link to a real one. For Holdfast, each in its folder with its own key.
+- For Holdfast: the decisions since the last pruning, closed and pruned by Holdfast itself.
 
-Input that was read is gone from its folder, as where somebody archives it: else both sides would look through it at
-every trigger, and what is to be compared would be lost in that.
+Input files that were read are removed, as if they had been archived. Otherwise both sides would list them at every
+trigger, and this would hide the difference.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from holdfast.sinks.files.epoch_folders import KEY_FILE, folder_name, folder_of
 from holdfast.spark.adapter import RETAINED
 from holdfast.spark.epochs import PRUNE_EVERY
 
-REAL = 10  # epochs that are run
-ROWS = 10  # of an epoch
+REAL = 10  # number of epochs that are run
+ROWS = 10  # per epoch
 PATIENCE_S = 120.0
 _COMPACTED_EVERY = 10  # entries of the file source's log
-_CHUNK = 512  # bytes that a checksum of Hadoop's is of
+_CHUNK = 512  # bytes per checksum of Hadoop
 
 
 class Job:
-    """A job that reads one file an epoch and writes one. Subclasses say how it runs and what it leaves."""
+    """A job that reads and writes one file per epoch. Subclasses define how it runs and which files it leaves."""
 
     def __init__(self, spark: SparkSession, folder: Path, epochs: int) -> None:
         assert epochs == REAL or epochs % PRUNE_EVERY == 0, "decisions are kept since the last pruning"
@@ -56,27 +56,27 @@ class Job:
         self.epochs = REAL
         for number in range(REAL):
             self._feed(number)
-        self._run_what_is_there()
+        self._run_available()
         shutil.rmtree(self.inputs)
         self.inputs.mkdir()
         if epochs > REAL:
-            self._stretch(epochs)
+            self._extend(epochs)
             self.epochs = epochs
-        os.sync()  # else the first samples would pay for it
+        os.sync()  # so that the first samples do not include it
 
     @property
     def log(self) -> Path:
         """Spark's checkpoint folder."""
         raise NotImplementedError
 
-    def _run_what_is_there(self) -> None:
+    def _run_available(self) -> None:
         raise NotImplementedError
 
-    def _stretch(self, epochs: int) -> None:
+    def _extend(self, epochs: int) -> None:
         raise NotImplementedError
 
     def _started(self) -> Any:
-        """Start it, and return what can be stopped."""
+        """Start the job and return its handle, which has a `stop` method."""
         raise NotImplementedError
 
     def _feed(self, number: int) -> None:
@@ -91,12 +91,12 @@ class Job:
         return reader.json(str(self.inputs))
 
     def epoch(self) -> None:
-        """Give it one epoch's input and wait until Spark has committed it: for one that runs."""
+        """Add the input of one epoch and wait until Spark has committed it. The job must be running."""
         self._feed(self.epochs)
         self._wait()
 
     def restart(self) -> float:
-        """Return how long it takes from the start to the end of the first new epoch, which Spark has committed."""
+        """Return the time from the start until Spark has committed the first new epoch."""
         self._feed(self.epochs)
         start = time.perf_counter()
         running = self._started()
@@ -110,17 +110,17 @@ class Job:
         self.epochs += 1
 
     def check(self) -> None:
-        """Let the output prove the history: a row of it is there for each that was read, or would have been."""
+        """Check that the output has one row for each row of the history."""
         found = dataset(self.out, format="parquet").count_rows()
         assert found == self.epochs * ROWS, f"{found} rows after {self.epochs} epochs"
 
 
 class PlainJob(Job):
-    """Plain Spark: `foreachBatch` that appends to a folder."""
+    """Plain Spark: a `foreachBatch` that appends to a folder."""
 
     @property
     def log(self) -> Path:
-        """Where the user said."""
+        """The configured checkpoint location."""
         return self.folder / "checkpoint"
 
     def _query(self, **trigger: Any) -> Any:
@@ -131,21 +131,21 @@ class PlainJob(Job):
         del batch
         df.write.mode("append").parquet(str(self.out))
 
-    def _run_what_is_there(self) -> None:
+    def _run_available(self) -> None:
         self._query(availableNow=True).awaitTermination()
 
     def _started(self) -> Any:
         return self._query(processingTime="0 seconds")
 
-    def _stretch(self, epochs: int) -> None:
-        _stretch_logs(self.log, self.inputs, epochs)
+    def _extend(self, epochs: int) -> None:
+        _extend_logs(self.log, self.inputs, epochs)
         part = next(self.out.glob("part-*"))
         for _ in range(REAL, epochs):
             _link_part(part, self.out)
 
 
 class OurJob(Job):
-    """A pipeline with one sink of files."""
+    """A pipeline with one `FileSink`."""
 
     stream = "rows"
 
@@ -156,31 +156,31 @@ class OurJob(Job):
 
     @property
     def log(self) -> Path:
-        """In the repository."""
+        """Spark's folder in the repository."""
         return self.repository.root / stream_folder(self.stream, 1) / "spark"
 
     def pipeline(self, callbacks: StreamCallbacks | None = None) -> Pipeline:
-        """Return the pipeline, to be started."""
+        """Return the pipeline, not yet started."""
         made = Pipeline(self.name, self.folder / "root", callbacks=callbacks)
         made.stream(self.read, name=self.stream, sinks=[FileSink(self.out)])
         return made
 
-    def _run_what_is_there(self) -> None:
+    def _run_available(self) -> None:
         self.pipeline().run(self.spark, available_now=True, checkpoint_every=None)
 
     def _started(self) -> Any:
         return self.pipeline().start(self.spark, checkpoint_every=None)
 
     def check(self) -> None:
-        """Let the decisions prove it too."""
+        """Also check the decisions."""
         super().check()
         last = Decisions(self.repository).seen(self.stream, 1)
         assert last is not None
         assert (last.attempt.epoch, Facts.of(last).total_rows) == (self.epochs, self.epochs * ROWS)
 
-    def _stretch(self, epochs: int) -> None:
-        _stretch_logs(self.log, self.inputs, epochs)
-        digests = self._stretch_output(epochs)
+    def _extend(self, epochs: int) -> None:
+        _extend_logs(self.log, self.inputs, epochs)
+        digests = self._extend_output(epochs)
         decisions = Decisions(self.repository)
         last = decisions.newest(self.stream, 1)
         assert last is not None
@@ -189,8 +189,8 @@ class OurJob(Job):
             decisions.close(self._decision(last, epoch, digests[epoch]))
         decisions.prune(self.stream, 1, kept_from)
 
-    def _stretch_output(self, epochs: int) -> dict[int, str]:
-        """Write the folders of epochs, and return the digest of each one's key."""
+    def _extend_output(self, epochs: int) -> dict[int, str]:
+        """Write the folders of the epochs, and return the digest of each key."""
         real = folder_of(self.out, 1, REAL)
         part = next((self.out / real.name).glob("part-*"))
         digests = {}
@@ -229,12 +229,12 @@ def wait_for(commit: Path) -> None:
     path, end = str(commit), time.monotonic() + PATIENCE_S
     while not os.path.exists(path):  # noqa: PTH110 - a thousand times a second
         if time.monotonic() > end:
-            raise TimeoutError(f"{commit} does not come")
+            raise TimeoutError(f"{commit} was not written within {PATIENCE_S:.0f} s")
         time.sleep(0.001)
 
 
-def _stretch_logs(log: Path, inputs: Path, epochs: int) -> None:
-    """Let Spark's folder look as after so many epochs."""
+def _extend_logs(log: Path, inputs: Path, epochs: int) -> None:
+    """Write Spark's logs as they are after this many epochs."""
     kept = range(epochs - RETAINED - 1, epochs)
     for name in ("offsets", "commits"):
         last = (log / name / str(REAL - 1)).read_text()
@@ -277,7 +277,7 @@ def _clear(folder: Path) -> None:
 
 
 def _put(path: Path, text: str) -> None:
-    """Write a file and, as Hadoop does, its checksums beside it."""
+    """Write a file and its checksum file, like Hadoop does."""
     data = text.encode()
     chunks = (data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK))
     sums = b"".join(struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
@@ -286,7 +286,7 @@ def _put(path: Path, text: str) -> None:
 
 
 def _link_part(part: Path, folder: Path) -> tuple[Path, Path]:
-    """Link a file of Spark's and its checksums into a folder, under a name that nobody else has."""
+    """Link one of Spark's files and its checksums into a folder, under a unique name."""
     name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     made = folder / name, folder / f".{name}.crc"
     os.link(part, made[0])

@@ -1,9 +1,9 @@
-"""How many rows a second go through a job whose batches are large: a million rows from Parquet to Parquet.
+"""Rows per second of a job with large batches: a million rows from Parquet to Parquet.
 
-Two files of half a million rows each, of five columns, are a batch: the same bytes each time, linked under new names.
-Plain Spark appends in `foreachBatch`; Holdfast stages, syncs every byte, decides and renames. Rows are divided by the
-time that Spark says a trigger took. Outputs are removed between batches, outside of what is measured. Holdfast has its
-settings, as in `bench/triggers.py`; plain Spark runs as it comes, and with the same ones.
+A batch is two files of half a million rows with five columns: the same bytes each time, linked under new names. Plain
+Spark appends in `foreachBatch`; Holdfast stages, syncs every byte, decides and renames. The rows are divided by the
+duration of the trigger as Spark reports it. Outputs are removed between batches, outside the measured time. Holdfast
+has the settings of `bench/triggers.py`; plain Spark runs with its defaults, and with the same settings.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ def make_input(folder: Path) -> None:
 
 
 def maker() -> Callable[[Path], None]:
-    """Return what makes the input: for a process of its own, so that no session is left here."""
+    """Return `make_input`, to be run in another process, so that no session stays in this one."""
     return make_input
 
 
 class Large:
-    """A side: each call takes one batch and returns its rows a second."""
+    """A side: each call runs one batch and returns its rows per second."""
 
     def __init__(self, folder: Path, side: Side, files: list[Path]) -> None:
         self._files = files
         self._job = Job(folder, side, SCHEMA, "parquet", files=len(files))
 
     def __call__(self, _: object) -> float:
-        """Take one."""
+        """Run one batch."""
         while True:
             self._job.add(self._files)
             (seconds,) = self._job.triggers(1)
             whole = self._job.rows() == ROWS
             if not whole:
-                self._job.triggers(1)  # Spark looked between the two files: each is a batch, and that does not count
+                self._job.triggers(1)  # Spark has seen only one of the files: each became a batch, and neither counts
                 assert self._job.rows() == ROWS
             self._job.forget()
             if whole:
@@ -69,7 +69,7 @@ def run(quick: bool) -> list[Result]:
         made = {side.name: (Large, folder / str(n), side, files) for n, side in enumerate(sides)}
         with rivals(made) as running:
             found = in_turn(2 if quick else 12, running, warm_up=1 if quick else 6)
-    name = f"Holdfast, {ROWS:,} rows a batch"
+    name = f"Holdfast, {ROWS:,} rows per batch"
     goals = {PLAIN.name: GOAL}
     return [
         Result(

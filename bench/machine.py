@@ -1,4 +1,4 @@
-"""What the figures were measured on, and with: no path and no name of a host in it."""
+"""Hardware and versions that the figures were measured with, without paths or host names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 import holdfast
 
 ROOT = Path(__file__).parents[1]
-MEASURED = ("src", "bench")  # a change elsewhere changes no figure
+MEASURED = ("src", "bench")  # a change elsewhere does not affect the figures
 
 
 def machine() -> dict[str, str]:
-    """Return what is known of the machine; what cannot be told is left out."""
+    """Return the properties of the machine that are known."""
     found = {
         "cores": str(len(os.sched_getaffinity(0))),
         "processor": _line("/proc/cpuinfo", r"model name\s*: (.+)") or platform.machine(),
@@ -30,7 +30,7 @@ def machine() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what is measured, and of what it runs on."""
+    """Return the versions of Holdfast, Python, Java and Spark."""
     found = {"Holdfast": f"{holdfast.__version__}{commit()}", "Python": platform.python_version(), "Java": java()}
     try:
         found["Spark"] = version("pyspark")
@@ -40,17 +40,17 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit, and whether what is measured differs from it; nothing where this is no clone."""
-    head = _said("git", "-C", str(ROOT), "rev-parse", "--short=10", "HEAD")
-    changed = _said("git", "-C", str(ROOT), "status", "--porcelain", "--", *MEASURED)
-    return "" if not head else f", commit {head}{', with changes that are not committed' if changed else ''}"
+    """Return the commit, and whether the measured code differs from it; an empty string outside a Git clone."""
+    head = _output("git", "-C", str(ROOT), "rev-parse", "--short=10", "HEAD")
+    changed = _output("git", "-C", str(ROOT), "status", "--porcelain", "--", *MEASURED)
+    return "" if not head else f", commit {head}{', with uncommitted changes' if changed else ''}"
 
 
 def java() -> str:
     """Return the version of the Java that Spark will start."""
     home = os.environ.get("JAVA_HOME")
-    told = _said(f"{home}/bin/java" if home else "java", "-version")
-    found = re.search(r'version "([^"]+)"', told)
+    output = _output(f"{home}/bin/java" if home else "java", "-version")
+    found = re.search(r'version "([^"]+)"', output)
     return found[1] if found else ""
 
 
@@ -62,15 +62,15 @@ def file_system(folder: Path) -> str:
 
 
 def disk(folder: Path) -> str:
-    """Return the kind of disk that a folder is on. A virtual one says nothing true about what is beneath it."""
+    """Return the kind of disk that a folder is on. A virtual disk does not reveal the hardware below it."""
     number = folder.stat().st_dev
     block = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
     if "/virtio" in str(block) or "/virtual/" in str(block):
         return "virtual"
-    for place in (block, block.parent):  # a partition has its disk above it
-        said = place / "queue/rotational"
-        if said.is_file():
-            return "rotating" if said.read_text().strip() == "1" else "solid state"
+    for place in (block, block.parent):  # a partition is below its disk
+        flag = place / "queue/rotational"
+        if flag.is_file():
+            return "rotating" if flag.read_text().strip() == "1" else "solid state"
     return ""
 
 
@@ -80,7 +80,7 @@ def _memory() -> str:
 
 
 def _line(path: str, pattern: str) -> str:
-    """Return what a file of the kernel's has at a pattern."""
+    """Return the first match of a pattern in a kernel file."""
     try:
         found = re.search(f"^{pattern}", Path(path).read_text(), re.MULTILINE)
     except OSError:
@@ -88,8 +88,8 @@ def _line(path: str, pattern: str) -> str:
     return found[1].strip() if found else ""
 
 
-def _said(*command: str) -> str:
-    """Return what a command says on either channel; nothing where it fails."""
+def _output(*command: str) -> str:
+    """Return the output of a command, stdout and stderr; an empty string if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -1,7 +1,7 @@
 """The plots of a run, as SVG: a bar for each result with a goal, and a small chart for each curve.
 
-It has a ground of its own, so that it can be read on a light page and on a dark one, and says in words whatever it says
-in colours.
+The plots have their own background, so that they are readable on light and dark pages. Everything that is shown by
+colour is also shown by text.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from html import escape
 from bench.compare import Result
 from bench.curves import Curve, curves, sizes
 from bench.document import Document
+from bench.formatting import goal_of, ratio_of, shown, sized, title_of, total, verdict_of
 from bench.questions import QUESTIONS
-from bench.words import goal_of, ratio_of, shown, sized, title_of, total, verdict_of
 
 WIDTH, MARGIN = 960, 24
-LEFT, RIGHT = 360, 700  # where the bars may be
-CHART_WIDTH, CHART_HEIGHT, LEGEND = 444, 190, 16  # of one curve, of the box in it, of one line of its legend
-FARTHEST = (
-    2.0  # powers of two from 1.0: a bar that goes farther is cut there, with a gap in it, and its figure says how far
-)
+LEFT, RIGHT = 360, 700  # left and right end of the bars
+CHART_WIDTH, CHART_HEIGHT, LEGEND = 444, 190, 16  # of one chart, of the box in it, of one line of its legend
+FARTHEST = 2.0  # powers of two from 1.0: a longer bar is cut off there and has a gap; its figure gives the true ratio
 INK, FAINT, LINE, GROUND = "#1f2933", "#5f6c7b", "#d3dae2", "#ffffff"
 COLOURS = {True: "#2a6f97", False: "#c2410c"}
 SERIES = (("#2a6f97", ""), ("#7e22ce", "6 3"), ("#4d7c0f", "2 3"), ("#a16207", "8 3 2 3"))
@@ -34,7 +32,7 @@ STYLE = (
 
 
 def plot(document: Document) -> str:
-    """Return the picture of the ratios."""
+    """Return the plot of the ratios."""
     parts: list[str] = []
     below = 34.0
     parts.append(_text(MARGIN, below, "Ours against theirs, measured in turn", "title"))
@@ -46,7 +44,7 @@ def plot(document: Document) -> str:
 
 
 def charts(document: Document) -> str:
-    """Return the picture of the curves."""
+    """Return the charts of the curves."""
     drawn, below = _charts(document.results, 26)
     return _picture(drawn, below, "How it grows")
 
@@ -69,7 +67,7 @@ def _picture(parts: Sequence[str], below: float, label: str) -> str:
 
 
 def _bars(results: Sequence[Result], top: float) -> tuple[list[str], float]:
-    """A bar from 1.0 to each ratio, on a scale of powers of two, question by question."""
+    """Draw a bar from 1.0 to each ratio, on a scale of powers of two, grouped by question."""
     shown = [each for each in results if each.goal is not None or each.alike]
     if not shown:
         return [], top
@@ -91,13 +89,13 @@ def _bars(results: Sequence[Result], top: float) -> tuple[list[str], float]:
 
 def _bar(result: Result, top: float, reach: float) -> tuple[list[str], float]:
     names = textwrap.wrap(result.name, 48) or [""]
-    better = "" if result.less_is_better else "; rows a second, more is better"
+    better = "" if result.less_is_better else "; rows per second, more is better"
     others = textwrap.wrap(f"against {result.against}{better}", 54)
     one, end = (_across(each, reach) for each in (1.0, result.ratio))
     middle = top + 18
-    said = f"{ratio_of(result)}   goal {goal_of(result)}   {verdict_of(result)}"
+    label = f"{ratio_of(result)}   goal {goal_of(result)}   {verdict_of(result)}"
     if result.goal is None:
-        said = f"{ratio_of(result)}   same settings"
+        label = f"{ratio_of(result)}   same settings"
     colour = LINE if result.goal is None else COLOURS[bool(result.met)]
     drawn = [
         *(_text(MARGIN, top + 14 + 15 * at, line) for at, line in enumerate(names)),
@@ -106,13 +104,13 @@ def _bar(result: Result, top: float, reach: float) -> tuple[list[str], float]:
         f'fill="{colour}"/>',
         *_gap(result.ratio, end, middle, reach),
         *_mark(result, middle, reach),
-        f'<text x="{RIGHT + 16}" y="{middle + 4:.1f}" xml:space="preserve">{escape(said)}</text>',
+        f'<text x="{RIGHT + 16}" y="{middle + 4:.1f}" xml:space="preserve">{escape(label)}</text>',
     ]
     return drawn, top + 14 + 15 * len(names) + 14 * len(others)
 
 
 def _mark(result: Result, middle: float, reach: float) -> Iterator[str]:
-    """The goal, where there is one."""
+    """Draw the goal, if there is one."""
     if result.goal is not None:
         goal = _across(result.goal, reach)
         yield (
@@ -122,14 +120,14 @@ def _mark(result: Result, middle: float, reach: float) -> Iterator[str]:
 
 
 def _gap(ratio: float, end: float, middle: float, reach: float) -> Iterator[str]:
-    """A slanted gap near the end of a bar that goes farther than the scale."""
+    """Draw a slanted gap near the end of a bar that is longer than the scale."""
     if abs(math.log2(ratio)) > reach:
         near = end + (10 if ratio < 1 else -10)
         yield f'<path d="M{near - 3:.1f} {middle + 9:.1f}l6 -18" stroke="{GROUND}" stroke-width="4"/>'
 
 
 def _scale(top: float, below: float, reach: float) -> Iterator[str]:
-    """The lines behind the bars, each with its ratio above it; that of 1.0 is the strongest."""
+    """Draw the grid lines with their ratios; the line of 1.0 is the strongest."""
     steps = range(-math.ceil(reach), math.ceil(reach) + 1)
     for power in steps:
         at, strong = _across(2.0**power, reach), power == 0
@@ -139,17 +137,17 @@ def _scale(top: float, below: float, reach: float) -> Iterator[str]:
         )
         name = "1.0x" if strong else f"{2**power:g}x" if power > 0 else f"1/{2**-power}x"
         yield _text(at, top, name, "small", "middle")
-    yield _text(RIGHT + 16, top, "I is the goal; ≤ less is better, ≥ more is", "small")
+    yield _text(RIGHT + 16, top, "I marks the goal; ≤ less is better, ≥ more is", "small")
 
 
 def _reach(results: Sequence[Result]) -> float:
-    """How many powers of two the scale goes to either side."""
+    """Return how many powers of two the scale extends to either side."""
     farthest = max(abs(math.log2(value)) for each in results for value in (each.ratio, each.goal or 1.0))
     return float(min(max(math.ceil(farthest), 1), FARTHEST))
 
 
 def _across(ratio: float, reach: float) -> float:
-    """Where a ratio stands; what is too far away stands at the edge."""
+    """Return the position of a ratio; a ratio beyond the scale is at the edge."""
     power = max(-reach, min(reach, math.log2(ratio)))
     return LEFT + (RIGHT - LEFT) * (power + reach) / (2 * reach)
 
@@ -158,13 +156,13 @@ def _across(ratio: float, reach: float) -> float:
 
 
 def _charts(results: Sequence[Result], top: float) -> tuple[list[str], float]:
-    """Two charts a row, one for each unit of each result that tells curves."""
+    """Draw two charts per row, one for each unit of each result that has curves."""
     found = [(each, group) for each in results for group in _groups(each)]
     if not found:
         return [], top
     parts = [
         _text(MARGIN, top + 8, "How it grows", "title"),
-        _text(MARGIN, top + 26, "Both scales are logarithmic; the faint line grows as fast as the size does.", "small"),
+        _text(MARGIN, top + 26, "Both scales are logarithmic; the faint line is linear growth.", "small"),
     ]
     below = top + 44
     for first in range(0, len(found), 2):
@@ -176,9 +174,9 @@ def _charts(results: Sequence[Result], top: float) -> tuple[list[str], float]:
 
 
 def _groups(result: Result) -> list[list[Curve]]:
-    """The curves of a result that can be drawn, those of one unit and one size together.
+    """Return the curves of a result that can be drawn, grouped by unit and by the quantity that grows.
 
-    Where there are some of the result's own unit, the others only explain these, and are left to the page.
+    If some have the unit of the result, the others only explain these, and are shown on the page but not drawn.
     """
     groups: dict[tuple[str, str], list[Curve]] = {}
     for curve in curves(result):
@@ -218,7 +216,7 @@ def _chart(result: Result, group: Sequence[Curve], left: float, top: float) -> I
 
 
 class _Box:
-    """The box of a chart: its scales, and where a point is."""
+    """The box of a chart: its scales and the positions of points."""
 
     def __init__(self, group: Sequence[Curve], left: float, top: float) -> None:
         values = [value for curve in group for value in curve.points.values()]
@@ -228,16 +226,16 @@ class _Box:
         self.unit, self.by = group[0].unit, group[0].by
         self.low, self.high = self.sizes[0], self.sizes[-1]
         self.begin = group[0].points[min(group[0].points)]
-        self.least, self.most = _decades(min(values), max(*values, self.begin * 10))  # the slope needs room to be seen
+        self.least, self.most = _decades(min(values), max(*values, self.begin * 10))  # so that the slope is visible
 
     def at(self, size: float, value: float) -> tuple[float, float]:
-        """Return where a point stands."""
+        """Return the position of a point."""
         across = math.log(size / self.low) / math.log(self.high / self.low)
         up = math.log(value / self.least) / math.log(self.most / self.least)
         return self.left + self.width * (0.03 + 0.94 * across), self.top + CHART_HEIGHT * (1 - up)
 
     def drawn(self) -> Iterator[str]:
-        """The frame, the scales, and the line of slope one through the first point."""
+        """Draw the frame, the scales, and the line of slope one through the first point."""
         yield (
             f'<rect x="{self.left:.1f}" y="{self.top:.1f}" width="{self.width:.1f}" height="{CHART_HEIGHT}" '
             f'fill="none" stroke="{LINE}"/>'
@@ -254,7 +252,7 @@ class _Box:
         yield self._slope()
 
     def _named(self) -> Iterator[float]:
-        """The sizes that have room for their name, from the right: the last one is the one that matters."""
+        """Yield the sizes whose labels fit, from the right, because the last one matters most."""
         free = math.inf
         for size in reversed(self.sizes):
             x, _ = self.at(size, self.least)
@@ -264,14 +262,14 @@ class _Box:
                 yield size
 
     def _slope(self) -> str:
-        """A line that grows as the size does, as far as the box goes."""
+        """Draw a line of linear growth up to the edge of the box."""
         top = min(self.high, self.low * self.most / self.begin)
         (x, y), (to_x, to_y) = self.at(self.low, self.begin), self.at(top, self.begin * top / self.low)
         return f'<path d="M{x:.1f} {y:.1f}L{to_x:.1f} {to_y:.1f}" stroke="{FAINT}" stroke-width="1" opacity="0.6"/>'
 
 
 def _decades(least: float, most: float) -> tuple[float, float]:
-    """The powers of ten around some values; two at least."""
+    """Return the powers of ten around some values; at least two."""
     low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
     return 10.0**low, 10.0 ** max(high, low + 1)
 

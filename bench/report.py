@@ -1,7 +1,7 @@
-"""What a person reads of the results: a table in the terminal, and the page of the docs with its plot.
+"""The report of the results: a table in the terminal, and the page of the docs with its plots.
 
-`python -m bench.report` draws docs/benchmarks.md and docs/benchmarks.svg from docs/benchmarks.json; with `--check` it
-says which are out of date, and changes nothing. The page is a function of the JSON and of the texts in `questions`.
+`python -m bench.report` generates docs/benchmarks.md and its plots from docs/benchmarks.json. With `--check`, it only
+reports which files are out of date. The page depends on nothing but the JSON and the texts in `questions`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rich.text import Text
 from bench.compare import ENOUGH, Result
 from bench.curves import Curve, Fact, curves, facts, sizes
 from bench.document import Document
+from bench.formatting import goal_of, ratio_of, shown, sized, title_of, total, verdict_of
 from bench.plot import charts, plot
 from bench.questions import NOT_IN_OUR_FAVOUR, PROSE, QUESTIONS
-from bench.words import goal_of, ratio_of, shown, sized, title_of, total, verdict_of
 
 FOLDER = Path(__file__).parents[1] / "docs"
 JSON, PAGE, PLOT, CHARTS = "benchmarks.json", "benchmarks.md", "benchmarks.svg", "benchmarks-growth.svg"
@@ -33,14 +33,14 @@ _FIGURE = len("1,234,567 rows/s")
 
 
 def table(results: Sequence[Result], width: int = WIDTH) -> str:
-    """Return what `show` prints, as plain text."""
+    """Return the output of `show` as plain text."""
     text = io.StringIO()
     show(results, {}, Console(file=text, width=width, color_system=None))
     return text.getvalue()
 
 
 def show(results: Sequence[Result], failed: dict[str, str], console: Console) -> None:
-    """Print a table for each question, all with the same columns, and the sum of it."""
+    """Print a table for each question, all with the same columns, and the total."""
     row = _row if console.width >= NARROW else _narrow_row
     if results:
         console.print(row([Text(word, "dim") for word in ("what", "against", "ours", "theirs", "ratio", "goal", "")]))
@@ -51,12 +51,12 @@ def show(results: Sequence[Result], failed: dict[str, str], console: Console) ->
         console.print(Text(f"\n{title}", "bold"))
         for each in found:
             console.print(row(_cells(each)))
-            told = " · ".join(f"{name}: {shown(value, unit)}" for name, unit, value in _told(each))
-            if told:
-                console.print(Padding(Text(told, "dim"), (0, 2, 0, 4)))
+            details = " · ".join(f"{name}: {shown(value, unit)}" for name, unit, value in _details(each))
+            if details:
+                console.print(Padding(Text(details, "dim"), (0, 2, 0, 4)))
     console.print()
     for module, why in failed.items():
-        console.print(Text(f"{module} could not be measured: {why}", "red"))
+        console.print(Text(f"{module} could not run: {why}", "red"))
     console.print(Text(total(results), "bold"))
 
 
@@ -67,7 +67,7 @@ def _cells(result: Result) -> list[Text]:
 
 
 def _row(cells: Sequence[Text]) -> Table:
-    """One line, as a table of its own, so that what is told beside it can stand beneath it."""
+    """Return one row as a separate table, so that its details can be printed below it."""
     row = Table.grid(padding=(0, 1), expand=True)
     row.add_column(width=1)
     row.add_column(ratio=7, overflow="fold")
@@ -76,7 +76,7 @@ def _row(cells: Sequence[Text]) -> Table:
 
 
 def _narrow_row(cells: Sequence[Text]) -> Table:
-    """The same for a narrow screen: what it is against stands beneath what it is."""
+    """Return the same for a narrow screen: the other side is named below the result."""
     row = Table.grid(padding=(0, 1), expand=True)
     row.add_column(ratio=1, overflow="fold")
     what, against, *figures = cells
@@ -91,8 +91,8 @@ def _with_figures(row: Table, cells: Sequence[RenderableType]) -> Table:
     return row
 
 
-def _told(result: Result) -> list[tuple[str, str, float]]:
-    """What else was measured: name, unit, value."""
+def _details(result: Result) -> list[tuple[str, str, float]]:
+    """Return the further measurements: name, unit, value."""
     on_curves = [
         (" ".join(filter(None, (sized(size), curve.by))) + f"{', ' if curve.label else ''}{curve.label}", curve, value)
         for curve in curves(result)
@@ -105,42 +105,44 @@ def _told(result: Result) -> list[tuple[str, str, float]]:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 _FLOOR, PLAIN = "floor:", "plain Spark"
-_OURSELVES = ("decision", "growth", "path")  # questions that compare with a floor, or with ourselves at another size
+_OURSELVES = ("decision", "growth", "path")  # questions that compare with a floor, or with Holdfast at another size
 _SETTINGS = """\
-Much of what is won is won by settings: those of an embedded session, which any other can have. This is what is left
-where the others have them too, beside what there is where they do not. It is the price of exactly-once.
+Much of the speed comes from the settings of an embedded session, which any other session can use too. The following
+table compares Holdfast with other sides that have these settings too, and with plain Spark's defaults. With the same
+settings, the difference is the cost of exactly-once.
 """
 _OPENING = """\
 # Benchmarks
 
-What the guarantees cost, and what they do not: every figure of ours stands against that of another side, measured in
-the same run, in turn, on the same machine; a few stand against a limit of our own, where it says so. This page and its
-plots are drawn from [{json}]({json}), which has every sample: no figure is typed by hand, and a test keeps it so.
-`make bench` measures your machine, `make bench-quick` gives a first look, and `make bench-docs` renews this page.
+What the guarantees cost. Each of our figures is compared with that of another side, measured in turn, in the same run,
+on the same machine. A few are compared with a fixed limit; the tables say so. This page and its plots are generated
+from [{json}]({json}), which contains every sample. No figure is typed by hand; a test checks this.
+`make bench` runs the benchmarks on your machine, `make bench-quick` runs a short version, and `make bench-docs` updates
+this page.
 
-Plain Spark is a job that writes in `foreachBatch`, as most do: at least once. Goals were set before anything was
-measured.
+Plain Spark is a job that writes in `foreachBatch`, as most jobs do: at least once. The goals were set before the first
+measurement.
 
 **{total}**
 {price}
-![Ratios of ours to theirs with their goals, and how things grow]({plot})
+![Ratios of ours to theirs, with their goals]({plot})
 
-A ratio is ours divided by theirs: of the medians, or of the best samples where it says so. Of times, less is better; of
-rows a second, more. Samples are counted as ours : theirs, and so is their spread: how far their quartiles are apart, in
-parts of the median. Where a side has {enough} or more, p99 is what all but a hundredth of them are as good as.
-Whatever we write durably is synced, in every figure; Spark syncs none of its own files.
+A ratio is our figure divided by theirs: the medians, or the best samples where the table says so. For times, less is
+better; for rows per second, more. The numbers of samples and the spreads are given as ours : theirs. The spread is the
+interquartile range divided by the median. The p99 is given for sides with at least {enough} samples. In every figure,
+all durable writes of Holdfast are synced; Spark syncs none of its own files.
 """
 
 
 def page(document: Document) -> str:
     """Return the page."""
-    told: set[str] = set()  # modules whose method has been told
+    described: set[str] = set()  # modules whose method is already on the page
     parts = [
         _OPENING.format(
             json=JSON, plot=PLOT, total=total(document.results), price=_price(document.results), enough=ENOUGH
         ),
         _machine(document),
-        *(_section(document, question, title, told) for question, title in QUESTIONS.items()),
+        *(_section(document, question, title, described) for question, title in QUESTIONS.items()),
         _growth(document.results),
         _not_in_our_favour(document),
     ]
@@ -148,7 +150,7 @@ def page(document: Document) -> str:
 
 
 def _price(results: Sequence[Result]) -> str:
-    """Say what is left where both sides have the same settings."""
+    """Return the table of results in which both sides have the same settings."""
     rows = []
     for name, question in dict.fromkeys((each.name, each.question) for each in results if each.alike):
         here = [each for each in results if (each.name, each.question) == (name, question)]
@@ -159,7 +161,7 @@ def _price(results: Sequence[Result]) -> str:
         ]
     if not rows:
         return ""
-    head = ["", "what", "against", "with the same settings", "plain Spark as it comes", "better is"]
+    head = ["", "what", "against", "with the same settings", "plain Spark with its defaults", "better is"]
     return f"\n{_SETTINGS}\n{_grid(head, rows, words=3)}"
 
 
@@ -169,19 +171,21 @@ def _machine(document: Document) -> str:
     return "## Measured on\n\n" + _grid(["", ""], rows)
 
 
-def _section(document: Document, question: str, title: str, told: set[str]) -> str:
+def _section(document: Document, question: str, title: str, described: set[str]) -> str:
     found = document.of(question)
     if not found:
         return ""
     results = [each for measured in found for each in measured.results]
-    methods = [f"*`bench/{each.module}.py`*: {'as above.' if each.module in told else each.method}\n" for each in found]
-    told.update(each.module for each in found)
+    methods = [
+        f"*`bench/{each.module}.py`*: {'see above.' if each.module in described else each.method}\n" for each in found
+    ]
+    described.update(each.module for each in found)
     also = [f"Also measured, {each.name}:\n\n{_facts(facts(each))}" for each in results if facts(each)]
     return "\n".join([f"## {title}\n", f"{PROSE[question]}\n", *methods, _figures(results), *also])
 
 
 def _facts(found: Sequence[Fact]) -> str:
-    """What is told beside a result: a table where names have two parts, "what, where"; else a list."""
+    """Return further figures: a table if all names have two parts, "what, where"; otherwise a list."""
     if not all(", " in each.name for each in found):
         return "".join(f"- {each.name}: {shown(each.value, each.unit)}\n" for each in found)
     cells = {tuple(each.name.split(", ", 1)): shown(each.value, each.unit) for each in found}
@@ -193,7 +197,7 @@ def _facts(found: Sequence[Fact]) -> str:
 
 
 def _figures(results: Sequence[Result]) -> str:
-    """The table of a question. It has p99 where one of its results has."""
+    """Return the table of a question. It has columns for p99 if one of its results has a p99."""
     tails = [[each.p99(side) for side in (each.ours, each.theirs)] for each in results]
     with_tails = any(tail is not None for pair in tails for tail in pair)
     head = [
@@ -222,12 +226,12 @@ def _figures(results: Sequence[Result]) -> str:
 
 def _growth(results: Sequence[Result]) -> str:
     parts = [f"### {_capital(title_of(each))}\n\n{_curves(found)}" for each in results if (found := curves(each))]
-    picture = f"![The same as curves, on logarithmic scales]({CHARTS})\n"
+    picture = f"![The curves, on logarithmic scales]({CHARTS})\n"
     return "\n".join(["## How it grows\n", picture, *parts]) if parts else ""
 
 
 def _curves(found: Sequence[Curve]) -> str:
-    """A table by size for what grows, with a column a curve."""
+    """Return a table by size, with one column per curve."""
     parts = []
     for by in dict.fromkeys(curve.by for curve in found):
         here = [curve for curve in found if curve.by == by]
@@ -248,20 +252,20 @@ def _not_in_our_favour(document: Document) -> str:
         "Goals that were missed": [each for each in document.results if each.met is False],
         "Slower than others with the same settings": [each for each in behind if each.alike],
         "Slower than others": [each for each in behind if not each.alike and each not in with_floor],
-        "Above a floor that nobody can beat, or grown": with_floor,
+        "Slower than a floor, or growing with size": with_floor,
     }
     parts = []
     for title, found in groups.items():
         lines = [f"- {_sentence(each)}{f'; the goal was {goal_of(each)}' if each.goal else ''}." for each in found]
         parts += [f"**{title}**\n", *lines, ""] if lines else []
-    lines = [f"- `{module}` could not be measured: {why}." for module, why in document.failed.items()]
+    lines = [f"- `{module}` could not run: {why}." for module, why in document.failed.items()]
     if document.left_out:
         lines.append(f"- Left out of this run: {', '.join(f'`{module}`' for module in document.left_out)}.")
     return "\n".join(["## What is not in our favour\n", NOT_IN_OUR_FAVOUR, "", *parts, *lines]).rstrip() + "\n"
 
 
 def _is_floor(result: Result) -> bool:
-    """Whether it tells of others only."""
+    """Whether a result compares only other sides with each other."""
     return result.name.startswith(_FLOOR)
 
 
@@ -276,7 +280,7 @@ def _capital(text: str) -> str:
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 2) -> str:
-    """A table in Markdown: the first columns are words, the others figures."""
+    """Return a Markdown table. The first columns are text, the others are figures."""
     lines = [head, ["---" if at < words or not any(head) else "--:" for at in range(len(head))], *rows]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
@@ -285,15 +289,15 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 2) ->
 
 
 def drawn(document: Document) -> dict[str, str]:
-    """Return what is drawn from a run, by file name."""
+    """Return the files that are generated from a run, by name."""
     return {PAGE: page(document), PLOT: plot(document), CHARTS: charts(document)}
 
 
 def main() -> int:
-    """Draw or check."""
+    """Write or check the files."""
     source = FOLDER / JSON
     if not source.is_file():
-        sys.stderr.write(f"there is no docs/{JSON} yet. Next: make bench-docs\n")
+        sys.stderr.write(f"docs/{JSON} does not exist. Next: make bench-docs\n")
         return 1
     stale = []
     for name, text in drawn(Document.from_json(source.read_text())).items():

@@ -1,16 +1,16 @@
-"""How long a restart takes: from the start of a query to the end of its first new epoch, by the length of its history.
+"""The duration of a restart, from the start of a query to the end of its first new epoch, by the length of its history.
 
-Compared with plain Spark on the same job: files of JSON, one an epoch, to Parquet; plain Spark appends to a folder in
-`foreachBatch`, ours is a pipeline with one `FileSink`. The clock runs from the building of the stream until Spark's
-commit of the new epoch is there, on both sides. Each side has its own process and session; a restart is one within a
-warm session. In a new process both sides would first wait ten seconds for their JVMs, and the ratio would say nothing.
+Both sides run the same job: JSON files, one per epoch, to Parquet. Plain Spark appends to a folder in `foreachBatch`;
+Holdfast runs a pipeline with one `FileSink`. The time counts from the construction of the stream until Spark has
+committed the new epoch. Each side has its own process and session, and restarts within a warm session. In a new
+process, both sides would first wait ten seconds for their JVMs, and the ratio would be meaningless.
 
-The history is written, not run (`bench/history.py` says how): ten real epochs, stretched to what 1,000 and 10,000
-leave. The products prove it: the pipeline starts from it, and at the end every row that it tells of is counted in the
-output. Flat means that the longest history takes no more than a tenth longer than the shortest. It is not free for
-plain Spark either, whose source reads a list of all files that it ever saw: its own growth, told beside ours, is the
-floor of that. Ours has its settings, as in `bench/triggers.py`; plain Spark runs as it comes, and with the same ones.
-Nothing is killed here: the job before was stopped between two epochs, so there is none in doubt to be finished first.
+The history is generated, not run (see `bench/history.py`): ten real epochs, extended to the files that 1,000 and
+10,000 epochs leave. The restart validates it: the pipeline starts from it, and at the end the output must contain every
+row of the history. The goal is that the longest history takes at most a tenth longer than the shortest. Plain Spark
+grows too, because its source reads a list of all files that it has seen; its growth, reported beside ours, is the
+floor. Holdfast has the settings of `bench/triggers.py`; plain Spark runs with its defaults, and with the same settings.
+Nothing is killed: the previous job was stopped between two epochs, so no epoch is in doubt.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from holdfast.spark.adapter import FAST_FILES
 
 SIZES = (10, 1_000, 10_000)
 ROUNDS, QUICK_ROUNDS = 10, 3
-WARM_UP, QUICK_WARM_UP = 5, 1  # restarts of each: Java compiles what a start needs, too
+WARM_UP, QUICK_WARM_UP = 5, 1  # restarts per side, until Java has compiled the code of a start
 GOAL = 1.1
 
 
 def side(kind: type[Job], folder: str, sizes: Sequence[int], settings: dict[str, str]) -> Callable[[int], float]:
-    """Make the histories of one side; what is returned restarts the job with that one, or, at 0, checks them all."""
+    """Generate the histories of one side. Return a function that restarts the job of a size, or checks all for 0."""
     spark = session(settings)
     jobs = {size: kind(spark, Path(folder) / str(size), size) for size in sizes}
 
@@ -64,7 +64,7 @@ def run(quick: bool) -> list[Result]:
             for rival in both.values():
                 rival(0)
     least, most = sizes[0], sizes[-1]
-    told = {f"{size} epochs, {who}": statistics.median(found[f"{who} {size}"]) for size in sizes for who in made}
+    details = {f"{size} epochs, {who}": statistics.median(found[f"{who} {size}"]) for size in sizes for who in made}
     return [
         *(
             Result(
@@ -90,7 +90,7 @@ def run(quick: bool) -> list[Result]:
             found[f"ours {most}"],
             found[f"ours {least}"],
             GOAL,
-            told=told,
+            details=details,
         ),
         *(
             Result("restart", f"floor: after {most:,}, {name}", f"after {least}", found[most_of], found[least_of])

@@ -1,4 +1,4 @@
-"""A side in a process of its own, with a Spark of its own, that stands still while it is not its turn."""
+"""A side that runs in its own process with its own Spark, and is suspended between its turns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENDING_S = 5.0
 _REAPER = """
 import os, signal, sys
 sys.stdin.read()
-for kill in (os.killpg, os.kill):  # it may not have come as far as a group of its own
+for kill in (os.killpg, os.kill):  # it may not have created its process group yet
     try:
         kill(int(sys.argv[1]), signal.SIGKILL)
     except ProcessLookupError:
@@ -32,15 +32,15 @@ for kill in (os.killpg, os.kill):  # it may not have come as far as a group of i
 
 
 class RivalFailed(Exception):
-    """The other process failed; its text is that of the traceback there."""
+    """The other process failed. The text is its traceback."""
 
 
 class Rival:
-    """Calls a function in another process: `make(*args)` there returns it. Between two calls the process is stopped.
+    """Calls a function in another process, where `make(*args)` returns it. Between two calls the process is suspended.
 
-    Stopped are Python and its JVM, by the signal: an idle query looks for input all the time, and would take its share
-    of the machine from whoever is measured. What is stopped cannot end by itself, so a third process, which only waits
-    for the end of this one, ends it whatever this one dies of.
+    SIGSTOP suspends Python and its JVM, because an idle query polls for input and would disturb the side that is being
+    measured. A suspended process cannot end by itself. So a third process waits for the end of this one, however it
+    ends, and then kills the suspended one.
     """
 
     def __init__(self, make: Callable[..., Callable[[Any], Any]], *args: Any) -> None:
@@ -53,7 +53,7 @@ class Rival:
         )
 
     def get_ready(self) -> None:
-        """Wait until it is made. Several can be made side by side."""
+        """Wait until the function is ready. Several rivals can start in parallel."""
         try:
             self._answer()
         except RivalFailed:
@@ -62,7 +62,7 @@ class Rival:
         self._signal(signal.SIGSTOP)
 
     def __call__(self, request: Any = None) -> Any:
-        """Let it run, ask, and stop it again."""
+        """Resume the process, call the function, and suspend the process again."""
         self._signal(signal.SIGCONT)
         self._pipe.send(request)
         answer = self._answer()
@@ -73,7 +73,7 @@ class Rival:
         try:
             good, answer = self._pipe.recv()
         except EOFError:
-            good, answer = False, "it ended without a word"
+            good, answer = False, "the process ended without a reason"
         if not good:
             raise RivalFailed(answer)
         return answer
@@ -83,8 +83,8 @@ class Rival:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
-    def _is_there(self) -> bool:
-        """Whether any process of its group is."""
+    def _is_alive(self) -> bool:
+        """Whether any process of its group is alive."""
         assert self._process.pid
         try:
             os.killpg(self._process.pid, 0)
@@ -93,14 +93,16 @@ class Rival:
         return True
 
     def close(self) -> None:
-        """End it and its JVM."""
+        """Kill the process and its JVM."""
         self._signal(signal.SIGKILL)
-        self._process.kill()  # one that has not come as far as a group of its own
+        self._process.kill()  # in case it has not created its process group yet
         self._process.join()
         end = time.monotonic() + _ENDING_S
-        while self._is_there() and time.monotonic() < end:  # the JVM too, before somebody removes its files
+        while (
+            self._is_alive() and time.monotonic() < end
+        ):  # until the JVM has ended too, so that its files can be removed
             time.sleep(0.01)
-        self._reaper.communicate()  # the end of its input is what it waits for
+        self._reaper.communicate()  # it waits for the end of its input
 
     def __enter__(self) -> Rival:
         self.get_ready()
@@ -112,7 +114,7 @@ class Rival:
 
 @contextlib.contextmanager
 def rivals(made: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Rival]]:
-    """Give several by name, each made of a function and its arguments; they start side by side."""
+    """Yield several rivals by name, each given as a function and its arguments; they start in parallel."""
     found = {name: Rival(*how) for name, how in made.items()}
     try:
         for rival in found.values():
@@ -124,9 +126,9 @@ def rivals(made: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Rival]]:
 
 
 def apart(module: str, measure: Callable[[Path, bool], list[Result]], quick: bool) -> list[Result]:
-    """Let a module measure in a process of its own, with a folder that goes when that process has gone.
+    """Run a module's measurements in its own process, with a folder that is removed after the process has ended.
 
-    Spark looks after its state in the background, and goes on with that when it was told to stop.
+    Spark maintains its state in the background, even after it was stopped, so the folder must not be removed earlier.
     """
     with scratch(module) as folder, Rival(_kept, measure, folder, quick) as rival:
         found: list[Result] = rival()
@@ -138,8 +140,8 @@ def _kept(measure: Callable[[Path, bool], list[Result]], folder: Path, quick: bo
 
 
 def _serve(pipe: Connection, make: Callable[..., Callable[[Any], Any]], args: tuple[Any, ...]) -> None:
-    os.setsid()  # a group of its own, the JVM in it
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what Spark says while it starts; what fails is sent
+    os.setsid()  # a new process group, which includes the JVM
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Spark's messages; errors are sent through the pipe
     try:
         answer = make(*args)
         pipe.send((True, None))
@@ -151,4 +153,4 @@ def _serve(pipe: Connection, make: Callable[..., Callable[[Any], Any]], args: tu
         with contextlib.suppress(OSError):
             pipe.send((False, traceback.format_exc()))
     finally:
-        os.killpg(0, signal.SIGKILL)  # its JVM too: nothing of a benchmark is worth a clean end
+        os.killpg(0, signal.SIGKILL)  # the JVM too: a benchmark needs no clean shutdown

@@ -1,4 +1,4 @@
-"""Where benchmarks write."""
+"""Scratch folders of the benchmarks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from pathlib import Path
 
 @contextmanager
 def scratch(module: str) -> Iterator[Path]:
-    """Give a folder, below where one is: on a disk, not in memory, as a folder for temporary files may be."""
+    """Yield a folder in the current folder. The system's temporary folder may be in memory instead of on a disk."""
     with tempfile.TemporaryDirectory(prefix=f"bench-{module.rpartition('.')[2]}-", dir=".") as name:
         yield Path(name).absolute()

@@ -1,10 +1,10 @@
-"""How long a trigger takes when every row goes to two places.
+"""The duration of a trigger that writes every row to two sinks.
 
-JSON files to two folders of Parquet, small batches and larger ones. Plain Spark writes one after the other in
-`foreachBatch`; if it dies between the two, one folder has rows that the other lacks, and the restart writes the first
-again. Holdfast freezes the rows, stages both, and decides once for both. It has its settings, as in
-`bench/triggers.py`; plain Spark runs as it comes, with the same ones, and with the same ones and the rows kept
-(`persist`) for both writes.
+JSON files to two Parquet folders, with small and with larger batches. Plain Spark writes one after the other in
+`foreachBatch`. If it dies between the two writes, one folder has rows that the other does not have, and the restart
+writes the first again. Holdfast freezes the rows, stages both outputs, and decides once for both. It has the settings
+of `bench/triggers.py`. Plain Spark runs with its defaults, with the same settings, and with the same settings and the
+rows persisted for both writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EPOCHS = 8
 
 
 class Both:
-    """A side: each call takes so many epochs and returns their times."""
+    """A side: each call runs the given number of epochs and returns their durations."""
 
     def __init__(self, folder: Path, side: Side, rows: int) -> None:
         self._job = Job(folder, side, SCHEMA, "json", outputs=2)
@@ -33,13 +33,13 @@ class Both:
         self._text = "\n".join(json.dumps({"k": n, "v": "x" * 20}) for n in range(rows))
 
     def __call__(self, epochs: int) -> list[float]:
-        """Take them; none means: count what is there."""
+        """Run the epochs. With 0, only check the row count."""
         if not epochs:
             assert self._job.rows() == 2 * self._job.ended * self._rows
             return []
         for _ in range(epochs + 1):
             self._job.add([self._text])
-        return self._job.triggers(epochs + 1)[1:]  # in the first, what was stopped finds its feet
+        return self._job.triggers(epochs + 1)[1:]  # the first one is slower, after the suspension
 
 
 def compared(rows: int, rounds: int, warm_up: int, rivals_: Sequence[Side]) -> list[Result]:
@@ -50,7 +50,7 @@ def compared(rows: int, rounds: int, warm_up: int, rivals_: Sequence[Side]) -> l
             found = in_turn(rounds, turns, warm_up=warm_up)
             for rival in running.values():
                 rival(0)
-    name = f"Holdfast, two sinks, {rows:,} rows a batch"
+    name = f"Holdfast, two sinks, {rows:,} rows per batch"
     goals = {PLAIN.name: GOAL}
     return [
         Result(

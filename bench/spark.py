@@ -32,13 +32,13 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.streaming.numRecentProgressUpdates": "20000",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # each trigger that is measured has rows
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # so that each measured trigger has rows
 }
-QUICK_FILES = local_files()  # what an embedded session of ours has, and one of the user's may have
+QUICK_FILES = local_files()  # settings of an embedded session, which other sessions may use too
 
 
 def session(more: dict[str, str] | None = None) -> SparkSession:
-    """Return a session of two cores and two shuffle partitions; all else is as Spark has it, but for what is said."""
+    """Return a session with two cores, two shuffle partitions, the settings of `more`, and otherwise defaults."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark: SparkSession = SparkSession.builder.master("local[2]").config(map={**SETTINGS, **(more or {})}).getOrCreate()
     return spark
@@ -51,13 +51,13 @@ def _read(progress: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Side:
-    """How one side runs a job: with Holdfast or without, and which settings of ours its session has from the start."""
+    """How one side runs a job: with Holdfast or without it, and with which settings."""
 
     name: str
     ours: bool
     settings: tuple[tuple[str, str], ...] = ()
-    persists: bool = False  # plain Spark keeps the rows of a batch for all its writes
-    own_sink: bool = False  # not `foreachBatch`, but Spark's sink of files, which keeps a log of its own
+    persists: bool = False  # plain Spark persists the rows of a batch for all its writes
+    own_sink: bool = False  # Spark's file sink, which has its own log, instead of `foreachBatch`
 
 
 def _settings(*parts: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -76,15 +76,15 @@ Query = Callable[[DataFrame], DataFrame]
 
 
 def as_it_is(df: DataFrame) -> DataFrame:
-    """A query without state: the rows themselves."""
+    """Return the rows unchanged: a stateless query."""
     return df
 
 
 class Job:
-    """A stream from files to Parquet, one file of input an epoch, on either side.
+    """A stream from files to Parquet, one input file per epoch, on either side.
 
-    Plain Spark appends to the folders in `foreachBatch`, one write a folder. It may write a batch twice after a crash,
-    and syncs nothing.
+    Plain Spark appends to the folders in `foreachBatch`, one write per folder. After a crash, it may write a batch
+    twice. It does not fsync.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Job:
         return lambda: handle._streams[0]._query
 
     def add(self, files: Sequence[str | Path]) -> None:
-        """Give one epoch's input: texts, or files that are linked."""
+        """Add the input of one epoch: texts, or files to link."""
         for content in files:
             path = self.input / f"{self.given:06}"
             hidden = path.with_name(f".{path.name}")
@@ -154,15 +154,15 @@ class Job:
             self.given += 1
 
     def triggers(self, epochs: int) -> list[float]:
-        """Wait for that many epochs more, and return how long Spark says that each trigger took."""
+        """Wait for that many further epochs, and return the duration of each trigger as Spark reports it."""
         self.ended += epochs
-        while self._told() < self.ended:
+        while self._reported() < self.ended:
             time.sleep(0.05)
         found = [each for each in map(_read, self._query().recentProgress) if each["numInputRows"]]
         return [each["durationMs"]["triggerExecution"] / 1e3 for each in found[-epochs:]]
 
-    def _told(self) -> int:
-        """Return of how many epochs Spark has told that they ended."""
+    def _reported(self) -> int:
+        """Return the number of epochs that Spark has reported as ended."""
         query = self._query()
         if query is None:
             return 0  # not started yet
@@ -172,19 +172,19 @@ class Job:
         return 0 if last is None else int(last.batchId) + (last.numInputRows > 0)
 
     def parts(self, epochs: int) -> dict[str, float]:
-        """Return what Spark says that its triggers spent their time with: the medians of the last epochs."""
+        """Return how Spark's triggers spent their time: the medians of the last epochs."""
         progress = [each for each in map(_read, self._query().recentProgress) if each["numInputRows"]]
         found = [each["durationMs"] for each in progress[-epochs:]]
-        names = [name for name in found[-1] if name != "triggerExecution"]  # which is the whole
+        names = [name for name in found[-1] if name != "triggerExecution"]  # which is the sum
         return {name: statistics.median(each.get(name, 0) for each in found) / 1e3 for name in names}
 
     def rows(self) -> int:
-        """Count what is in the outputs, by what the files say of themselves."""
+        """Return the number of rows in the outputs, from the metadata of the files."""
         files = (file for path in self.outputs for file in path.rglob("*.parquet"))
         return sum(parquet.read_metadata(file).num_rows for file in files)
 
     def forget(self) -> None:
-        """Remove the outputs of before, so that the disk is not filled."""
+        """Remove the earlier outputs, so that the disk does not fill up."""
         for path in self.outputs:
             for each in path.glob("hf_epoch=*"):
                 shutil.rmtree(each)

@@ -1,20 +1,20 @@
-"""How long a trigger takes, by what Spark itself says (`triggerExecution`), when batches are small.
+"""The duration of a trigger with small batches, as Spark reports it (`triggerExecution`).
 
-One job on both sides: JSON files of a hundred rows, a file a batch, to Parquet; as they are, or counted by key in
-update mode. Plain Spark appends in `foreachBatch`: at least once, nothing synced. Holdfast writes the same Parquet
-exactly once: staged, synced, decided, renamed. Each side is a process with a JVM of its own, two cores, two shuffle
-partitions, and stands still while the other one works.
+Both sides run the same job: JSON files of a hundred rows, one file per batch, to Parquet; either unchanged, or counted
+by key in update mode. Plain Spark appends in `foreachBatch`: at least once, without fsync. Holdfast writes the same
+Parquet exactly once: staged, synced, decided, renamed. Each side is a process with its own JVM, two cores and two
+shuffle partitions, and is suspended while the other one runs.
 
-Holdfast runs as in an embedded session: with the other of Spark's two file managers, which does without `FileContext`;
-with a file system of ours that starts no processes of `chmod`; and, where there is state, with RocksDB, its changelog
-and its checkpoint format 2. Most of what is won is won by these. So plain Spark runs with the same file manager too,
-and with all of these settings: against that one, the ratio is the price of exactly-once and nothing else. Holdfast also
-runs without its file system, which a session that you bring lacks until you give it; it has the other settings on one
-machine; a `shared` pipeline keeps Spark's own file manager. Spark's own sink of files is exactly once too, by a log of
-its own, for readers that know it; it syncs nothing either. These two run where there is no state: that sink only
-appends.
+Holdfast has the settings of an embedded session: Spark's other file manager, which does not use `FileContext`; a file
+system that starts no `chmod` processes; and, for stateful queries, RocksDB with its changelog and checkpoint format 2.
+Most of the speed comes from these settings. So plain Spark also runs with the same file manager, and with all of these
+settings; in the latter comparison, the ratio is the cost of exactly-once alone. Holdfast also runs without its file
+system, as in a session of your own that does not configure it. It then has the other settings on one machine; a
+`shared` pipeline keeps Spark's default file manager. Spark's own file sink is exactly-once too, for readers that use
+its log; it does not fsync either. These two run only with the stateless query, because that sink only appends.
 
-The first epoch of each turn does not count. Java goes on compiling for hundreds of epochs: all sides get faster yet.
+The first epoch of each turn does not count. Java continues to compile for hundreds of epochs, so all sides would
+become still faster.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from bench.spark import OURS, OURS_OWN, OWN_SINK, PLAIN, PLAIN_ALL, PLAIN_MANAGE
 SCHEMA = "k long, v string"
 ROWS = 100
 GOAL = 0.6
-EPOCHS, QUICK_EPOCHS = 12, 7  # a turn
-ROUNDS, WARM_UP = 5, 6  # Java compiles what is called often: dozens of epochs, before their times settle
+EPOCHS, QUICK_EPOCHS = 12, 7  # per turn
+ROUNDS, WARM_UP = 5, 6  # Java compiles frequent calls: times are stable only after dozens of epochs
 QUICK_ROUNDS, QUICK_WARM_UP = 2, 2
 
 
@@ -44,22 +44,22 @@ def counted(df: DataFrame) -> DataFrame:
 
 
 class Small:
-    """A side: each call takes so many epochs and returns their times."""
+    """A side: each call runs the given number of epochs and returns their durations."""
 
     def __init__(self, folder: Path, side: Side, stateful: bool) -> None:
         query = counted if stateful else as_it_is
         self._job = Job(folder, side, SCHEMA, "json", query, output_mode="update" if stateful else "append")
 
     def __call__(self, epochs: int) -> list[float] | dict[str, float]:
-        """Take them; none means: count what is there, and tell what the time was spent with."""
+        """Run the epochs. With 0, check the row count and return how the time was spent."""
         if not epochs:
-            assert self._job.rows() == self._job.ended * ROWS  # no key comes twice in a file: as many counts as rows
+            assert self._job.rows() == self._job.ended * ROWS  # no key occurs twice in a file: as many counts as rows
             return self._job.parts(QUICK_EPOCHS * QUICK_ROUNDS)
         for _ in range(epochs + 1):
             first = self._job.given
             rows = ({"k": (first * 7 + n) % 1000, "v": "x" * 20} for n in range(ROWS))
             self._job.add(["\n".join(map(json.dumps, rows))])
-        return self._job.triggers(epochs + 1)[1:]  # in the first, what was stopped finds its feet
+        return self._job.triggers(epochs + 1)[1:]  # the first one is slower, after the suspension
 
 
 def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
@@ -76,16 +76,16 @@ def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
             parts = {name: rival(0) for name, rival in running.items()}
     what = "with state" if stateful else "stateless"
 
-    def result(ours: Side, theirs: Side, goal: float | None = None, **told: float) -> Result:
+    def result(ours: Side, theirs: Side, goal: float | None = None, **details: float) -> Result:
         samples = found[ours.name], found[theirs.name]
         name, alike = f"{ours.name}, {what}", ours is OURS and theirs in (PLAIN_ALL, OWN_SINK)
-        return Result(question, name, theirs.name, *samples, goal=goal, alike=alike, told=told)
+        return Result(question, name, theirs.name, *samples, goal=goal, alike=alike, details=details)
 
     spent = {f"{part}, {side.name}": s for side in (OURS, PLAIN) for part, s in sorted(parts[side.name].items())}
-    told = [result(OURS, PLAIN, GOAL, **spent), *(result(OURS, each) for each in same)]
+    results = [result(OURS, PLAIN, GOAL, **spent), *(result(OURS, each) for each in same)]
     if not quick:
-        told += [*(result(OURS, each) for each in others), result(PLAIN_MANAGER, PLAIN)]
-    return told + [result(each, rival) for each in without for rival in (PLAIN, PLAIN_MANAGER)]
+        results += [*(result(OURS, each) for each in others), result(PLAIN_MANAGER, PLAIN)]
+    return results + [result(each, rival) for each in without for rival in (PLAIN, PLAIN_MANAGER)]
 
 
 def run(quick: bool) -> list[Result]:

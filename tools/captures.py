@@ -1,9 +1,9 @@
-"""Pictures of what a person sees: commands run in a real terminal of 80 and 160 columns, drawn as SVG for the docs.
+"""Screenshots for the docs: runs commands in a real terminal of 80 and 160 columns and draws the output as SVG.
 
     python tools/captures.py FOLDER 'holdfast ls' 'holdfast show' ...
 
-Each command runs in FOLDER under a pseudo-terminal. What rich redraws in place is cut to its last frame. The pictures
-go to docs/captures/, named by command and width.
+Each command runs in FOLDER under a pseudo-terminal. Of output that is redrawn in place, only the last frame
+is kept. The pictures are written to docs/captures/, named by command and width.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _REDRAWN = re.compile(r"(?:\x1b\[1A\x1b\[2K)+|\x1b\[\?25[lh]|\x1b\[[HJK]")
 
 
 def typed(command: str, folder: Path, width: int, seconds: float | None = None) -> str:
-    """Return what a command prints in a terminal; after so many seconds it is asked to end, by Ctrl-C."""
+    """Return what a command prints in a terminal. After `seconds`, if given, it is stopped as by Ctrl-C."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
     for name in ("COLUMNS", "NO_COLOR"):
         env.pop(name, None)
-    process = subprocess.Popen(  # noqa: S602 - what the caller typed
+    process = subprocess.Popen(  # noqa: S602 - the caller's own command
         command, shell=True, cwd=folder, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
     )
     os.close(slave)
-    said, end = b"", None if seconds is None else time.monotonic() + seconds
+    output, end = b"", None if seconds is None else time.monotonic() + seconds
     while True:
         if end is not None and time.monotonic() > end:
-            return _without(said, process)
+            return _interrupted(output, process)
         if not select.select([master], [], [], 0.1)[0]:
             continue
         try:
@@ -52,26 +52,26 @@ def typed(command: str, folder: Path, width: int, seconds: float | None = None) 
             break
         if not piece:
             break
-        said += piece
+        output += piece
     process.wait()
-    return said.decode(errors="replace")
+    return output.decode(errors="replace")
 
 
-def _without(said: bytes, process: subprocess.Popen[bytes]) -> str:
-    """Return what was said up to now, and end the process as Ctrl-C would."""
+def _interrupted(output: bytes, process: subprocess.Popen[bytes]) -> str:
+    """Stop the process as Ctrl-C would, and return what it has printed so far."""
     os.killpg(process.pid, 2)
     process.wait(60)
-    return said.decode(errors="replace")
+    return output.decode(errors="replace")
 
 
 def last_frame(text: str) -> str:
-    """Return what stands on the screen at the end."""
+    """Return what is on the screen at the end."""
     frames = re.split(r"(?:\r?\x1b\[2K(?:\x1b\[1A\x1b\[2K)+)", text)
     return _REDRAWN.sub("", frames[-1] if frames[-1].strip() else frames[-2])
 
 
 def draw(command: str, text: str, width: int, name: str) -> Path:
-    """Write the picture."""
+    """Write the picture and return its path."""
     with Path(os.devnull).open("w") as nowhere:
         console = Console(record=True, width=width, file=nowhere, force_terminal=True, color_system="truecolor")
         console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
@@ -79,17 +79,19 @@ def draw(command: str, text: str, width: int, name: str) -> Path:
         TARGET.mkdir(parents=True, exist_ok=True)
         path = TARGET / f"{name}-{width}.svg"
         svg = console.export_svg(title=f"{width} columns", unique_id=f"{name}-{width}")
-    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # the reader's own font: nothing is fetched
+    svg = re.sub(
+        r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL
+    )  # uses the reader's own font, so nothing is downloaded
     svg = re.sub(r"<!-- Generated.*?-->", "", svg)
     path.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
     return path
 
 
 def main() -> None:
-    """Capture what the arguments name; `COMMAND @SECONDS` is asked to end after so long."""
+    """Capture the commands of the arguments. `COMMAND @SECONDS` is stopped after that time."""
     folder = Path(sys.argv[1])
-    for asked in sys.argv[2:]:
-        command, _, seconds = asked.partition(" @")
+    for argument in sys.argv[2:]:
+        command, _, seconds = argument.partition(" @")
         name = re.sub(r"[^a-z0-9]+", "-", command.removeprefix("holdfast ").lower()).strip("-")
         for width in WIDTHS:
             text = last_frame(typed(command, folder, width, float(seconds) if seconds else None))

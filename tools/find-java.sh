@@ -1,12 +1,12 @@
 #!/bin/sh
-# Prints the home of a Java 17 or newer. Where there is none: installs one with the system's package manager if that
-# needs no password, else says exactly what to type. HOLDFAST_NO_INSTALL=1 forbids the installation.
-# HOLDFAST_JVM_DIRS names the folders of Java homes to look through, for machines that keep them elsewhere.
+# Prints the home of a Java 17 or newer. If there is none, installs one with the system's package manager, provided that
+# needs no password; otherwise prints the command to type. Set HOLDFAST_NO_INSTALL=1 to forbid the installation.
+# Set HOLDFAST_JVM_DIRS to search other folders for Java homes.
 set -eu
 
 say() { printf 'set-up: %s\n' "$*" >&2; }
 
-# Java's major version by its home, or nothing. "1.8.0" counts as 1: too old.
+# Prints the major version of the Java in this home, or nothing. "1.8.0" counts as 1: too old.
 major() {
     [ -x "$1/bin/java" ] || return 0
     "$1/bin/java" -version 2>&1 | sed -n 's/.*version "\([0-9][0-9]*\).*/\1/p' | head -n 1
@@ -19,7 +19,7 @@ good() {
 
 home_of_command() {
     command -v java >/dev/null 2>&1 || return 0
-    # The command may be a link or a shim: Java itself knows its home.
+    # The command may be a link or a shim, so ask Java itself for its home.
     java -XshowSettings:properties -version 2>&1 | sed -n 's/^ *java\.home = //p' | head -n 1
 }
 
@@ -35,7 +35,7 @@ look() {
     return 1
 }
 
-# The command that installs Java here, or nothing where we know none.
+# Prints the command that installs Java here, or nothing if it is unknown.
 install_command() {
     if command -v apt-get >/dev/null 2>&1; then echo "apt-get install -y openjdk-17-jre-headless"
     elif command -v dnf >/dev/null 2>&1; then echo "dnf install -y java-17-openjdk-headless"
@@ -43,7 +43,7 @@ install_command() {
     fi
 }
 
-# How we may run it: as we are, by sudo without a password, or not at all.
+# Prints the prefix that gives the rights to install: empty for root, or sudo if it needs no password.
 rights() {
     if [ "$(id -u)" = 0 ]; then return 0; fi
     if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then echo "sudo -n"; return 0; fi
@@ -58,14 +58,14 @@ if [ -n "$command" ] && [ -z "${HOLDFAST_NO_INSTALL:-}" ] && as=$(rights); then
     case "$command" in apt-get*) $as apt-get update -qq >&2 || true ;; esac
     # shellcheck disable=SC2086
     if $as $command >&2 && look; then exit 0; fi
-    say "that did not give a usable Java."
+    say "the installation did not provide a usable Java."
 fi
 
-say "Java 17 or newer is needed (Spark runs on it) and none was found."
+say "Java 17 or newer is required by Spark, but was not found."
 if [ -n "$command" ]; then
     say "Next: sudo $command"
 else
     say "Next: install a Java 17 runtime."
 fi
-say "      Or, where Java is already unpacked: export JAVA_HOME=/path/to/it. Then run the same command again."
+say "      Or, if Java is installed elsewhere: export JAVA_HOME=/path/to/it. Then run the same command again."
 exit 1

@@ -1,8 +1,7 @@
 #!/bin/sh
-# Prints the path of PostgreSQL's JDBC driver, which only the benchmarks need. Where there is none: unpacks the system's
-# package into .venv/jdbc, or installs it if that needs no password, else says exactly what to type.
-# HOLDFAST_NO_INSTALL=1 forbids both. HOLDFAST_JAR_DIRS names the folders of jars to look through, for machines that
-# keep them elsewhere.
+# Prints the path of PostgreSQL's JDBC driver, which only the benchmarks need. If there is none, unpacks the system's
+# package into .venv/jdbc, or installs it if that needs no password; otherwise prints the command to type.
+# Set HOLDFAST_NO_INSTALL=1 to forbid both. Set HOLDFAST_JAR_DIRS to search other folders for the jar.
 set -eu
 
 own="$(cd "$(dirname "$0")/.." && pwd)/.venv/jdbc"
@@ -18,14 +17,14 @@ look() {
     return 1
 }
 
-# The command that installs it here, or nothing where we know none.
+# Prints the command that installs the driver here, or nothing if it is unknown.
 install_command() {
     if command -v apt-get >/dev/null 2>&1; then echo "apt-get install -y libpostgresql-jdbc-java"
     elif command -v dnf >/dev/null 2>&1; then echo "dnf install -y postgresql-jdbc"
     fi
 }
 
-# Needs no rights and leaves the system as it is, where apt has its lists.
+# Needs no special rights and does not change the system, provided that apt has its package lists.
 unpack() {
     command -v dpkg-deb >/dev/null 2>&1 || return 1
     rm -rf "$own"
@@ -34,7 +33,7 @@ unpack() {
     (cd "$own" && apt-get download -qq libpostgresql-jdbc-java >&2 && dpkg-deb -x ./*.deb . && rm -f ./*.deb)
 }
 
-# How we may install: as we are, by sudo without a password, or not at all.
+# Prints the prefix that gives the rights to install: empty for root, or sudo if it needs no password.
 rights() {
     if [ "$(id -u)" = 0 ]; then return 0; fi
     if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then echo "sudo -n"; return 0; fi
@@ -52,14 +51,14 @@ if [ -n "$command" ] && [ -z "${HOLDFAST_NO_INSTALL:-}" ]; then
         # shellcheck disable=SC2086
         if $as $command >&2 && look; then exit 0; fi
     fi
-    say "that did not give the driver."
+    say "the installation did not provide the driver."
 fi
 
-say "PostgreSQL's JDBC driver is needed (Spark's own writer is measured with it) and none was found."
+say "PostgreSQL's JDBC driver is required to measure Spark's own writer, but was not found."
 if [ -n "$command" ]; then
     say "Next: sudo $command"
 else
     say "Next: put postgresql.jar, the JDBC driver, into a folder."
 fi
-say "      Or, where the jar is already: export HOLDFAST_JAR_DIRS=/path/to/its/folder. Then run the same command again."
+say "      Or, if the jar is elsewhere: export HOLDFAST_JAR_DIRS=/path/to/its/folder. Then run the same command again."
 exit 1

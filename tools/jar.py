@@ -1,7 +1,7 @@
 """Build the jar of `holdfast.spark.localfiles` from its one source: `python -m tools.jar`. It needs a Java compiler.
 
-The jar is committed, because whoever installs Holdfast has no compiler. It holds the source that it was built from, and
-a test compares that with the one beside it.
+The jar is committed, because users who install Holdfast may have no compiler. It contains the source that it was built
+from, and a test compares that with the source in the repository.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.spark.localfiles import JAR, SOURCE
 
 OLDEST_JAVA = "17"
 _PACKED = f"holdfast/{SOURCE.name}"
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same classes make the same jar
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same classes give the same jar
 
 
 def packed_source() -> bytes:
@@ -28,7 +28,7 @@ def packed_source() -> bytes:
 
 
 def main() -> int:
-    """Compile and pack."""
+    """Compile the source and pack the jar."""
     spark = Path(pyspark.__file__).parent / "jars"
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)

@@ -156,7 +156,7 @@ def test_every_error_stands_there_with_its_facts(error: type[HoldfastError]) -> 
 def test_the_exit_codes_of_errors_are_those_that_the_command_ends_with() -> None:
     for family in HoldfastError.__subclasses__():
         if family.__module__ == "holdfast.errors":
-            codes = "1; of `run`: 2" if family.__name__ == "Corrupt" else "2"
+            codes = "1; for `run`: 2" if family.__name__ == "Corrupt" else "2"
             assert f"of the command: {codes}." in section(page("errors.md"), f"## {family.__name__}")
 
 

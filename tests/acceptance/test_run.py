@@ -215,11 +215,11 @@ def test_a_terminal_shows_it_live_and_ctrl_c_ends_it_well(app: Path) -> None:
     assert f"held by process {terminal.pid}" in refused.stderr
 
     assert "the program says --day 3" in text
-    assert "Z  stream ticks restarts, 1 so far: " in text  # it stays above the view
+    assert "Z  stream ticks is restarting (1 so far): " in text  # it stays above the view
     assert "event=restart" not in text
     assert (app.parent / "told").exists()  # the program's own callbacks are called too
     assert "OSError: the disk was away" in text
-    assert "stopping at the end of each stream's epoch; Ctrl-C once more ends it at once" in text
+    assert "stopping: each stream finishes its epoch; press Ctrl-C again to end at once" in text
     assert re.search(r"ticks +stopped +\d+ +\d+ +1 +\d+", text)
     assert text.rstrip().splitlines()[-1].startswith("next: holdfast ls -r")
     assert "WARN" not in text and "Traceback" not in text and "MicroBatchExecution" not in text
@@ -327,7 +327,7 @@ def test_sigterm_while_spark_starts_ends_it_at_once(app: Path) -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (143, "")
-    assert "error: it was ended at once" in err and "Traceback" not in err
+    assert "error: the run was ended at once" in err and "Traceback" not in err
 
 
 def test_a_second_signal_ends_it_at_once(app: Path) -> None:
@@ -341,7 +341,7 @@ def test_a_second_signal_ends_it_at_once(app: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE_S)  # not for the time that the epoch takes
     assert process.returncode == 130, err
-    assert "error: it was ended at once\nnext:  run it again" in err
+    assert "error: the run was ended at once\nnext:  run it again" in err
     assert "Traceback" not in err
 
 
@@ -358,7 +358,7 @@ def test_a_failure_shows_the_users_own_frames_and_where_to_look(app: Path) -> No
 
 
 def test_what_cannot_be_run_is_said_before_spark_is_started(app: Path) -> None:
-    assert "no such file" in done("nowhere.py:x").stderr
+    assert "the file does not exist" in done("nowhere.py:x").stderr
     assert "invalid --interval 'soon'" in done(f"{app}:ticks", "--interval", "soon").stderr
     app.with_name("bad.py").write_text("def f():\n    return 1 / 0\nf()\n")
     found = done(app.with_name("bad.py"), "--json")

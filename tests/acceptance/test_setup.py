@@ -122,7 +122,7 @@ def test_an_installation_that_fails_or_is_forbidden_ends_in_what_to_type(
     program(tmp_path / "bin/apt-get", f"echo called >> {tmp_path}/called; exit 100")
     failed = find_java(machine)
     assert failed.returncode == 1
-    assert "did not give a usable Java" in failed.stderr
+    assert "did not provide a usable Java" in failed.stderr
     (tmp_path / "called").unlink()
     forbidden = find_java(machine, HOLDFAST_NO_INSTALL="1")
     assert forbidden.returncode == 1
@@ -225,7 +225,7 @@ def refused_set_up(machine: dict[str, str], folder: Path) -> str:
 def test_without_a_new_python_set_up_says_what_to_type(machine: dict[str, str], tmp_path: Path) -> None:
     program(tmp_path / "bin/python3", "exit 1")
     said = refused_set_up(machine, tmp_path)
-    assert "Python 3.11 or newer is needed" in said
+    assert "Python 3.11 or newer is required" in said
     assert "make test PYTHON=" in said
 
 
@@ -233,7 +233,7 @@ def test_on_another_system_set_up_and_import_say_where_to_go(machine: dict[str, 
     (tmp_path / "bin/uname").unlink()
     program(tmp_path / "bin/uname", "echo Darwin")
     said = refused_set_up(machine, tmp_path)
-    assert "Linux only" in said and "Darwin lacks" in said
+    assert "Linux only" in said and "Darwin does not have" in said
     assert "Next: run the same command in a Linux container" in said
     elsewhere = "import sys; sys.platform = 'darwin'; import holdfast"
     done = subprocess.run([sys.executable, "-c", elsewhere], capture_output=True, text=True, check=False)

@@ -22,11 +22,11 @@ from bench import machine, report
 from bench.compare import CannotMeasure, Result, calls_in_turn, in_turn, p99, rounded
 from bench.curves import curves, facts
 from bench.document import Document, Measured
+from bench.formatting import goal_of, ratio_of, shown, total
 from bench.plot import charts, plot
 from bench.questions import MODULES, NOT_IN_OUR_FAVOUR, PROSE, QUESTIONS
 from bench.report import page, show, table
 from bench.rival import Rival, RivalFailed, rivals
-from bench.words import goal_of, ratio_of, shown, total
 
 
 def result(ours: float | Sequence[float], theirs: float | Sequence[float], **more: Any) -> Result:
@@ -105,8 +105,8 @@ def test_calls_are_timed_by_the_round() -> None:
 
 def test_figures_are_kept_with_few_digits_and_verdicts_follow_from_these() -> None:
     assert [rounded(each) for each in (1.2345678, 0.000012345678, 123456.7, 0.0)] == [1.2346, 1.2346e-05, 123460.0, 0.0]
-    kept = result(1.000001, 1.0, goal=1.0, told={"a": 1.2345678}).rounded()
-    assert (kept.ours, kept.told, kept.met) == ([1.0], {"a": 1.2346}, True)
+    kept = result(1.000001, 1.0, goal=1.0, details={"a": 1.2345678}).rounded()
+    assert (kept.ours, kept.details, kept.met) == ([1.0], {"a": 1.2346}, True)
 
 
 # --- a rival ---------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_a_run_of_some_modules_renews_their_part_of_an_older_one() -> None:
     found = run(2.0, "two").renewing(run(1.0, "one", "two"))
     assert [(each.module, each.results[0].ours) for each in found.modules] == [("one", [1.0]), ("two", [2.0])]
     assert (found.seconds, found.left_out) == (2.0, ["three"])
-    assert found.versions["Holdfast"] == "commit 1; measured anew, two: commit 2"
+    assert found.versions["Holdfast"] == "commit 1; updated, two: commit 2"
     other = run(2.0, "two", processor="another")
     assert other.renewing(run(1.0, "one", "two")) == other
 
@@ -224,7 +224,7 @@ def test_ratios_and_goals_are_written_with_their_direction() -> None:
 def test_names_that_differ_by_one_number_are_a_curve() -> None:
     told = {"1,000 epochs": 2.0, "100 epochs": 1.0, "100 epochs, state (B)": 5.0, "1000 epochs, state (B)": 6.0}
     told |= {"p99": 7.0, "p50": 8.0, "1 gap (files)": 9.0, "idle (B)": 3.0, "ours 10": 1.0, "ours 20": 1.5}
-    found = result(1.0, 1.0, told=told)
+    found = result(1.0, 1.0, details=told)
     assert [(each.label, each.by, each.unit, each.points) for each in curves(found)] == [
         ("", "epochs", "s", {100: 1.0, 1000: 2.0}),
         ("state", "epochs", "B", {100: 5.0, 1000: 6.0}),
@@ -250,7 +250,7 @@ CURVE = result(
     name="restart",
     goal=2.0,
     question="growth",
-    told={"10 epochs": 1.0, "1_000_000 epochs": 2.0, "quartile": 0.5},
+    details={"10 epochs": 1.0, "1_000_000 epochs": 2.0, "quartile": 0.5},
 )
 MADE = [
     Measured("triggers", "How it was measured.\n\nWhat is unfair.", 1.0, [MISSED]),
@@ -297,7 +297,7 @@ def test_what_is_left_with_the_same_settings_is_told_first_and_drawn() -> None:
     bare = Result("large", "a thing", "plain Spark", [1.25], [2.5])
     run = dataclasses.replace(RUN, modules=[Measured("one", "", 1.0, [alike, bare])])
     row = "| Large batches to Parquet | a thing | theirs, set alike | 1.25x | 0.50x | less |\n\n!["
-    assert "| with the same settings | plain Spark as it comes | better is |\n" in page(run)
+    assert "| with the same settings | plain Spark with its defaults | better is |\n" in page(run)
     assert row in page(run)
     assert "1.25x   same settings" in plot(run)
     assert "with the same settings" not in page(RUN) + plot(RUN)
@@ -305,7 +305,7 @@ def test_what_is_left_with_the_same_settings_is_told_first_and_drawn() -> None:
 
 def test_what_is_told_of_both_sides_is_a_table() -> None:
     told = {"planning, ours": 0.5, "writing, ours": 1.0, "planning, theirs": 2.0}
-    module = Measured("one", "", 1.0, [Result("path", "a", "b", [1.0], [1.0], told=told)])
+    module = Measured("one", "", 1.0, [Result("path", "a", "b", [1.0], [1.0], details=told)])
     table = "|  | ours | theirs |\n| --- | --: | --: |\n| planning | 500 ms | 2 s |\n| writing | 1 s |  |\n"
     assert table in page(dataclasses.replace(RUN, modules=[module]))
 
@@ -321,11 +321,11 @@ def test_what_is_not_in_our_favour_is_listed_and_nothing_else() -> None:
         "",
         f"- {QUESTIONS['postgres']}: rows without a goal, 100 rows/s against 200 rows/s, 0.50x (their thing).",
         "",
-        "**Above a floor that nobody can beat, or grown**",
+        "**Slower than a floor, or growing with size**",
         "",
         "- Growth: restart, 2 s against 1 s, 2.00x (their thing); the goal was ≤ 2.00x.",
         "",
-        "- `postgres` could not be measured: there is no server.",
+        "- `postgres` could not run: there is no server.",
         "- Left out of this run: `large`.",
     ]
 
@@ -347,7 +347,9 @@ def test_the_plot_says_in_words_what_it_says_in_colours() -> None:
     assert "against plain <Spark> & | co" in found
     assert "rows without a goal" not in found  # a bar is for a goal
     assert "ours: 2 s at 1,000,000 epochs" in texts(charts(RUN))
-    assert "against their thing; rows a second, more is better" in texts(plot(dataclasses.replace(RUN, modules=[RATE])))
+    assert "against their thing; rows per second, more is better" in texts(
+        plot(dataclasses.replace(RUN, modules=[RATE]))
+    )
     assert "1.0x" in found
 
 
@@ -364,7 +366,7 @@ def test_nothing_in_the_plot_stands_outside_of_it(draw: Callable[[Document], str
     "told", [{"10 a": 0.0, "20 a": 1.0}, {"10 a": 1.0, "20 a": 1.0}, {"0 a": 1.0, "20 a": 1.0, "30 a": 3.0}]
 )
 def test_curves_with_nothing_or_little_in_them_are_drawn_as_far_as_they_go(told: dict[str, float]) -> None:
-    drawn = Document("", False, 0.0, {}, {}, [Measured("growth", "", 0.0, [result(1.0, 1.0, told=told)])])
+    drawn = Document("", False, 0.0, {}, {}, [Measured("growth", "", 0.0, [result(1.0, 1.0, details=told)])])
     assert "</svg>" in charts(drawn)
     assert "| a | time |" in page(drawn)
 
@@ -408,7 +410,7 @@ def test_on_a_narrow_screen_no_name_is_cut_inside_a_word() -> None:
 def test_the_table_names_what_could_not_be_measured() -> None:
     text = io.StringIO()
     show([MET], RUN.failed, Console(file=text, width=80))
-    assert "postgres could not be measured: there is no server" in text.getvalue()
+    assert "postgres could not run: there is no server" in text.getvalue()
     assert total([MET]) == "1 goal, 1 met"
 
 
@@ -437,7 +439,7 @@ def test_one_that_fails_or_cannot_run_is_told_and_the_others_go_on(
     assert command.main(["triggers", "large", "sinks", "--json", str(tmp_path / "out.json")]) == 1
     printed, told = capsys.readouterr()
     assert "Next: install one" in told and "ValueError: in /a/path" in told
-    assert re.search(r"^sinks \(3 of 3\) took 0 s, 0.0 min in all$", told, re.MULTILINE)
+    assert re.search(r"^sinks \(3 of 3\) took 0 s, 0.0 min in total$", told, re.MULTILINE)
     assert "1 goal, 1 met" in printed
     found = Document.from_json((tmp_path / "out.json").read_text())
     assert found.failed == {"triggers": "there is no server", "large": "it failed with ValueError"}
@@ -469,7 +471,7 @@ def test_json_on_the_screen_is_json_and_nothing_else(
     assert Document.from_json(found.out).results == [MISSED]
     assert "1 goal, 0 met" in found.err
     assert "quick: few samples" in found.err
-    assert "exit code 1: all ran, a goal was missed" in found.err
+    assert "exit code 1: all benchmarks ran, but a goal was missed" in found.err
     with pytest.raises(SystemExit) as ended:
         command.main(["large", "--json", str(tmp_path)])
     assert ended.value.code == 2

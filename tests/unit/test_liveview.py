@@ -73,7 +73,7 @@ def test_every_line_fits_and_trouble_is_seen(width: int) -> None:
     assert any("SinkFailed: sink" in line for line in found) or width == 40
     if width >= 80:
         text = "\n".join(found)
-        for word in ("1,234,567", "123,457", "restarting", "1234568", "12s", "checkpoint 17", "18 is"):
+        for word in ("1,234,567", "123,457", "restarting", "1234568", "12s", "checkpoint 17", "18 is in progress"):
             assert word in text, word
 
 
@@ -89,7 +89,7 @@ def test_what_is_not_known_is_a_dash_and_what_says_nothing_is_left_out() -> None
     found = drawn(moment(status(stream("orders")), checkpoints=False), 80)
     assert found[1].split() == ["STREAM", "STATE", "EPOCH", "ROWS", "ROWS/S", "LAG"]
     assert found[2].split() == ["orders", "running", "12", "123,456", "-", "-"]
-    assert found[3] == "no checkpoint yet; they are turned off (--no-checkpoints)"
+    assert found[3] == "no checkpoints yet; turned off (--no-checkpoints)"
 
 
 @pytest.mark.parametrize("width", [80, 160])
@@ -117,7 +117,7 @@ def test_where_there_is_no_room_trouble_comes_first() -> None:
     found = drawn(moment(status(*many)), 80, height=14)
     assert len(found) <= 14
     assert any(line.startswith("bad") for line in found)
-    assert any("37 streams more" in line for line in found)
+    assert any("37 more streams" in line for line in found)
 
 
 def test_rates_are_of_the_last_seconds_alone() -> None:
@@ -162,7 +162,10 @@ def test_why_a_checkpoint_failed_is_shown_until_the_next_one_is_taken() -> None:
 @pytest.mark.parametrize(
     ("event", "text"),
     [
-        ({"event": "restart", "stream": "s", "restarts": 2}, "10:20:30Z  stream s restarts, 2 so far: OSError: gone"),
+        (
+            {"event": "restart", "stream": "s", "restarts": 2},
+            "10:20:30Z  stream s is restarting (2 so far): OSError: gone",
+        ),
         ({"event": "failed", "stream": "s"}, "10:20:30Z  stream s failed: OSError: gone"),
         (
             {"event": "quarantine", "stream": "s", "epoch": 1234},
@@ -171,7 +174,7 @@ def test_why_a_checkpoint_failed_is_shown_until_the_next_one_is_taken() -> None:
         ({"event": "checkpoint_failed"}, "10:20:30Z  checkpoint failed: OSError: gone"),
         (
             {"event": "outage", "stream": "s", "kind": "sink", "tries": 3, "waited_s": 9.0, "next_try_s": 4.0},
-            "10:20:30Z  stream s waits for an outage to end (sink), next try in 4s: OSError: gone",
+            "10:20:30Z  stream s is waiting for an outage to end (sink), next try in 4s: OSError: gone",
         ),
     ],
 )
@@ -187,7 +190,7 @@ def test_trouble_is_one_readable_line_above_the_view(event: dict[str, Any], text
 def test_the_end_of_an_outage_is_one_line_without_an_error() -> None:
     facts = {"event": "outage_over", "stream": "s", "kind": "sink", "tries": 3, "waited_s": 61.0}
     shown = headline(RunEvent(at="2026-01-01T10:20:30.123Z", **facts)).plain
-    assert shown == "10:20:30Z  stream s goes on: the outage (sink) is over after 1m 1s"
+    assert shown == "10:20:30Z  stream s continues: the outage (sink) ended after 1m 1s"
 
 
 class Reflowing:

@@ -1,1 +1,1 @@
-"""The reference pages of the docs, drawn from the code: what it says of itself, and nothing else."""
+"""Generates the reference pages of the docs from the docstrings, types and comments of the code."""

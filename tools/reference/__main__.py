@@ -1,4 +1,4 @@
-"""`python -m tools.reference` writes the pages; with `--check` it says which are out of date, and changes nothing."""
+"""`python -m tools.reference` writes the pages. With `--check`, it only reports which ones are out of date."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ MAKERS = (cli, shapes, api, errors, protocols)
 
 
 def pages() -> dict[str, str]:
-    """Return every page by its name."""
+    """Return every page by file name."""
     return {name: text.rstrip("\n") + "\n" for maker in MAKERS for name, text in maker.pages().items()}
 
 
 def main() -> int:
-    """Write or check."""
+    """Write or check the pages."""
     stale = []
     made = pages()
-    there = {str(each.relative_to(FOLDER)) for each in FOLDER.rglob("*") if each.is_file()}
-    for name in sorted(made.keys() | there):
+    existing = {str(each.relative_to(FOLDER)) for each in FOLDER.rglob("*") if each.is_file()}
+    for name in sorted(made.keys() | existing):
         path = FOLDER / name
         if name in made and path.is_file() and path.read_text() == made[name]:
             continue

@@ -1,4 +1,4 @@
-"""`api.md` and `api/`: every public name, with its types as written, its fields, its methods, and its docstring."""
+"""`api.md` and `api/`: every public name with its signature, fields, methods and docstring."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import holdfast
 from holdfast import errors, testing
 from tools.reference.source import class_node, fields, module_of, prose, summary, table
 
-_PAGES = {  # page -> the modules that are told there, in this order; what is on none goes to `_ELSE`
+_PAGES = {  # page -> the modules that it describes, in this order; all others go to `_ELSE`
     "pipelines": "spark.pipeline spark.stream spark.checkpoints policy spark.outages",
     "sinks": "sinks.base sinks.files sinks.sqlite sinks.postgres sinks.log sinks.foreach",
     "checkpoints": "repository.checkpoints repository.summary formats.manifest verification difference spark",
@@ -36,9 +36,9 @@ _ALIAS = re.compile(r'^([A-Z][a-z]\w*)(?:: TypeAlias = | = (?=Callable\[))(.+)\n
 _ALIASES = {name: (meant, words) for text in _SOURCES for name, meant, words in _ALIAS.findall(text)}
 _HEAD = """# The library
 
-Every public name is imported from `holdfast`, those for tests from `holdfast.testing`, errors from
-[`holdfast.errors`](errors.md). Whatever is not here is not public, and may change at any time.
-Types that are named in signatures, and that you need not import, stand under [Types](api/types.md).
+Import public names from `holdfast`, helpers for tests from `holdfast.testing`, and errors from
+[`holdfast.errors`](errors.md). Names that are not listed here are not public, and may change at any time.
+[Types](api/types.md) describes the types that occur in signatures; you need not import them.
 
 {pages}
 
@@ -62,19 +62,19 @@ def pages() -> dict[str, str]:
             for name in sorted(homes[home], key=lambda name: _line(_PUBLIC[name])):
                 parts += _entry(name, _PUBLIC[name], module, named)
         made[f"api/{page}.md"] = "\n\n".join(part for part in parts if part)
-    told: dict[str, str] = {}
-    while rest := sorted(named.keys() - told.keys() - _PUBLIC.keys() - anchors.keys()):
+    described: dict[str, str] = {}
+    while rest := sorted(named.keys() - described.keys() - _PUBLIC.keys() - anchors.keys()):
         parts = _entry(rest[0], named[rest[0]], module_of(named[rest[0]]), named)
-        told[rest[0]] = "\n\n".join(part for part in parts if part)
-    head = "# API: types\n\nTypes that are named in signatures. Most are met, not made."
-    made["api/types.md"] = "\n\n".join([head, *(told[name] for name in sorted(told))])
+        described[rest[0]] = "\n\n".join(part for part in parts if part)
+    head = "# API: types\n\nTypes that occur in signatures. You receive most of them; you rarely create them."
+    made["api/types.md"] = "\n\n".join([head, *(described[name] for name in sorted(described))])
     for page, text in made.items():
         for heading in re.findall(r"^###+ (\S+)$", text, re.MULTILINE):
             anchors[heading] = f"{page}#{heading.lower().replace('.', '')}"
     rows = [(f"[`{name}`]({anchors[name]})", summary(_doc(name, thing))) for name, thing in _PUBLIC.items()]
     made["api.md"] = _HEAD.format(
         pages="\n".join(f"- [{page[4:-3].capitalize()}]({page})" for page in made),
-        names=table(("name", "what it is"), rows),
+        names=table(("name", "summary"), rows),
     )
     return {page: _linked(text, anchors, page) for page, text in made.items()}
 
@@ -84,7 +84,7 @@ def _tree(kind: type[errors.HoldfastError]) -> list[type[errors.HoldfastError]]:
 
 
 def _place(home: str) -> tuple[str, int, str]:
-    """Return the page of a module, and its place there: by the longest name that it is, or is within."""
+    """Return the page of a module and its position there; the entry with the longest matching prefix decides."""
     listed = [(page, at, each) for page, text in _PAGES.items() for at, each in enumerate(text.split())]
     fitting = [each for each in listed if f"{home}.".startswith(f"{each[2]}.")]
     page, at, _ = max(fitting, key=lambda each: len(each[2]), default=(_ELSE, 99, ""))
@@ -105,7 +105,7 @@ def _doc(name: str, thing: Any) -> str:
 
 
 def _entry(name: str, thing: Any, module: ModuleType, named: dict[str, Any]) -> list[str]:
-    """Return a name with all that belongs to it, and note which others it names."""
+    """Return the section of a name, and record in `named` which other types it mentions."""
     meant, words = _ALIASES.get(name, ("", ""))
     alias = [f"```py\n{name} = {meant}\n```", prose(words)]
     if meant and not isinstance(thing, type):
@@ -117,10 +117,10 @@ def _entry(name: str, thing: Any, module: ModuleType, named: dict[str, Any]) -> 
         parts = ["```py\n" + "\n".join(lines) + "\n```", prose(thing.__doc__), *_members(name, thing)]
     else:
         bases = ", ".join(f"`{each.__name__}`" for each in _bases(thing))
-        same = f"It has all of {bases} too." if bases else ""
+        same = f"It also has everything of {bases}." if bases else ""
         called = "" if _is_made_elsewhere(thing) else _signature(name, thing)
         parts = [called, prose(thing.__doc__), same, *_members(name, thing)]
-        parts += ["Where a function is due, the name stands for another thing:", *alias] if meant else []
+        parts += ["As the type of a parameter, the name stands for:", *alias] if meant else []
     blocks = "".join(re.findall(r"```py\n.*?```", "\n".join(parts), re.DOTALL))
     for word in re.findall(r"\b[A-Z]\w+", re.sub(r"#.*|'.*?'", "", blocks)):
         found = vars(module).get(word)
@@ -130,7 +130,7 @@ def _entry(name: str, thing: Any, module: ModuleType, named: dict[str, Any]) -> 
 
 
 def _bases(thing: type) -> list[type]:
-    """Return the public classes that a class is one of, by birth or by having all that they ask for."""
+    """Return the public base classes of a class, and the public protocols that it satisfies."""
     found = [each for each in thing.__mro__[1:] if _PUBLIC.get(each.__name__) is each]
     return found + [each for each in _PUBLIC.values() if each not in (*found, thing) and _has_all(thing, each)]
 
@@ -142,7 +142,7 @@ def _has_all(thing: type, proto: Any) -> bool:
 
 
 def _is_made_elsewhere(thing: type) -> bool:
-    """Whether a class has no constructor for users: it is a contract, or is given what only we have."""
+    """Whether users do not construct a class: it is a protocol, or its constructor takes private types."""
     if getattr(thing, "_is_protocol", False) or issubclass(thing, BaseException):
         return True
     if _is_data(thing):
@@ -170,18 +170,18 @@ def _members(name: str, thing: type) -> list[str]:
         elif inspect.isroutine(value):
             called = f"{name}.{each}" if isinstance(value, classmethod | staticmethod) else each
             methods += [f"#### {name}.{each}", _signature(called, getattr(thing, each)), prose(value.__doc__)]
-    return [table(("property", "type", "what it is"), properties) if properties else "", *methods]
+    return [table(("property", "type", "meaning"), properties) if properties else "", *methods]
 
 
 class _Raw(str):
-    """Text that stands in a signature as it is."""
+    """Text that appears unquoted in a signature."""
 
     __slots__ = ()
     __repr__ = str.__str__
 
 
 def _signature(name: str, thing: Any) -> str:
-    """Return what one types, a parameter a line where it would be long."""
+    """Return the signature as code; a long one has one parameter per line."""
     written = {each.name: each for each in fields(thing)} if isinstance(thing, type) and _is_data(thing) else {}
     found = inspect.signature(thing)
     lines: list[tuple[str, str]] = []
@@ -215,7 +215,7 @@ def _shown(default: Any) -> str:
 
 
 def _linked(text: str, anchors: dict[str, str], page: str) -> str:
-    """Turn every name in the prose that has a heading into a link."""
+    """Turn each name in the prose that has a heading into a link to it."""
 
     def link(found: re.Match[str]) -> str:
         to = anchors.get(found[1])

@@ -1,4 +1,4 @@
-"""`cli.md`: every verb of the command, as the command itself knows it."""
+"""`cli.md`: every verb of the command, from its help."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _HEAD = """# The command
 
 {about}
 
-Every verb has `--help`, and `--json`, which prints [one document](json.md) for machines.
-`holdfast --install-completion` teaches your shell to complete verbs, options, and the names of checkpoints.
+Every verb has the options `--help` and `--json`, which prints [one JSON document](json.md).
+`holdfast --install-completion` installs shell completion of verbs, options and checkpoint names.
 
 {verbs}
 
@@ -27,16 +27,16 @@ Every verb has `--help`, and `--json`, which prints [one document](json.md) for 
 
 {exits}
 
-An error is one line of what is wrong, and one of what to do next; with `--json` it is a document too. Which error ends
-with which code stands with [the errors](errors.md).
+An error is printed as two lines: what is wrong, and what to do next. With `--json`, it is a document too.
+[Errors](errors.md) lists the exit code of each error.
 
-## Variables
+## Environment variables
 
 {variables}"""
 
 
 def verbs() -> Iterator[tuple[str, Any]]:
-    """Return every verb by its name, those of groups too."""
+    """Yield every verb with its name, including those of groups."""
     for name in app.VERBS:
         command = app.command_of(name)
         for inner, each in getattr(command, "commands", {"": command}).items():
@@ -55,9 +55,9 @@ def pages() -> dict[str, str]:
         ),
         exits=table(("code", "meaning"), [(str(Exit[each.name].value), each.meaning) for each in fields(Exit)]),
         variables=table(
-            ("variable", "what it gives"),
-            [(code(name), f"`{each.opts[0]}`, where that is not given") for name, each in variables.items()]
-            + [(code(DEBUG), "the traceback of an error that is a defect, where it is set")],
+            ("variable", "meaning"),
+            [(code(name), f"the default of `{each.opts[0]}`") for name, each in variables.items()]
+            + [(code(DEBUG), "if set, the command prints the traceback of an unexpected error")],
         ),
     )
     return {"cli.md": "\n\n".join([head, *(_section(name, each) for name, each in found.items())])}
@@ -74,24 +74,24 @@ def _section(name: str, command: Any) -> str:
     places = [(each.metavar or each.name.upper(), each.required) for each in arguments]
     usage = " ".join(["holdfast", name, *(place if must else f"[{place}]" for place, must in places), "[OPTIONS]"])
     options = [each for each in command.params if each not in arguments and not each.hidden]
-    words, examples = _parted(command.help)
-    found = re.search(r"with 1 ((?:where|when|if) [^.;(]+[^.;( ])", words.replace("\n", " "))
-    looks = any("--repo" in each.opts for each in options)
-    reason = found[1] if found else "where a record or file that it reads is damaged" if looks else ""
-    parts = [f"## holdfast {name}", words, f"```text\n{usage}\n```"]
+    text, examples = _split_help(command.help)
+    found = re.search(r"with 1 (if [^.;(]+[^.;( ])", text.replace("\n", " "))
+    reads = any("--repo" in each.opts for each in options)
+    reason = found[1] if found else "if a record or file that it reads is damaged" if reads else ""
+    parts = [f"## holdfast {name}", text, f"```text\n{usage}\n```"]
     if arguments:
         given = zip(places, arguments, strict=True)
-        told = dict.fromkeys((code(place), _cell(each.help)) for (place, _), each in given)
-        parts.append(table(("argument", "meaning"), list(told)))
+        meanings = dict.fromkeys((code(place), _cell(each.help)) for (place, _), each in given)
+        parts.append(table(("argument", "meaning"), list(meanings)))
     rows = [(_names(each, context), _default(each), code(each.envvar or ""), _cell(each.help)) for each in options]
     parts += [table(("option", "default", "variable", "meaning"), rows), examples]
-    document = f" `--json` prints [this](json.md#{slug(name)})." if name in shapes() else ""
-    parts.append(f"Ends with [exit code](#exit-codes) {f'1 {reason}' if reason else '0, or 2'}.{document}")
+    document = f" `--json` prints [this document](json.md#{slug(name)})." if name in shapes() else ""
+    parts.append(f"[Exit code](#exit-codes): {f'1 {reason}' if reason else '0 or 2'}.{document}")
     return "\n\n".join(parts)
 
 
-def _parted(text: str) -> tuple[str, str]:
-    """Return what a help says, and its examples as a block that can be copied; what is behind them is a comment."""
+def _split_help(text: str) -> tuple[str, str]:
+    """Return the text of a help, and its examples as a shell block. Remarks after an example become comments."""
     words, _, rest = text.partition("[bold]Example")
     shown = rest.partition("[/]")[2].splitlines()
     words += "\n".join(line for line in shown if not line.startswith("    "))
@@ -103,13 +103,13 @@ def _parted(text: str) -> tuple[str, str]:
 
 
 def _names(option: Any, context: Any) -> str:
-    shown = re.search(r"--[\w-]+ (.+)$", option.get_help_record(context)[0])  # with what the option takes
+    shown = re.search(r"--[\w-]+ (.+)$", option.get_help_record(context)[0])  # with the metavar
     metavar = "" if shown is None or option.secondary_opts else " N" if "int" in shown[1].lower() else f" {shown[1]}"
     return ", ".join(code(f"{each}{metavar}") for each in option.opts + option.secondary_opts)
 
 
 def _default(option: Any) -> str:
-    default = getattr(option.default, "value", option.default)  # of an enum
+    default = getattr(option.default, "value", option.default)  # if it is an enum
     return "" if default is None or default is False else code(str(default))
 
 

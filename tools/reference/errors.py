@@ -1,4 +1,4 @@
-"""`errors.md`: the tree, and each error with its text, its attributes and the next step."""
+"""`errors.md`: the tree of errors, and each error with its text, its attributes and the next step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tools.reference.source import fields, prose, summary
 
 _HEAD = """# Errors
 
-Every error that Holdfast raises on purpose is a [`HoldfastError`](#holdfasterror). Errors are grouped into families by
-what the caller does next. Catch a family, or one of its errors; import them from `holdfast.errors`. Each error carries
-its facts as attributes. Its text ends with the next step, and `error.summary` is the text without it. All errors can be
-pickled. In the texts below, names in {braces} are replaced by attributes."""
+Every error that Holdfast raises deliberately is a [`HoldfastError`](#holdfasterror). Errors are grouped into families
+by what the caller can do next. Catch a family or a single error; all are defined in `holdfast.errors`. The details of
+an error are its attributes. Its text ends with the next step; `error.summary` is the text without it. All errors can be
+pickled. In the texts below, {braces} mark attributes that are filled in."""
 
 
 _FILLED = re.compile(r"\{[^}]+\}")
@@ -31,10 +31,10 @@ def pages() -> dict[str, str]:
         step = re.search(rf"── {family.__name__}(?: \(\w+\))?\s+(.+)", tree)
         parts += [f"## {family.__name__}", _about(family), f"Next step: {step[1] if step else ''}."]
         code, run = (exit_code(family.__new__(family), verb) for verb in ("show", "run"))
-        but = f"; of `run`: {run:d}" if run != code else ""
+        but = f"; for `run`: {run:d}" if run != code else ""
         parts.append(f"[Exit code](cli.md#exit-codes) of the command: {code:d}{but}.")
         for kind in _below(family):
-            text = f"- Text: `{_words(kind.says)}`.\n- Next: {_next_step(kind)}.\n- Carries {_facts(kind)}."
+            text = f"- Text: `{_words(kind.says)}`.\n- Next: {_next_step(kind)}.\n- Attributes: {_facts(kind)}."
             parts += [f"### {kind.__name__}", _about(kind), text]
     return {"errors.md": "\n\n".join(parts)}
 
@@ -63,19 +63,19 @@ def _words(template: str) -> str:
 
 
 def _next_step(kind: type[HoldfastError]) -> str:
-    """Return the next step: its template, or the default or the possible values of the attribute that contains it."""
+    """Return the next step: the text itself, the default of its attribute, or the texts that its property returns."""
     chosen = re.fullmatch(r"\{e\.(\w+)\}", kind.next_step)
     if chosen is None:
         return f"`{_words(kind.next_step)}`"
     for each in fields(kind):
         if each.name == chosen[1]:
-            return f"`{_words(str(ast.literal_eval(each.default)))}`, or the text in `{each.name}`"
+            return f"`{_words(str(ast.literal_eval(each.default)))}`, or the value of `{each.name}`"
     written = inspect.getsource(getattr(kind, chosen[1]).fget).split('"""', 2)[2]
     texts = re.findall(r'"([^"]{20,})"', re.sub(r'"\n\s+"', "", written))
     return "; or ".join(f"`{re.sub(_FILLED, _inner, text)}`" for text in texts)
 
 
 def _inner(found: re.Match[str]) -> str:
-    """Return the attribute that fills a field of an f-string; any other expression becomes an ellipsis."""
+    """Return the attribute that fills a placeholder, or an ellipsis if it is not an attribute."""
     name = re.search(r"self\.(\w+)", found[0])
     return f"{{{name[1]}}}" if name else "…"

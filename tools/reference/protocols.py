@@ -1,4 +1,4 @@
-"""`protocols.md`: the two protocols and the prune, from their tables."""
+"""`protocols.md`: the two protocols and pruning, from their tables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tools.reference.source import comment, fields, table, tree
 
 _HEAD = """# Protocols
 
-Drawn from the tables that the code runs by: a move that is not here cannot be made. Where a driver may die is a
-*point*: the tests kill one at each of them, and look at what is prepared and what is visible afterwards;
-[so can you](../pipelines.md#test-your-own-crashes). How to read them: [epochs](../pipelines.md#how-an-epoch-goes),
-[checkpoints](../checkpoints.md#how-a-cut-is-made), [prune](../checkpoints.md#retention-and-prune)."""
+Generated from the transition tables that the code uses: a transition that is not listed here is impossible. A *point*
+is a place where a driver may crash. The tests kill a driver at each point, and check what is prepared and visible
+afterwards; [you can do the same](../pipelines.md#test-your-own-crashes). For explanations, see
+[epochs](../pipelines.md#how-an-epoch-goes), [checkpoints](../checkpoints.md#how-a-cut-is-made) and
+[prune](../checkpoints.md#retention-and-prune)."""
 
 
 def pages() -> dict[str, str]:
@@ -27,23 +28,23 @@ def pages() -> dict[str, str]:
         _HEAD,
         "## An epoch",
         f"```mermaid\n{epoch.diagram()}\n```",
-        "### Its states\n\nHow many of its sinks have prepared it, and how many show it, in each.",
-        table(("state", "what it means", "prepared", "visible"), states),
-        "### Its moves",
-        table(("move", "what is done", "takes it"), _moves(epoch.Move, epoch.MOVES)),
-        "### Where a driver may die in it",
-        table(("point", "leaves the epoch", "where that is"), _points(epoch)),
+        "### States\n\nFor each state: how many sinks have prepared the epoch, and in how many it is visible.",
+        table(("state", "meaning", "prepared", "visible"), states),
+        "### Transitions",
+        table(("move", "action", "from → to"), _moves(epoch.Move, epoch.MOVES)),
+        "### Crash points",
+        table(("point", "state of the epoch afterwards", "location"), _points(epoch)),
         "## A checkpoint",
         f"```mermaid\n{coordinator.diagram()}\n```",
-        "### Its phases\n\nThe sinks have no part in it. What is visible of a checkpoint is its manifest, which is "
-        f"there from *{coordinator.Phase.RESTORABLE}* on and not before.",
-        table(("phase", "what it means"), _members(coordinator.Phase)),
-        "### Its steps",
-        table(("step", "what is done", "takes it"), _moves(coordinator.Step, coordinator.MOVES)),
-        "### Where a driver may die in it",
-        table(("point", "leaves the checkpoint", "where that is"), _points(coordinator)),
-        "## A prune\n\n### Where one may die in it",
-        table(("point", "what it leaves behind"), [each[:2] for each in _points(pruning)]),
+        "### Phases\n\nSinks are not involved. Only the manifest of a checkpoint is visible. It exists from phase "
+        f"*{coordinator.Phase.RESTORABLE}* on.",
+        table(("phase", "meaning"), _members(coordinator.Phase)),
+        "### Steps",
+        table(("step", "action", "from → to"), _moves(coordinator.Step, coordinator.MOVES)),
+        "### Crash points of a checkpoint",
+        table(("point", "phase of the checkpoint afterwards", "location"), _points(coordinator)),
+        "## A prune\n\n### Crash points of a prune",
+        table(("point", "what is left"), [each[:2] for each in _points(pruning)]),
     ]
     return {"protocols.md": "\n\n".join(parts)}
 
@@ -59,7 +60,7 @@ def _moves(kind: type[StrEnum], moves: Mapping[Any, StrEnum]) -> list[tuple[str,
 
 
 def _points(module: ModuleType) -> list[tuple[str, ...]]:
-    """Return name, what is left behind, and the comment of each point of a table that is written out."""
+    """Return the name, the state afterwards, and the comment of each point of a module's `POINTS`."""
     for node in tree(module).body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         if isinstance(target, ast.Name) and target.id == "POINTS":

@@ -1,10 +1,9 @@
-"""`json.md` and `schema.json`: what `--json` prints, from the types that it is printed from."""
+"""`json.md` and `schema.json`: the documents of `--json`, from their types."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import importlib
 import json
 import re
 import typing
@@ -12,17 +11,17 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cli.app import VERBS
+from holdfast.cli.app import VERBS, verb_module
 from holdfast.cli.results import FORMAT, LINES, Envelope
 from tools.reference.source import code, fields, prose, table
 
 _HEAD = """# What `--json` prints
 
-One document on stdout, whatever happens: the [envelope](#envelope), with the `result` of the verb in it, or the
-`error`. The same as a JSON Schema: [schema.json](schema.json). A field may be added at any time; one is removed, or
-means something else, only with another `format`; this is format {format}. Times that end in `_ms` are milliseconds
-since 1970, UTC. `run` goes on for a while: it prints [a document a line](#holdfast-run-line-by-line), the last of
-which is the envelope.
+With `--json`, a verb always prints one document to stdout: the [envelope](#envelope), which contains either the
+`result` of the verb or the `error`. [schema.json](schema.json) describes the same as a JSON Schema. Fields may be added
+at any time. Removing a field or changing its meaning requires a new `format`; the current one is {format}. Times that
+end in `_ms` are milliseconds since 1970, UTC. `run` is different: it prints
+[one document per line](#holdfast-run-line-by-line), and the last line is the envelope.
 
 ```sh
 holdfast ls --json | jq '.result.pipelines[].checkpoints[-1]'
@@ -32,16 +31,16 @@ holdfast ls --json | jq '.result.pipelines[].checkpoints[-1]'
 def shapes() -> dict[str, type]:
     """Return the shape of each verb's result."""
     found: dict[str, type] = {}
-    for module in dict.fromkeys(VERBS.values()):
-        found |= getattr(importlib.import_module(f"holdfast.cli.{module}"), "SHAPES", {})
+    for verb in VERBS:
+        found |= verb_module(verb).SHAPES
     return found
 
 
 def lines() -> dict[str, type]:
-    """Return the shape of each line before the last one, of verbs that go on for a while."""
+    """Return the shape of the lines before the last one, for verbs that print one document per line."""
     found: dict[str, type] = {}
     for verb in LINES:
-        found |= importlib.import_module(f"holdfast.cli.{VERBS[verb]}").STEPS
+        found |= verb_module(verb).STEPS
     return found
 
 
@@ -64,7 +63,7 @@ def schema() -> dict[str, Any]:
 
 
 def _reached(kind: Any) -> set[type]:
-    """Return the types that a type is made of, itself too."""
+    """Return a type and all types that it is composed of."""
     inner = {each for part in typing.get_args(kind) for each in _reached(part)}
     plain = typing.get_origin(kind) or kind
     if isinstance(plain, type) and (dataclasses.is_dataclass(plain) or issubclass(plain, msgspec.Struct | enum.Enum)):
@@ -83,7 +82,7 @@ def pages() -> dict[str, str]:
     text += [_section(f"holdfast {verb}", name, parts) for verb, name in verbs.items()]
     text += [_section(f"holdfast {verb}, line by line", name, parts) for verb, name in steps.items()]
     text += [
-        "## Parts\n\nWhat results are made of.",
+        "## Parts\n\nTypes that occur in the results.",
         *(_section(_title(parts[name]), name, parts, 3) for name in shared),
     ]
     return {"json.md": "\n\n".join(text), "schema.json": json.dumps(whole, indent=2, ensure_ascii=False)}
@@ -104,14 +103,14 @@ def _section(heading: str, name: str, parts: dict[str, Any], level: int = 2) -> 
         for field, kind in part["properties"].items():
             words = _words(kind, parts)
             if name == "Envelope" and field in optional - {"format"}:
-                words = words.replace(" or null", "") + "; left out where there is none"
+                words = words.replace(" or null", "") + "; omitted if there is none"
             rows.append((code(field), words, kind.get("description", "")))
         lines.append(table(("field", "type", "meaning"), rows))
     return "\n\n".join(lines)
 
 
 def _words(kind: dict[str, Any], parts: dict[str, Any]) -> str:
-    """Return a type for people."""
+    """Return a readable name of a type."""
     if "$ref" in kind:
         title = _title(parts[kind["$ref"].rpartition("/")[2]])
         return f"[{title}](#{title.lower().replace(' ', '-')})"

@@ -1,4 +1,4 @@
-"""What the source says and the running program does not know: types as written, and the comment beside a field."""
+"""Facts that only the source text has: types as written, and the comment after a field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a class, or a member of an enum, as it is written."""
+    """A field of a class, or a member of an enum, as written in the source."""
 
     name: str
     type: str
@@ -27,7 +27,7 @@ class Field:
 
 @functools.cache
 def tree(module: ModuleType) -> ast.Module:
-    """Return a module as it is parsed."""
+    """Return the syntax tree of a module."""
     return ast.parse(inspect.getsource(module))
 
 
@@ -39,30 +39,23 @@ def _comments(module: ModuleType) -> dict[int, str]:
 
 
 def comment(module: ModuleType, node: ast.stmt | ast.expr) -> str:
-    """Return the comment that stands behind a piece of code."""
+    """Return the comment after a piece of code."""
     return _comments(module).get(node.end_lineno or 0, "")
 
 
 def class_node(kind: type) -> ast.ClassDef:
-    """Return a class as it is written."""
+    """Return the syntax tree of a class."""
     body = tree(module_of(kind)).body
     return next(each for each in body if isinstance(each, ast.ClassDef) and each.name == kind.__name__)
 
 
 def module_of(thing: Any) -> ModuleType:
-    """Return the module that defines a class or function.
-
-    `holdfast.errors` publishes the names of its modules as its own: there, search the modules of the package.
-    """
-    named = sys.modules[thing.__module__]
-    inside = [module for name, module in sys.modules.items() if name.startswith("holdfast.errors.")]
-    if named.__name__ != "holdfast.errors":
-        return named
-    return next(each for each in inside if thing.__name__ in {getattr(node, "name", "") for node in tree(each).body})
+    """Return the module that defines a class or function."""
+    return sys.modules[thing.__module__]
 
 
 def fields(kind: type) -> list[Field]:
-    """Return the public fields of a class, or the members of an enum, its bases' first."""
+    """Return the public fields of a class, or the members of an enum; those of base classes come first."""
     found: dict[str, Field] = {}
     for each in reversed(kind.__mro__):
         if each.__module__.split(".")[0] != "holdfast":
@@ -82,7 +75,7 @@ def fields(kind: type) -> list[Field]:
 
 
 def default_of(value: ast.expr, module: ModuleType) -> str:
-    """Return a default as it is written; a constant by its value, and what makes it by what it makes."""
+    """Return a default as written, with constants replaced by their values and factories by their results."""
     if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("field"):
         made = {each.arg: ast.unparse(each.value) for each in value.keywords}
         return made.get("default") or (f"{made['default_factory']}()" if "default_factory" in made else "")
@@ -94,7 +87,7 @@ def default_of(value: ast.expr, module: ModuleType) -> str:
 
 
 def prose(doc: str | None) -> str:
-    """Return a docstring as Markdown: its steps as a list, its names in code, nothing that looks like HTML."""
+    """Return a docstring as Markdown: numbered steps become a list, and nothing is taken for HTML."""
     paragraphs = []
     for each in inspect.cleandoc(doc or "").split("\n\n"):
         if each.startswith("    "):
@@ -111,7 +104,7 @@ def summary(doc: str | None) -> str:
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a Markdown table without the columns that are empty."""
+    """Return a Markdown table without empty columns."""
     kept = [at for at in range(len(head)) if any(row[at] for row in rows)]
     lines = [[head[at] for at in kept], ["---"] * len(kept)]
     lines += [[row[at].replace("|", "\\|").replace("\n", " ") for at in kept] for row in rows]
@@ -119,5 +112,5 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def code(text: str) -> str:
-    """Return text as code, or nothing."""
+    """Return text as inline code; empty text stays empty."""
     return f"`{text}`" if text else ""

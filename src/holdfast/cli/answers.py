@@ -1,4 +1,4 @@
-"""How every verb ends: an answer for people or for machines, an exit code, and no traceback."""
+"""How every verb ends: a result for people or for machines, an exit code, and never a traceback."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from typer.core import TyperCommand
 
 DEBUG = "HOLDFAST_DEBUG"
-_NO_CLASSES = ("Cut", "Interrupted")  # what happened to the process, not an error of the library
-_WIDE = 500  # of what is no terminal: nothing is cut off on its way into a file or a pipe
+_SIGNALS = ("Cut", "Interrupted")  # kinds that stand for a signal; no class of the library has these names
+_UNLIMITED = 500  # columns if the output is not a terminal: nothing is truncated in a file or a pipe
 
 
 class Exit(IntEnum):
     """Exit codes."""
 
-    GOOD = 0  # done, and nothing to look at
-    FOUND = 1  # something was found: damage, gaps, doubt, differences
-    FAILED = 2  # wrong use, or it could not be done
-    INTERRUPTED = 130  # by Ctrl-C
-    TERMINATED = 143  # by a second SIGTERM
+    GOOD = 0  # success, and no problems were found
+    FOUND = 1  # something was found: damage, gaps, epochs in doubt, differences
+    FAILED = 2  # usage error or failure
+    INTERRUPTED = 130  # interrupted by Ctrl-C
+    TERMINATED = 143  # terminated by a second SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a verb has found: for machines, for people, and whether it is something to look at."""
+    """The result of a verb: as a document, as text, and whether it found something that needs attention."""
 
     result: msgspec.Struct
     show: Callable[[Console], None]
@@ -51,8 +51,8 @@ class Answer:
     repository: str | None = None
 
 
-class OutputClosed(Exception):
-    """A verb was ended before its end, by a signal: the exit code, and what to say of it."""
+class RunInterrupted(Exception):
+    """A signal ended a verb before it was finished. Carries the exit code and the error text."""
 
     def __init__(self, code: Exit, message: str, next_step: str) -> None:
         super().__init__(message)
@@ -62,7 +62,8 @@ class OutputClosed(Exception):
 def verb(app: typer.Typer, function: Callable[..., Answer], kind: type[TyperCommand], *, within: str = "") -> None:
     """Add a function to the command, or to a group within it: `ls`, or `cursor_ls` as `ls` within `cursor`.
 
-    It has a parameter `as_json`, and its docstring is the help. A verb of `LINES` prints a document a line.
+    The function has a parameter `as_json`, and its docstring is the help. A verb of `LINES` prints one document per
+    line.
     """
     command = function.__name__.replace("_", " ")
 
@@ -75,29 +76,29 @@ def verb(app: typer.Typer, function: Callable[..., Answer], kind: type[TyperComm
 
 
 def reflowed(text: str) -> str:
-    """Return a docstring whose paragraphs are lines, to be broken by whoever knows the terminal; examples stay."""
+    """Join the lines of each paragraph, because the terminal's width decides where to wrap. Examples keep theirs."""
     return re.sub(r"(?<=\S)\n(?=\S)", " ", text)
 
 
 def finish(command: str, as_json: bool, work: Callable[[], Answer]) -> NoReturn:
-    """Do the work, say what came of it, and end the process with the exit code that it deserves."""
+    """Run a verb, print its result, and exit with the matching code."""
     try:
-        found: Answer | Failed = work()
+        outcome: Answer | Failed = work()
     except (typer.Exit, typer.Abort):
         raise
-    except BaseException as error:  # a program that is run may raise anything
-        found = _failure(error, command)
-    code = found.code if isinstance(found, Failed) else Exit.FOUND if found.found else Exit.GOOD
+    except BaseException as error:  # a user's program may raise anything
+        outcome = _failure(error, command)
+    code = outcome.code if isinstance(outcome, Failed) else Exit.FOUND if outcome.found else Exit.GOOD
     try:
-        _say(command, as_json, code, found)
+        _print_outcome(command, as_json, code, outcome)
     except Exception as error:
-        code = _unsaid(error, code, command)
+        code = _print_failed(error, code, command)
     raise typer.Exit(code)
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What went wrong, and what it ends the process with."""
+    """An error and the exit code for it."""
 
     code: Exit
     failure: ErrorResult
@@ -106,64 +107,69 @@ class Failed:
 def _failure(error: BaseException, command: str) -> Failed:
     if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == Exit.INTERRUPTED):
         return Failed(Exit.INTERRUPTED, ErrorResult(kind="Interrupted", message="interrupted", next=""))
-    if isinstance(error, OutputClosed):
+    if isinstance(error, RunInterrupted):
         return Failed(error.code, ErrorResult(kind="Cut", message=error.message, next=error.next_step))
     error = missing_extra(error) or error
     if isinstance(error, HoldfastError):
         next_step, trace = error.next_step.format(e=error), getattr(error, "trace", None)
-        told = ErrorResult(
+        failure = ErrorResult(
             type(error).__name__, readable(error.summary), readable(next_step), trace and readable(trace)
         )
-        return Failed(exit_code(error, command), told)
+        return Failed(exit_code(error, command), failure)
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
-    advice = f"run it again with {DEBUG}=1 for the traceback, and report it: this is a defect"
+    return Failed(Exit.FAILED, ErrorResult(type(error).__name__, describe_error(error), _advice(error)))
+
+
+def _advice(error: BaseException) -> str:
+    """Return the next step for an error that is not one of Holdfast's own."""
     if isinstance(error, BrokenPipeError):
-        advice = "let somebody read what it prints, or send it to a file"
-    elif isinstance(error, ImportError) and not str(error.name).startswith("holdfast"):
-        advice = "reinstall the package that cannot be imported: pip install --force-reinstall <package>"
-    elif isinstance(error, OSError):
-        advice = "mend the storage (space, rights), then try again"
-    return Failed(Exit.FAILED, ErrorResult(type(error).__name__, describe_error(error), advice))
+        return "keep the reader of the output open, or write the output to a file"
+    if isinstance(error, ImportError) and not str(error.name).startswith("holdfast"):
+        return "reinstall the package that cannot be imported: pip install --force-reinstall <package>"
+    if isinstance(error, OSError):
+        return "fix the storage (free space, permissions), then try again"
+    return f"this is a defect: run the command again with {DEBUG}=1 to see the traceback, and report it"
 
 
-def _say(command: str, as_json: bool, code: Exit, found: Answer | Failed) -> None:
-    if isinstance(found, Failed):
+def _print_outcome(command: str, as_json: bool, code: Exit, outcome: Answer | Failed) -> None:
+    if isinstance(outcome, Failed):
         if as_json:
-            print_document(Envelope(command=command, exit=code, error=found.failure), command)
+            print_document(Envelope(command=command, exit=code, error=outcome.failure), command)
         else:
-            _tell(found.failure)
+            _print_error(outcome.failure)
     elif as_json:
-        print_document(Envelope(command=command, exit=code, repository=found.repository, result=found.result), command)
+        document = Envelope(command=command, exit=code, repository=outcome.repository, result=outcome.result)
+        print_document(document, command)
     else:
-        found.show(console())
+        outcome.show(console())
     sys.stdout.flush()
 
 
-def _unsaid(error: Exception, code: Exit, command: str) -> Exit:
-    """End where the answer could not be printed; one that nobody reads to its end is good all the same."""
+def _print_failed(error: Exception, code: Exit, command: str) -> Exit:
+    """Return the exit code if the result could not be printed. A reader that closed the pipe is not an error."""
     reason = _failure(error, command)
     with contextlib.suppress(Exception):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor is it tried again when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python does not try again at exit
     if isinstance(error, BrokenPipeError):
         return code
     with contextlib.suppress(Exception):
-        _tell(reason.failure)
+        _print_error(reason.failure)
     return Exit.FAILED
 
 
 def exit_code(error: HoldfastError, command: str) -> Exit:
-    """Return what an error ends a verb with: damage is found, but a run that damage ends has failed, as by all else."""
+    """Return the exit code for an error: 1 for damage, 2 for all others. A `run` that damage ends has failed: 2."""
     return Exit.FOUND if isinstance(error, Corrupt) and command != "run" else Exit.FAILED
 
 
-def _tell(failure: ErrorResult) -> None:
-    from rich.text import Text  # not for those who want JSON
+def _print_error(failure: ErrorResult) -> None:
+    from rich.text import Text  # not needed for JSON
 
     errors = console(stderr=True)
     if failure.trace:
         errors.print(Text(failure.trace), soft_wrap=True)
-    kind = f" [{failure.kind}]" if failure.kind not in _NO_CLASSES else ""
+    kind = f" [{failure.kind}]" if failure.kind not in _SIGNALS else ""
     message = Text.assemble(("error: ", "bold red"), formatting.harmless(failure.message), (kind, "dim"))
     errors.print(message, soft_wrap=True)
     if failure.next:
@@ -172,10 +178,10 @@ def _tell(failure: ErrorResult) -> None:
 
 
 def print_document(document: Envelope, command: str) -> None:
-    """Print one document as JSON, which is UTF-8 whatever the terminal speaks."""
+    """Print one document as JSON, in UTF-8 regardless of the terminal's encoding."""
     try:
         data = msgspec.json.encode(document)
-    except UnicodeEncodeError:  # a name of the file system that is no text
+    except UnicodeEncodeError:  # a file name that is not valid Unicode
         data = msgspec.json.encode(_readable(msgspec.to_builtins(document)))
     sys.stdout.flush()
     sys.stdout.buffer.write((data if command in LINES else msgspec.json.format(data, indent=2)) + b"\n")
@@ -190,23 +196,23 @@ def _readable(value: Any) -> Any:
 
 
 def approved(command: str, *, yes: bool, as_json: bool, show: Callable[[Console], None]) -> None:
-    """Show a plan and ask whether to go on; raise where nobody is there to be asked."""
+    """Show a plan and ask for confirmation. Raises if there is no terminal to ask in."""
     if yes:
         if not as_json:
             show(console())
         return
     if as_json or not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
-        why = "nobody is there to be asked"
-        do = f"look at the plan with `holdfast {command} --dry-run`, then add --yes"
+        why = "--json never asks for confirmation" if as_json else "there is no terminal to ask for confirmation"
+        do = f"check the plan with `holdfast {command} --dry-run`, then add --yes"
         raise NotSupported(what=f"`holdfast {command}` without --yes", why=why, do=do)
     show(console())
-    typer.confirm("go on?", abort=True)
+    typer.confirm("Carry out this plan?", abort=True)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return where to print for people."""
-    from rich.console import Console  # not for those who want JSON
+    """Return a console for text output."""
+    from rich.console import Console  # not needed for JSON
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _UNLIMITED
     return Console(stderr=stderr, width=width, highlight=False)

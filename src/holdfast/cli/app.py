@@ -1,4 +1,4 @@
-"""The command and its verbs, each loaded when it is asked for: `ls` does not wait for what `verify` needs."""
+"""The command and its verbs. A verb's module is imported when the verb is used, so that `ls` starts fast."""
 
 from __future__ import annotations
 
@@ -16,43 +16,42 @@ from holdfast.cli.results import Envelope, ErrorResult
 
 HELP = """Checkpoints that hold, for PySpark streaming pipelines.
 
-Run a pipeline, look at its checkpoints, verify and compare them, and keep its repository tidy. Whatever only looks \
-needs no Spark and no Java, and may be used while the pipeline runs.
+Run a pipeline, inspect, verify and compare its checkpoints, and remove old ones. Commands that only read need neither \
+Spark nor Java, and you can use them while the pipeline is running.
 
-[bold]Begin with[/]
+[bold]Get started[/]
 
-    holdfast demo                    see it kill itself, and lose nothing
-    holdfast run app.py:pipeline     run a pipeline and watch it
-    holdfast ls -r ./checkpoints     what there is
-    holdfast verify                  whether the newest checkpoint holds
+    holdfast demo                    watch a pipeline survive repeated kills
+    holdfast run app.py:pipeline     run a pipeline with a live view
+    holdfast ls -r ./checkpoints     list its checkpoints
+    holdfast verify                  check that the newest one can be restored
 
-Exit codes: 0 good, 1 found something, 2 wrong use or failure.
+Exit codes: 0 success, 1 problems or differences were found, 2 usage error or failure.
 """
 
-VERBS = {
-    # verb -> where it lives; in the order of the help
-    "run": "running",
-    "ls": "looking",
-    "show": "looking",
-    "verify": "checking",
-    "diff": "checking",
-    "log": "looking",
-    "gaps": "looking",
-    "doubt": "looking",
-    "prune": "pruning",
-    "compact": "compacting",
-    "cursor": "cursors",
-    "demo": "demo",
-    "version": "versions",
-}
-GROUPS = {"cursor": ("Look at durable cursors: where the readers of event logs stand.", ("ls", "show"))}
+VERBS = (  # in the order of the help; each is a module of `holdfast.cli.verbs`
+    "run",
+    "ls",
+    "show",
+    "verify",
+    "diff",
+    "log",
+    "gaps",
+    "doubt",
+    "prune",
+    "compact",
+    "cursor",
+    "demo",
+    "version",
+)
+GROUPS = {"cursor": ("Inspect durable cursors: the read positions of event-log consumers.", ("ls", "show"))}
 
 
 class PlainHelp:
-    """Help that names what to type: no `<bool>` after a flag, no `<str>` after an argument, and no `{target}`."""
+    """Help without Python types: no `<bool>` after a flag, no `<str>` after an argument, no `{target}`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return all parameters, the option `--help` too."""
+        """Return all parameters, including `--help`."""
         found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for each in found:
             if each.param_type_name == "argument" or each.is_flag:
@@ -60,7 +59,7 @@ class PlainHelp:
         return found
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the line `Usage`."""
+        """Return the parts of the usage line."""
         pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
         return [each.replace("{", "").replace("}", "") for each in pieces]
 
@@ -91,52 +90,57 @@ class Verbs(PlainHelp, TyperGroup):
         return command_of(cmd_name) if cmd_name in VERBS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the verb that was typed, or say which one may have been meant."""
-        near = get_close_matches(args[0], VERBS) if args and args[0] not in VERBS else []
-        if near:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        """Find the verb, or fail and suggest a similar one."""
+        similar = get_close_matches(args[0], VERBS) if args and args[0] not in VERBS else []
+        if similar:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {similar[0]!r}?")
         return super().resolve_command(ctx, args)
 
 
+def verb_module(name: str) -> Any:
+    """Import the module of a verb."""
+    return importlib.import_module(f"holdfast.cli.verbs.{name}")
+
+
 def command_of(name: str) -> Any:
-    """Return a verb, or a group of verbs, as typer has it."""
-    home = importlib.import_module(f"holdfast.cli.{VERBS[name]}")
-    holding = typer.Typer(rich_markup_mode="rich", context_settings=_SETTINGS)
+    """Return a verb, or a group of verbs, as a typer command."""
+    module = verb_module(name)
+    parent = typer.Typer(rich_markup_mode="rich", context_settings=_SETTINGS)
     if name in GROUPS:
-        words, inner = GROUPS[name]
+        text, inner = GROUPS[name]
         group = typer.Typer(
-            cls=Group, rich_markup_mode="rich", no_args_is_help=True, help=words, context_settings=_SETTINGS
+            cls=Group, rich_markup_mode="rich", no_args_is_help=True, help=text, context_settings=_SETTINGS
         )
         for each in inner:
-            verb(group, _function(home, f"{name}_{each}"), Verb, within=name)
-        holding.add_typer(group, name=name)
+            verb(group, _function(module, f"{name}_{each}"), Verb, within=name)
+        parent.add_typer(group, name=name)
     else:
-        verb(holding, _function(home, name), Verb)
-    holding.callback()(_none)  # a command of one verb would lose its name
-    return typer.main.get_group(holding).commands[name]
+        verb(parent, _function(module, name), Verb)
+    parent.callback()(_no_callback)  # without a callback, typer drops the name of a single verb
+    return typer.main.get_group(parent).commands[name]
 
 
-def _function(home: object, name: str) -> Callable[..., Answer]:
-    found: Callable[..., Answer] = getattr(home, name)
+def _function(module: object, name: str) -> Callable[..., Answer]:
+    found: Callable[..., Answer] = getattr(module, name)
     return found
 
 
-def _none() -> None:
+def _no_callback() -> None:
     """Do nothing before a verb."""
 
 
-def _say_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"holdfast {holdfast.__version__}")
         raise typer.Exit
 
 
-def _before(
+def _global_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Take what stands before a verb."""
+    """Accept the options that precede a verb."""
 
 
 _SETTINGS = {"help_option_names": ["--help", "-h"]}
@@ -149,19 +153,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=_SETTINGS,
 )
-app.callback()(_before)
+app.callback()(_global_options)
 
 
 def run_app(typed: list[str]) -> int:
-    """Run what was typed; return the exit code. Wrong use is a document too, where JSON is asked for."""
+    """Run the command line and return the exit code. With `--json`, a usage error is a document too."""
     if "--json" not in typed:
-        app(typed)  # ends the process by itself
+        app(typed)  # exits the process
     try:
         return int(app(typed, standalone_mode=False) or 0)
     except (typer.Abort, EOFError):
         return Exit.FAILED
     except Exception as error:
-        if not hasattr(error, "format_message"):  # typer's own way to say that it was used wrongly
+        if not hasattr(error, "format_message"):  # typer's usage errors have it
             raise
         verb_typed = next((word for word in typed if word in VERBS), "")
         next_step = " ".join(["holdfast", *filter(None, [verb_typed]), "--help"])

@@ -1,4 +1,4 @@
-"""Numbers and times as people read and type them. Counts, sizes and spans are in `holdfast._figures`."""
+"""Human-readable sizes and times. Counts, sizes and durations are formatted by `holdfast._figures`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from holdfast.errors import BadValue
 
 __all__ = ["age", "bytes_of", "harmless", "iso", "moment", "number", "size", "span"]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-_UNSEEN = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def harmless(text: str) -> str:
-    """Return text that cannot colour, move or turn round what a terminal shows: such signs are written out."""
-    return _UNSEEN.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
+    """Escape control characters and direction marks, so that text cannot control the terminal."""
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def bytes_of(what: str, text: str) -> int:
-    """Return a size that somebody typed: `64MB`, `1GB`, `512 MiB`, or a number of bytes."""
+    """Parse a size: `64MB`, `1GB`, `512 MiB`, or a number of bytes."""
     found = _SIZE.fullmatch(text.strip())
     count = 0
     if found:
@@ -32,12 +32,12 @@ def bytes_of(what: str, text: str) -> int:
 
 
 def age(timestamp_ms: int) -> str:
-    """Return how long ago it was."""
+    """Return how long ago a timestamp is."""
     return span(time.time() - timestamp_ms / 1000) if timestamp_ms else "?"
 
 
 def moment(timestamp_ms: int) -> str:
-    """Return a point in time, in UTC."""
+    """Format a timestamp, in UTC."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
@@ -45,5 +45,5 @@ def moment(timestamp_ms: int) -> str:
 
 
 def iso(timestamp_ms: int) -> str:
-    """Return a point in time as the history writes it."""
+    """Format a timestamp as ISO 8601 in UTC, like the history does."""
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""Options that several verbs have."""
+"""Options that several verbs share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from holdfast.cli.target import located
 from holdfast.errors import BadValue, HoldfastError
 from holdfast.repository import Checkpoints, Repository, Status
 
-_DIGITS = 20  # of 64 bits
+_DIGITS = 20  # of a 64-bit number
 REPO_VARIABLE = "HOLDFAST_REPO"
 
 
 def checkpoint_names(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
-    """Offer the checkpoints and savepoints that there are, to whoever presses the tab key."""
+    """Return the checkpoints and savepoints that shell completion offers."""
     try:
         found = Checkpoints(located(context.params.get("repo"))).all()
     except HoldfastError:
@@ -34,35 +34,45 @@ Repo = Annotated[
         "-r",
         metavar="PATH",
         envvar=REPO_VARIABLE,
-        help="The pipeline's repository, <root>/<pipeline>, or a root that holds one; else here, or ./checkpoints.",
+        help="The pipeline's repository, <root>/<pipeline>, or a root that contains only one. "
+        "Default: the current folder, then ./checkpoints.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+Last = Annotated[int | None, typer.Option("--last", "-n", metavar="N", min=1, help="Show only the newest N.")]
 CheckpointName = Annotated[
     str | None,
     typer.Argument(
         metavar="ID",
-        help="A checkpoint's id, or a savepoint's name. Else the newest checkpoint.",
+        help="A checkpoint id or a savepoint name. Default: the newest checkpoint.",
         autocompletion=checkpoint_names,
     ),
 ]
 FirstName = Annotated[
     str | None,
-    typer.Argument(metavar="A", help="A checkpoint's id, or a savepoint's name.", autocompletion=checkpoint_names),
+    typer.Argument(metavar="A", help="A checkpoint id or a savepoint name.", autocompletion=checkpoint_names),
 ]
 SecondName = Annotated[
     str | None,
-    typer.Argument(metavar="B", help="What to compare it with. Else the newest.", autocompletion=checkpoint_names),
+    typer.Argument(
+        metavar="B", help="The one to compare it with. Default: the newest checkpoint.", autocompletion=checkpoint_names
+    ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over", help="Take the lease of a shared pipeline. Use it only if its driver is no longer running."
+    ),
+]
 
 
 def checkpoint_of(repository: Repository, name: str) -> int | str:
-    """Return what a user's word means: an id where it is a number, unless only a savepoint has that name."""
+    """Return the id or savepoint that a name means. A number is an id, unless only a savepoint has that name."""
     if not (name.isascii() and name.isdecimal()):
         return checked_name("savepoint", name)
     if len(name) > _DIGITS:
-        raise BadValue(what="checkpoint", value=name, why="no id has so many digits")
+        raise BadValue(what="checkpoint", value=name, expected=f"an id of at most {_DIGITS} digits")
     number = int(name)
     found = Checkpoints(repository).all()
     if any(each.checkpoint == number for each in found):

@@ -1,6 +1,6 @@
-"""Where a program's own words go while a command shows something else: stdout and stderr, down to their descriptors.
+"""Redirects stdout and stderr, down to their file descriptors, while a command shows something else.
 
-A JVM and its workers write to what they inherit, so this must be done before they are started.
+A JVM and its workers write to the descriptors that they inherit, so the redirection must come before they start.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ STDOUT, STDERR = 1, 2
 
 @contextlib.contextmanager
 def into_stderr() -> Iterator[IO[str]]:
-    """Let all that is printed go to stderr; give what stdout was, for documents alone."""
-    with _moved(STDOUT, STDERR) as documents:
+    """Redirect stdout to stderr; yield the original stdout, which is then for documents only."""
+    with _redirected(STDOUT, STDERR) as documents:
         yield documents
 
 
 @contextlib.contextmanager
 def into_file(path: str | None) -> Iterator[tuple[IO[str], str]]:
-    """Let what would disturb a view go to a file; give the terminal, and where the file is. It is not removed.
+    """Redirect output that would disturb a live view to a file; yield the terminal and the file's path.
 
-    A stderr that is no terminal disturbs nothing, and stays as it is.
+    The file is kept. A stderr that is not a terminal is not redirected, because it does not disturb the view.
     """
     number, name = _log_file(path)
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, number)
-        terminal = undo.enter_context(_moved(STDOUT, number))
+        terminal = undo.enter_context(_redirected(STDOUT, number))
         if os.isatty(STDERR):
-            undo.enter_context(_moved(STDERR, number))
+            undo.enter_context(_redirected(STDERR, number))
         yield terminal, name
 
 
 @contextlib.contextmanager
-def _moved(one: int, to: int) -> Iterator[IO[str]]:
-    """Let a descriptor be another one for a while; give what it was."""
+def _redirected(descriptor: int, to: int) -> Iterator[IO[str]]:
+    """Redirect a descriptor to another one; yield the original."""
     _flush()
-    with os.fdopen(os.dup(one), "w", encoding="utf-8", errors="backslashreplace") as before:
-        os.dup2(to, one)
+    with os.fdopen(os.dup(descriptor), "w", encoding="utf-8", errors="backslashreplace") as original:
+        os.dup2(to, descriptor)
         try:
-            yield before
+            yield original
         finally:
             _flush()
-            os.dup2(before.fileno(), one)
+            os.dup2(original.fileno(), descriptor)
 
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads any more
+        with contextlib.suppress(OSError, ValueError):  # it is closed, or its reader is
             stream.flush()
 
 

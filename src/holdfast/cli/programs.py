@@ -1,9 +1,10 @@
 """A user's program and the pipeline in it: `app.py:pipeline`, `package.module:pipeline`.
 
 Rules:
-- A file is loaded as `python app.py` would have it, its folder first on the path, but for `__name__`: it is imported.
-- What the program raises is `ProgramFailed`, with the frames of the user's own files and no others.
-- A program that would run the pipeline while it is loaded is refused: it would never come back.
+- A file is loaded as `python app.py` would load it, with its folder first on the path. Only `__name__` differs,
+  because the file is imported.
+- An error in the program becomes `ProgramFailed`, whose traceback has only the frames in the user's files.
+- A program that runs the pipeline while it is loaded is refused, because loading it would not return.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from holdfast.errors import BadValue, HoldfastError, ProgramFailed, describe_err
 if TYPE_CHECKING:
     from holdfast.spark.pipeline import Pipeline
 
-_LONGEST = 300  # of what an error says of itself; Spark's go on for pages
-_MOST_LINES = 40
-_FOREIGN = tuple(
+_LONGEST = 300  # characters of an error text; those of Spark can fill pages
+_MOST_LINES = 40  # of a traceback
+_NOT_THE_USERS = tuple(
     {
         f"{Path(each).resolve()}{os.sep}"
         for each in (
@@ -45,7 +46,7 @@ _FOREIGN = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a pipeline is: a file or a module, and a name in it."""
+    """The location of a pipeline: a file or a module, and a name in it."""
 
     text: str
     file: Path | None
@@ -58,14 +59,13 @@ class Target:
         return self.text.removesuffix(f":{self.name}") if self.name else self.text
 
 
-def found(text: str) -> Target:
-    """Return what a user's word means, or raise where no such file is."""
+def find_target(text: str) -> Target:
+    """Parse a target. Raises `BadValue` if it names a file that does not exist."""
     program, colon, name = text.rpartition(":")
     if not colon:
         program, name = text, ""
     if not program or (colon and not name.isidentifier()):
-        why = "it names no pipeline"
-        raise BadValue(what="target", value=text, why=why, do="write it as app.py:pipeline or package.module:pipeline")
+        raise BadValue(what="target", value=text, expected="app.py:pipeline or package.module:pipeline")
     is_module = all(part.isidentifier() for part in program.split("."))
     is_package = (Path(program) / "__init__.py").is_file()
     if is_module and not (
@@ -74,40 +74,41 @@ def found(text: str) -> Target:
         return Target(text, None, program, name or None)
     file = Path(program).absolute()
     if not file.is_file():
-        why = "it is a folder" if file.is_dir() else "there is no such file"
-        raise BadValue(what="program", value=program, why=why, do=_look(file))
+        why = "it is a folder" if file.is_dir() else "the file does not exist"
+        raise BadValue(what="program", value=program, why=why, do=_nearby(file))
     return Target(text, file, file.stem, name or None)
 
 
-def _look(file: Path) -> str:
+def _nearby(file: Path) -> str:
     folder = file if file.is_dir() else file.parent
     near = sorted(each.name for each in folder.glob("*.py")) if folder.is_dir() else []
     listed = f": {', '.join(near[:8])}" if near else ""
     files = "1 Python file" if len(near) == 1 else f"{len(near)} Python files"
-    return f"name the file with the pipeline; the folder has {files}{listed}"
+    return f"name the file that defines the pipeline; the folder has {files}{listed}"
 
 
 def pipeline_of(target: Target, arguments: Sequence[str] = ()) -> Pipeline:
     """Load a program and return its pipeline."""
-    kind = holdfast.Pipeline  # or MissingExtra
-    from holdfast.spark.pipeline import defining  # pyspark takes its time, and need not be there
+    from holdfast.spark.pipeline import Pipeline, defining  # PySpark is slow to import, and may not be installed
 
-    with defining(target.program), failing_as_theirs(target.program):
-        module = _loaded(target, arguments)
-    given = {name: each for name, each in vars(module).items() if isinstance(each, kind)}
+    with defining(target.program), failing_as_program(target.program):
+        module = _load(target, arguments)
+    given = {name: each for name, each in vars(module).items() if isinstance(each, Pipeline)}
     if target.name is None:
-        return _the_only(target, given)
+        return _only_one(target, given)
     try:
         value = getattr(module, target.name)
     except AttributeError:
-        raise BadValue(what="pipeline", value=target.name, why=_why(target, given), do=_which(target, given)) from None
-    if not isinstance(value, kind) and callable(value) and not isinstance(value, type):
+        raise BadValue(
+            what="pipeline", value=target.name, why=_why(target, given), do=_suggestion(target, given)
+        ) from None
+    if not isinstance(value, Pipeline) and callable(value) and not isinstance(value, type):
         _require_no_argument(target, value)
-        with defining(target.program), failing_as_theirs(target.program):
+        with defining(target.program), failing_as_program(target.program):
             value = value()
-    if not isinstance(value, kind):
-        why = f"it is of type {type(value).__name__}, and no Pipeline"
-        raise BadValue(what=f"what {target.text!r} names,", value=value, why=why, do=_which(target, given))
+    if not isinstance(value, Pipeline):
+        why = f"{target.text} is of type {type(value).__name__}"
+        raise BadValue(what="pipeline", value=value, expected="a Pipeline", why=why, do=_suggestion(target, given))
     return value
 
 
@@ -115,18 +116,18 @@ def _why(target: Target, given: dict[str, Pipeline]) -> str:
     return f"{target.program} has no such name" + (f"; its pipelines: {', '.join(given)}" if given else "")
 
 
-def _which(target: Target, given: dict[str, Pipeline]) -> str:
+def _suggestion(target: Target, given: dict[str, Pipeline]) -> str:
     if given:
         return f"holdfast run {target.program}:{next(iter(given))}"
     return "define one: pipeline = hf.Pipeline(...), or a function without arguments that returns one"
 
 
-def _the_only(target: Target, given: dict[str, Pipeline]) -> Pipeline:
+def _only_one(target: Target, given: dict[str, Pipeline]) -> Pipeline:
     several = {id(each): each for each in given.values()}
     if len(several) == 1:
         return next(iter(several.values()))
     why = f"it has {len(several)} pipelines: {', '.join(given)}" if given else "it has no pipeline at its top level"
-    raise BadValue(what="program", value=target.program, why=why, do=_which(target, given))
+    raise BadValue(what="program", value=target.program, why=why, do=_suggestion(target, given))
 
 
 def _require_no_argument(target: Target, function: Callable[..., Any]) -> None:
@@ -137,23 +138,23 @@ def _require_no_argument(target: Target, function: Callable[..., Any]) -> None:
             if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
         ]
     except (TypeError, ValueError):
-        return  # it cannot be told: it is called
+        return  # the signature is unknown: try to call it
     if needed:
         why = f"the function needs arguments: {', '.join(needed)}"
-        do = "name a Pipeline, or a function without arguments that returns one; sys.argv has what comes after --"
+        do = "name a Pipeline, or a function without arguments that returns one; pass values after --, in sys.argv"
         raise BadValue(what="target", value=target.text, why=why, do=do)
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
 
 
-def _loaded(target: Target, arguments: Sequence[str]) -> ModuleType:
+def _load(target: Target, arguments: Sequence[str]) -> ModuleType:
     from holdfast.spark.session import send_by_value
 
     sys.argv = [str(target.file or target.module), *arguments]
     folder = str(target.file.parent if target.file else Path.cwd())
     sys.path.insert(0, folder)
-    # As spark-submit does: what lies beside the program can be imported where its functions run.
+    # Like spark-submit: the workers that run its functions can import the modules beside the program.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     module = _from_file(target, target.file) if target.file else _from_path(target)
     send_by_value(module)
@@ -164,8 +165,7 @@ def _from_file(target: Target, file: Path) -> ModuleType:
     name = target.module if target.module not in sys.modules else f"{target.module}__program"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        why = "it is no Python file"
-        raise BadValue(what="program", value=target.program, why=why, do="name a file that ends with .py")
+        raise BadValue(what="program", value=target.program, expected="a Python file, whose name ends with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -174,42 +174,42 @@ def _from_file(target: Target, file: Path) -> ModuleType:
 
 def _from_path(target: Target) -> ModuleType:
     try:
-        there = importlib.util.find_spec(target.module) is not None
+        exists = importlib.util.find_spec(target.module) is not None
     except ModuleNotFoundError as error:
         if error.name is None or not f"{target.module}.".startswith(f"{error.name}."):
             raise
-        there = False
+        exists = False
     except ValueError:
-        there = False
-    if not there:
+        exists = False
+    if not exists:
         beside = Path(*target.module.split(".")).with_suffix(".py")
-        do = "check the name, and that it is installed or lies here; a file is named with its .py"
+        do = "check the name, and that the module is installed or in this folder; for a file, include .py"
         if beside.is_file():
             do = f"holdfast run {beside}"
-        raise BadValue(what="module", value=target.module, why="there is no such module", do=do)
+        raise BadValue(what="module", value=target.module, why="the module does not exist", do=do)
     return importlib.import_module(target.module)
 
 
-# --- what the program raises -----------------------------------------------------------------------------------------
+# --- errors of the program -------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def failing_as_theirs(program: str) -> Iterator[None]:
-    """Turn whatever a user's code raises into `ProgramFailed`; what Holdfast says of the target stays as it is."""
+def failing_as_program(program: str) -> Iterator[None]:
+    """Convert errors in user code to `ProgramFailed`; errors that Holdfast itself raises pass unchanged."""
     try:
         yield
     except SystemExit as end:
         why = f"it called sys.exit({'' if end.code is None else repr(end.code)}) while it was loaded"
-        do = 'let it only define the pipeline; put the rest under `if __name__ == "__main__":`'
+        do = 'only define the pipeline at the top level; put the rest under `if __name__ == "__main__":`'
         raise ProgramFailed(program=program, why=why, trace=trace_of(end), do=do) from end
     except Exception as error:
-        if isinstance(error, HoldfastError) and not is_theirs(error):
+        if isinstance(error, HoldfastError) and not is_users_error(error):
             raise
-        raise as_theirs(program, error) from error
+        raise as_program_error(program, error) from error
 
 
-def as_theirs(program: str, error: Exception) -> ProgramFailed:
-    """Return what a user's code raised as an error that shows their frames."""
+def as_program_error(program: str, error: Exception) -> ProgramFailed:
+    """Return an error in user code as a `ProgramFailed` whose traceback has only frames in user files."""
     if isinstance(error, HoldfastError):
         why, do = error.summary, error.next_step.format(e=error)
     else:
@@ -219,8 +219,8 @@ def as_theirs(program: str, error: Exception) -> ProgramFailed:
 
 def _advice(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"install {error.name.partition('.')[0]!r}, or run it where it can be imported; then run it again"
-    return "mend the program, then run it again"
+        return f"install {error.name.partition('.')[0]!r}, or make it importable; then run the program again"
+    return "fix the program, then run it again"
 
 
 def _short(error: BaseException) -> str:
@@ -228,31 +228,31 @@ def _short(error: BaseException) -> str:
     return first if len(first) <= _LONGEST else f"{first[:_LONGEST]}..."
 
 
-def is_theirs(error: BaseException) -> bool:
-    """Whether an error came by way of a file of the user's."""
+def is_users_error(error: BaseException) -> bool:
+    """Whether the traceback of an error has a frame in the user's files."""
     return isinstance(error, SyntaxError) or any(
         _is_users(each.filename) for each in traceback.extract_tb(error.__traceback__)
     )
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the traceback of an error, cut to the user's own frames."""
-    told = traceback.TracebackException.from_exception(error, compact=True)
-    _cut(told)
-    lines = "".join(told.format(chain=True)).rstrip().splitlines()
+    """Return the traceback of an error, reduced to the frames in the user's files."""
+    trace = traceback.TracebackException.from_exception(error, compact=True)
+    _keep_users_frames(trace)
+    lines = "".join(trace.format(chain=True)).rstrip().splitlines()
     if len(lines) > _MOST_LINES:
-        lines = [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} lines more"]
+        lines = [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more lines"]
     return "\n".join(lines)
 
 
-def _cut(told: traceback.TracebackException) -> None:
-    told.stack = traceback.StackSummary.from_list([each for each in told.stack if _is_users(each.filename)])
-    for each in (told.__cause__, told.__context__):
+def _keep_users_frames(trace: traceback.TracebackException) -> None:
+    trace.stack = traceback.StackSummary.from_list([each for each in trace.stack if _is_users(each.filename)])
+    for each in (trace.__cause__, trace.__context__):
         if each is not None:
-            _cut(each)
+            _keep_users_frames(each)
 
 
 def _is_users(file: str) -> bool:
     if file.startswith("<"):
-        return False  # frozen importlib, and what was made of text
-    return not str(Path(file).resolve()).startswith(_FOREIGN)
+        return False  # frozen importlib, and code that was compiled from a string
+    return not str(Path(file).resolve()).startswith(_NOT_THE_USERS)

@@ -1,8 +1,8 @@
-"""How a run is told of: a live view in a terminal, `key=value` lines, or JSON lines. All get the same events.
+"""How a run is reported: a live view in a terminal, `key=value` lines, or JSON lines. All get the same events.
 
 Rules:
-- Only the main thread prints. What other threads have to tell waits in a queue until it looks.
-- Lines are for grep: time in UTC first, then keys and values; a value with blanks in it is quoted, as JSON does.
+- Only the main thread prints. Events of other threads wait in a queue until the main thread reads it.
+- Lines are made for grep: first the time in UTC, then keys and values. A value with spaces is quoted as in JSON.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from holdfast.cli.liveview import Errors, Moment, Rates, headline, rate, view
 from holdfast.cli.runresults import RunEvent, RunStatus
 from holdfast.errors import readable
 
-_REFRESH = 4  # a second
-_TROUBLE = (
+_REFRESH = 4  # times per second
+_PROBLEMS = (
     "checkpoint_failed",
     "restart",
     "outage",
@@ -38,57 +38,57 @@ _TROUBLE = (
 
 
 def utc_now() -> str:
-    """Return the time, in UTC, as lines begin with it."""
+    """Return the current time in UTC, as it begins each line."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Report(ABC):
-    """Tells of a run while it goes on."""
+class RunReporter(ABC):
+    """Reports a run while it is in progress."""
 
     def __init__(self) -> None:
         self.rates = Rates()
 
-    def phase(self, text: str) -> None:  # noqa: B027 - lines have nothing to say of it
-        """Say what is being done, before there is a status and while it is being stopped."""
+    def show_phase(self, text: str) -> None:  # noqa: B027 - only a live view shows phases
+        """Show what the run is doing while it starts or stops."""
 
-    def sampled(self, status: RunStatus) -> None:
-        """Take in how it is doing; called a few times a second."""
+    def sample(self, status: RunStatus) -> None:
+        """Record the current status; called a few times a second."""
         self.rates.add(time.monotonic(), status)
 
     @abstractmethod
-    def happened(self, event: RunEvent) -> None:
-        """Tell of something that has happened."""
+    def report(self, event: RunEvent) -> None:
+        """Report an event."""
 
 
-class JsonLines(Report):
-    """One JSON document a line."""
+class JsonLines(RunReporter):
+    """One JSON document per line."""
 
     def __init__(self, out: IO[str]) -> None:
         super().__init__()
         self._out = out
 
-    def happened(self, event: RunEvent) -> None:
-        """Write the event as it is."""
+    def report(self, event: RunEvent) -> None:
+        """Write the event as JSON."""
         self._out.write(msgspec.json.encode(event).decode() + "\n")
         self._out.flush()
 
 
-class PlainLines(Report):
+class PlainLines(RunReporter):
     """Lines of `key=value`."""
 
     def __init__(self, out: IO[str]) -> None:
         super().__init__()
         self._out = out
 
-    def happened(self, event: RunEvent) -> None:
-        """Write a line; of a status, one a stream."""
+    def report(self, event: RunEvent) -> None:
+        """Write one line; for `progress`, one per stream."""
         for line in lines(event, self.rates.by_stream()):
             self._out.write(line + "\n")
         self._out.flush()
 
 
 class ResizableLive(Live):
-    """A live display that erases all of its last frame, even after the terminal was made narrower.
+    """A live display that erases all of its last frame, even if the terminal has become narrower.
 
     Most terminals then wrap each line over several rows, but rich counts lines.
     """
@@ -96,10 +96,10 @@ class ResizableLive(Live):
     def __init__(self, terminal: IO[str], **options: Any) -> None:
         super().__init__(**options)
         self._terminal = terminal
-        self._lengths: list[int] = []  # of the lines that are shown
+        self._lengths: list[int] = []  # of the lines on the screen
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Count the rows that the last frame takes now, before it is erased."""
+        """Count the rows that the last frame occupies now, before it is erased."""
         fit(self.console, self._terminal)
         width, height = self.console.size
         if self._lengths and _reflows():
@@ -117,14 +117,14 @@ def fit(console: Console, terminal: IO[str]) -> None:
 
 
 def _reflows() -> bool:
-    """Whether the terminal wraps its lines again when it is resized: xterm, screen and the Linux console do not."""
+    """Whether the terminal rewraps its lines when it is resized: xterm, screen and the Linux console do not."""
     kind = os.environ.get("TERM", "")
     screen = kind.startswith("screen") and "TMUX" not in os.environ
     return not (screen or kind == "linux" or "XTERM_VERSION" in os.environ)
 
 
-class LiveView(Report):
-    """A view that is drawn anew a few times a second, and trouble above it as it comes."""
+class LiveView(RunReporter):
+    """A view that is redrawn a few times a second. Problems are printed above it, where they stay."""
 
     def __init__(self, terminal: IO[str], *, title: str, checkpoints: bool, log: str) -> None:
         super().__init__()
@@ -135,11 +135,11 @@ class LiveView(Report):
         self._phase, self._status = "loading", None
         self._began = time.monotonic()
         self._errors = Errors()
-        # stderr is the log's; what the program prints to stdout comes above the view.
+        # stderr goes to the log; what the program prints to stdout appears above the view.
         self._live = ResizableLive(
             terminal,
             console=self._console,
-            get_renderable=self._drawn,
+            get_renderable=self._draw,
             refresh_per_second=_REFRESH,
             transient=True,
             redirect_stderr=False,
@@ -156,23 +156,23 @@ class LiveView(Report):
     ) -> None:
         self._live.stop()
 
-    def phase(self, text: str) -> None:
-        """Show it in the last line."""
+    def show_phase(self, text: str) -> None:
+        """Show the phase in the last line."""
         self._phase = text
 
-    def sampled(self, status: RunStatus) -> None:
-        """Show it from now on."""
+    def sample(self, status: RunStatus) -> None:
+        """Show this status from now on."""
         with self._guard:
-            super().sampled(status)
+            super().sample(status)
             self._errors.add(status)
             self._status, self._title = status, status.pipeline
 
-    def happened(self, event: RunEvent) -> None:
-        """Print trouble above the view, to stay; all else the view shows."""
-        if event.event in _TROUBLE:
+    def report(self, event: RunEvent) -> None:
+        """Print problems above the view. The view itself shows all other events."""
+        if event.event in _PROBLEMS:
             self._console.print(headline(event), no_wrap=True, overflow="ellipsis")
 
-    def _drawn(self) -> RenderableType:
+    def _draw(self) -> RenderableType:
         fit(self._console, self._terminal)
         with self._guard:
             moment = Moment(
@@ -191,7 +191,7 @@ class LiveView(Report):
 
 
 def lines(event: RunEvent, rates: Mapping[str, float]) -> list[str]:
-    """Return an event as lines of `key=value`: one, and for `progress` one a stream."""
+    """Return an event as `key=value` lines: one line; for `progress`, one per stream."""
     if event.event != "progress" or event.status is None:
         facts = {name: value for name, value in msgspec.to_builtins(event).items() if name not in ("at", "status")}
         if event.status is not None:

@@ -1,4 +1,4 @@
-"""Tables as the command prints them: no lines, one row a thing, numbers to the right."""
+"""Tables of the command: no rules between the cells, one row per item, numbers aligned to the right."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rich.text import Text
 
 from holdfast.cli.formatting import harmless
 
-NARROW = 100  # columns of a terminal that is called narrow
-_LEAST = 8  # minimum width of a text column
+NARROW = 100  # a terminal with fewer columns is narrow
+_MINIMUM = 8  # width of a text column
 _GAP = "  "
 
 
 class TableRows:
-    """A table that leaves out columns which are empty, or which a narrow terminal has no room for."""
+    """A table that omits empty columns and, in a narrow terminal, the columns of `wide_only`."""
 
     def __init__(self, *columns: str, right: tuple[str, ...] = (), wide_only: tuple[str, ...] = ()) -> None:
         self._columns = columns
@@ -27,7 +27,7 @@ class TableRows:
         self._rows.append(tuple(each if isinstance(each, Text) else Text(harmless(each)) for each in cells))
 
     def print(self, console: Console) -> None:
-        """Print what there is."""
+        """Print the table."""
         narrow = console.width < NARROW
         kept = [
             at
@@ -45,28 +45,29 @@ class TableRows:
         console.print(drawn)
 
     def _widths(self, kept: list[int], room: int) -> dict[int, int]:
-        """Return how wide each column is. If they do not fit, the widest texts are wrapped."""
+        """Return the width of each column. If the table is too wide, its widest text columns are wrapped."""
         widths = {at: max(len(self._columns[at]), *(row[at].cell_len for row in self._rows)) for at in kept}
         texts = [at for at in kept if self._columns[at] not in self._right]
         room -= len(_GAP) * (len(kept) - 1)
         while texts and sum(widths.values()) > room:
             widest = max(texts, key=lambda at: widths[at])
-            if widths[widest] <= _LEAST:
+            if widths[widest] <= _MINIMUM:
                 break
             widths[widest] -= 1
         return widths
 
 
 def print_damaged(console: Console, damaged: list[str]) -> None:
-    """Print a line for each record that could not be read, and what to do."""
+    """Print a line for each record that could not be read, then the next step."""
     for each in damaged:
         console.print(Text(harmless(each), "bold red"), soft_wrap=True)
     if damaged:
-        console.print("next: restore these files from a copy; see what else is damaged: holdfast verify --all")
+        advice = "next: restore these files from a copy; to find other damage: holdfast verify --all"
+        console.print(advice, soft_wrap=True)
 
 
 def fields(console: Console, pairs: list[tuple[str, str | Text]], indent: int = 2) -> None:
-    """Print names and values, a line each; in a terminal long values go on below themselves."""
+    """Print names and values, one pair per line. A terminal wraps long values within their column."""
     width = max((len(name) for name, _ in pairs), default=0)
     if console.is_terminal:
         grid = Table.grid(padding=(0, 2, 0, 0))

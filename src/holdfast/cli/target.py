@@ -1,4 +1,4 @@
-"""Which repository a command is about: the one that is named, or the only one that lies near."""
+"""Which repository a command works on: the one that `--repo` names, or the only one nearby."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from holdfast.repository.files import failing_as, local_path
 from holdfast.repository.identity import KEY
 from holdfast.repository.local import LocalRepository
 
-NEAR = "checkpoints"  # the root that the docs and examples use
+DEFAULT_ROOT = "checkpoints"  # the root that the docs and examples use
 
 
 def pipelines(root: Path) -> list[Path]:
-    """Return the folders of a root that are repositories of pipelines."""
+    """Return the pipeline repositories directly below a root."""
     with failing_as("list", str(root)):
         try:
             return sorted(each for each in root.iterdir() if os.path.lexists(each / KEY))
@@ -24,10 +24,10 @@ def pipelines(root: Path) -> list[Path]:
 
 
 def roots(repo: str | None) -> list[Path]:
-    """Return where to look: where the user says, else here and in `./checkpoints`."""
+    """Return the folders to search: the given one, or the current folder and `./checkpoints`."""
     if repo is not None:
         return [local_path("repository", repo)]
-    return [Path.cwd(), Path.cwd() / NEAR]
+    return [Path.cwd(), Path.cwd() / DEFAULT_ROOT]
 
 
 def located(repo: str | None, *, holds: tuple[str, ...] = (KEY,)) -> LocalRepository:
@@ -38,7 +38,7 @@ def located(repo: str | None, *, holds: tuple[str, ...] = (KEY,)) -> LocalReposi
         found = pipelines(root)
         if len(found) > 1:
             names = ", ".join(each.name for each in found)
-            why = f"it holds {len(found)} pipelines: {names}"
+            why = f"it contains {len(found)} pipelines: {names}"
             raise BadValue(what="repository", value=str(root), why=why, do=f"name one: --repo {shown(found[0])}")
         if found:
             return LocalRepository(found[0])
@@ -46,27 +46,27 @@ def located(repo: str | None, *, holds: tuple[str, ...] = (KEY,)) -> LocalReposi
 
 
 def missing(repo: str | None) -> RepositoryMissing:
-    """Return the error for a place without a repository: what was looked at, and what is there instead."""
-    looked = roots(repo)
+    """Return the error for a place without a repository: which folders were searched, and what they are."""
+    searched = roots(repo)
     why = f"neither it nor a folder in it has a {KEY}"
-    if len(looked) > 1:
+    if len(searched) > 1:
         why = f"neither has a {KEY}, nor has a folder in them"
-    elif not looked[0].exists():
+    elif not searched[0].exists():
         why = "the folder does not exist"
-    elif not looked[0].is_dir():
+    elif not searched[0].is_dir():
         why = "it is not a folder"
-    return RepositoryMissing(key=KEY, where=" or ".join(map(str, looked)), why=why)
+    return RepositoryMissing(key=KEY, where=" or ".join(map(str, searched)), why=why)
 
 
 def located_cursors(repo: str | None) -> LocalRepository:
-    """Return a repository that holds cursors: a pipeline's, or one of workers alone."""
+    """Return a repository that contains cursors: a pipeline's, or one that only workers use."""
     return located(repo, holds=(KEY, CURSORS))
 
 
 def shown(path: Path) -> str:
-    """Return a path as one would type it here."""
+    """Return a path relative to the current folder, or unchanged if it is outside."""
     try:
         near = os.path.relpath(path)
-    except OSError:  # the folder that we are in is gone
+    except OSError:  # the current folder was removed
         return str(path)
     return near if not near.startswith("..") else str(path)

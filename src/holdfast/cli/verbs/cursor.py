@@ -1,4 +1,4 @@
-"""`holdfast cursor`: where the durable readers of event logs stand."""
+"""`holdfast cursor`: the read positions of event-log consumers."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from holdfast.repository import LocalRepository
 
 
 class CursorLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A cursor as it was last saved."""
+    """A cursor as last saved."""
 
     cursor: str  # its name
-    position: int | None = None  # the sequence of the last event that it is past; null before the first
-    version: int | None = None  # of the format of its file
-    region: str | None = None  # what it was saved for
-    log: str | None = None  # the identity of the log that it reads
-    owner_pid: int | None = None  # who reads by it now; 0: somebody whose pid cannot be told
-    behind: int | None = None  # with `--log`: how many sequences the log has after it
-    damaged: str | None = None  # why it cannot be read; then nothing else is known
+    position: int | None = None  # sequence number of the last event that was read; null before the first
+    version: int | None = None  # format version of its file
+    region: str | None = None  # the region that it was saved for
+    log: str | None = None  # identity of the log that it reads
+    owner_pid: int | None = None  # the process that is using it now; 0 if the process is alive but its pid is unknown
+    behind: int | None = None  # with `--log`: its lag, as the number of sequence numbers in the log after it
+    damaged: str | None = None  # why it cannot be read; the other fields are then unknown
 
 
 class CursorLs(msgspec.Struct, frozen=True):
     """The cursors of a repository."""
 
-    cursors: list[CursorLine]  # by name
+    cursors: list[CursorLine]  # sorted by name
 
 
 class CursorShow(msgspec.Struct, frozen=True):
     """One cursor."""
 
-    cursor: CursorLine  # the one that was asked for
+    cursor: CursorLine  # the requested one
 
 
 SHAPES = {"cursor ls": CursorLs, "cursor show": CursorShow}
@@ -50,7 +50,7 @@ SHAPES = {"cursor ls": CursorLs, "cursor show": CursorShow}
 def cursor_ls(repo: Repo = None, as_json: Json = False) -> Answer:
     """List the cursors of a repository.
 
-    Exits with 1 where one is damaged.
+    Exits with 1 if a cursor is damaged.
 
     [bold]Example[/]
 
@@ -61,7 +61,7 @@ def cursor_ls(repo: Repo = None, as_json: Json = False) -> Answer:
 
     def print_it(console: Console) -> None:
         if not found:
-            console.print("no cursor yet: a CursorWorker or a DurableCursor makes one at its first commit")
+            console.print("no cursors yet: a CursorWorker or a DurableCursor creates one at its first commit")
             return
         rows = TableRows("cursor", "position", "owner", "region", "log", right=("position",))
         for each in found:
@@ -77,13 +77,13 @@ def cursor_show(
     cursor: Annotated[str, typer.Argument(metavar="NAME", help="The cursor's name.")],
     repo: Repo = None,
     log: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Its event log, to tell how far behind it is. Needs pyarrow.")
+        str | None, typer.Option(metavar="PATH", help="The cursor's event log, to calculate the lag. Needs pyarrow.")
     ] = None,
     as_json: Json = False,
 ) -> Answer:
-    """Show one cursor: its position, its region and its log, and who reads by it now.
+    """Show one cursor: its position, region and log, and the process that is using it.
 
-    With `--log` it is also told how many events the log has after it.
+    With `--log`, also shows its lag: how many sequence numbers the log has after the cursor.
 
     [bold]Examples[/]
 
@@ -98,10 +98,10 @@ def cursor_show(
 
     def print_it(console: Console) -> None:
         console.print(Text.assemble("cursor ", (found.cursor, "bold")))
-        pairs = [("position", _position(found)), ("owner", _owner(found) or "nobody reads by it now")]
+        pairs = [("position", _position(found)), ("owner", _owner(found) or "not in use")]
         pairs += [("region", found.region or "not recorded"), ("log", found.log or "not recorded")]
         if found.behind is not None:
-            pairs.append(("behind", f"{formatting.number(found.behind)} sequences"))
+            pairs.append(("lag", f"{formatting.number(found.behind)} sequence numbers"))
         fields(console, list(pairs))
 
     return Answer(CursorShow(found), print_it, repository=repository.where)
@@ -123,13 +123,13 @@ def _line(repository: LocalRepository, name: str, log: str | None = None) -> Cur
         region=record.region_identity,
         log=record.log_identity,
         owner_pid=owner,
-        behind=None if log is None else _behind(log, record.log_identity, position, name),
+        behind=None if log is None else _lag(log, record.log_identity, position, name),
     )
 
 
-def _behind(path: str, identity: str | None, position: int | None, name: str) -> int:
-    from holdfast import EventLog  # needs pyarrow; says so where it is missing
+def _lag(path: str, identity: str | None, position: int | None, name: str) -> int:
     from holdfast.errors import CursorLogMismatch
+    from holdfast.eventlog.log import EventLog  # needs pyarrow, which may not be installed
 
     log = EventLog.open(path)
     if identity not in (None, log.identity):

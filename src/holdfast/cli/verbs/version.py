@@ -15,22 +15,22 @@ from holdfast.cli.options import Json
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """Versions of what is installed here."""
+    """The installed versions."""
 
-    holdfast: str  # of this package
-    python: str  # of the interpreter
-    pyspark: str | None  # null where it is not installed; so below
-    pyarrow: str | None  # for event logs
-    psycopg: str | None  # for PostgreSQL
+    holdfast: str  # version of this package
+    python: str  # version of the interpreter
+    pyspark: str | None  # null if it is not installed, like the fields below
+    pyarrow: str | None  # needed for event logs
+    psycopg: str | None  # needed for PostgreSQL
 
 
 SHAPES = {"version": Version}
 
 
 def version(as_json: Json = False) -> Answer:
-    """Say which version this is, and what it works with.
+    """Print the versions of Holdfast, Python and the optional packages.
 
-    A package that is not installed is named too: what needs it cannot be used here.
+    Also lists optional packages that are not installed. The features that need them are not available.
 
     [bold]Example[/]
 
@@ -44,14 +44,14 @@ def version(as_json: Json = False) -> Answer:
         psycopg=_installed("psycopg"),
     )
 
-    def show(console: Console) -> None:
+    def print_it(console: Console) -> None:
         console.print(f"holdfast {found.holdfast}")
         for name in ("python", "pyspark", "pyarrow", "psycopg"):
             refused = name == "pyspark" and found.pyspark is not None and not is_supported(found.pyspark)
             remark = f", not supported: pip install 'pyspark=={SPARK}.*'" if refused else ""
             console.print(f"{name} {getattr(found, name) or 'is not installed'}{remark}", markup=False)
 
-    return Answer(found, show)
+    return Answer(found, print_it)
 
 
 def _installed(package: str) -> str | None:

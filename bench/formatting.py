@@ -1,4 +1,4 @@
-"""How figures, goals and verdicts are written, in the terminal, on the page and in the plot."""
+"""Formats figures, goals and verdicts for the terminal, the page and the plots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SCALES = {
 
 
 def shown(value: float, unit: str) -> str:
-    """Return a figure with a unit that fits its size."""
+    """Format a figure with a suitable unit."""
     scales = _SCALES.get(unit)
     if not scales:
         return (
@@ -27,27 +27,27 @@ def shown(value: float, unit: str) -> str:
 
 
 def sized(size: float) -> str:
-    """Return the size that a curve has a point at."""
+    """Format the size at a point of a curve."""
     return f"{size:,.0f}" if size == int(size) else f"{size:g}"
 
 
 def ratio_of(result: Result) -> str:
-    """Return the ratio, with two digits behind the point where that is enough to see it."""
+    """Format a ratio with two decimals, or with more if it is small."""
     return f"{result.ratio:.2f}x" if result.ratio >= 0.1 else f"{result.ratio:.2g}x"
 
 
 def goal_of(result: Result) -> str:
-    """Return the goal; nothing where there is none."""
+    """Format the goal; an empty string if there is none."""
     return "" if result.goal is None else f"{'≤' if result.less_is_better else '≥'} {result.goal:.2f}x"
 
 
 def verdict_of(result: Result) -> str:
-    """Return the verdict; nothing where there is no goal."""
+    """Return the verdict; an empty string if there is no goal."""
     return {True: "met", False: "missed", None: ""}[result.met]
 
 
 def total(results: Sequence[Result]) -> str:
-    """Return how many goals there are and are met, and name those that are not."""
+    """Return how many goals there are and how many are met, and name the missed ones."""
     verdicts = [each.met for each in results if each.met is not None]
     missed = "; ".join(f"{each.name} ({ratio_of(each)}, {goal_of(each)})" for each in results if each.met is False)
     if not verdicts:
@@ -57,5 +57,5 @@ def total(results: Sequence[Result]) -> str:
 
 
 def title_of(result: Result) -> str:
-    """Return what grows on the curves of a result: its name, without the size that it ends with."""
+    """Return the title of a result's curves: its name without the size at its end."""
     return result.name.rpartition(", ")[0] or result.name

@@ -1,0 +1,79 @@
+"""`holdfast doubt`."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from rich.console import Console
+
+from holdfast.cli import formatting
+from holdfast.cli.answers import Answer
+from holdfast.cli.holder import Holder, readable_holder
+from holdfast.cli.options import Json, Repo
+from holdfast.cli.tables import TableRows, print_damaged
+from holdfast.cli.target import located
+from holdfast.in_doubt import Doubt, in_doubt
+from holdfast.repository import Identity, streams_of
+from holdfast.repository.base import read_each
+
+SETTLES_S = 10.0  # a running pipeline is still committing epochs that it decided this recently
+
+
+class DoubtsFound(msgspec.Struct, frozen=True, kw_only=True):
+    """The epochs of a pipeline that are in doubt."""
+
+    settling: bool  # the pipeline is running and decided all of them in the last seconds: not a problem
+    holder: Holder | None  # null if it is not running on this machine
+    doubts: list[Doubt]  # at most one per stream
+    damaged: list[str] = []  # what is wrong with records that could not be read
+
+
+SHAPES = {"doubt": DoubtsFound}
+
+
+def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
+    """List epochs in doubt: decided, but perhaps not yet in every sink.
+
+    No data is lost: the next start completes these epochs first. Exits with 1 if there are any, except for those that a
+    running pipeline decided in the last ten seconds. A damaged record does not hide the others; the command then exits
+    with 1, too.
+
+    [bold]Example[/]
+
+        holdfast doubt -r ./checkpoints/orders
+    """
+    repository = located(repo)
+    timeline = Identity.load(repository).timeline
+    seen, bad = read_each(lambda stream: in_doubt(repository, stream, timeline), streams_of(repository, timeline))
+    found = [each for each in seen if each is not None]
+    holder, unknown = readable_holder(repository)
+    damaged = [*(error.summary for error in bad), *([unknown] if unknown else [])]
+    recent = all(time.time() - each.decided_at_ms / 1000 < SETTLES_S for each in found)
+    settling = bool(found) and holder is not None and holder.certain and recent
+
+    def print_it(console: Console) -> None:
+        print_damaged(console, damaged)
+        if not found:
+            console.print("no other epochs are in doubt" if damaged else "no epochs are in doubt")
+            return
+        rows = TableRows("stream", "epoch", "sink", "rows", "age", right=("epoch", "rows"))
+        for each in found:
+            for sink, count in (each.sinks or {"none": 0}).items():
+                rows.add(
+                    each.stream, str(each.epoch), sink, formatting.number(count), formatting.age(each.decided_at_ms)
+                )
+        rows.print(console)
+        console.print(_advice(holder, settling=settling), soft_wrap=True)
+
+    result = DoubtsFound(settling=settling, holder=holder, doubts=found, damaged=damaged)
+    trouble = bool(damaged) or (bool(found) and not settling)
+    return Answer(result, print_it, found=trouble, repository=repository.where)
+
+
+def _advice(holder: Holder | None, *, settling: bool) -> str:
+    if settling:
+        return "the pipeline is running and is committing them now"
+    if holder is not None and holder.certain:
+        return f"next: the pipeline is running as process {holder.pid}; check its sinks and its log"
+    return "next: start the pipeline again, it completes them first: holdfast run app.py:pipeline"

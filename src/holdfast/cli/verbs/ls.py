@@ -1,0 +1,180 @@
+"""`holdfast ls`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli import formatting
+from holdfast.cli.answers import Answer
+from holdfast.cli.holder import Holder, readable_holder
+from holdfast.cli.options import Json, Last, Repo
+from holdfast.cli.tables import TableRows, print_damaged
+from holdfast.cli.target import missing, pipelines, roots, shown
+from holdfast.errors import Corrupt, StorageFailed, UnsupportedVersion
+from holdfast.repository import Checkpoints, Identity, LocalRepository, Status
+from holdfast.repository.identity import KEY
+
+_COLOURS = {Status.RESTORABLE: "green", Status.OPEN: "yellow", Status.ABORTED: "dim", Status.DAMAGED: "bold red"}
+
+
+class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint or savepoint in a list."""
+
+    checkpoint: int  # its id; 0 for a damaged savepoint whose id cannot be read
+    timeline: int  # the timeline that it was taken in
+    status: Status  # open: being taken, or left unfinished by a driver that died
+    timestamp_ms: int  # when it was started; 0 if unknown
+    epochs: dict[str, int] | None  # by stream: the last epoch that it includes
+    rows: int  # rows written to each sink up to this point, over all streams
+    file_count: int  # number of files needed to restore it
+    file_bytes: int  # total size of these files
+    digest: str | None  # SHA-256 of its manifest
+    parent: str | None  # digest of the previous checkpoint
+    savepoint: str | None  # its name, for a savepoint
+    why: str | None  # why it was aborted, or what is damaged
+    aborted_at_ms: int | None = None  # when it was aborted or removed
+
+
+class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipeline and its checkpoints, oldest first."""
+
+    pipeline: str  # its name
+    uid: str  # distinguishes pipelines of the same name
+    timeline: int  # the current one
+    where: str  # the folder of its repository
+    holder: Holder | None  # null if it is not running on this machine
+    checkpoints: list[CheckpointLine]  # oldest first; aborted attempts only with `--all`
+    damaged: str | None = None  # why the identity of the repository cannot be read
+    holder_unknown: str | None = None  # why it is unknown whether the pipeline is running
+
+
+class Ls(msgspec.Struct, frozen=True):
+    """The pipelines that were found, and their checkpoints."""
+
+    pipelines: list[PipelineListing]  # one per repository, sorted by name
+
+
+SHAPES = {"ls": Ls}
+
+
+def ls(
+    repo: Repo = None,
+    last: Last = None,
+    every: Annotated[bool, typer.Option("--all", help="Include aborted attempts.")] = False,
+    as_json: Json = False,
+) -> Answer:
+    """List checkpoints and savepoints, oldest first.
+
+    If the root contains several pipelines, each is listed in turn. Exits with 1 if a checkpoint is damaged.
+
+    [bold]Examples[/]
+
+        holdfast ls -r ./checkpoints/orders
+        holdfast ls --last 5
+        holdfast ls --json | jq '.result.pipelines[].checkpoints[-1].checkpoint'
+    """
+    folders = _folders(repo)
+    found = [_listing(LocalRepository(each), last, every, alone=len(folders) == 1) for each in folders]
+    damaged = any(
+        each.damaged or each.holder_unknown or any(line.status is Status.DAMAGED for line in each.checkpoints)
+        for each in found
+    )
+
+    def print_it(console: Console) -> None:
+        for number, each in enumerate(found):
+            if number:
+                console.print()
+            _print_listing(console, each)
+
+    return Answer(Ls(found), print_it, found=damaged, repository=found[0].where if len(found) == 1 else None)
+
+
+def _folders(repo: str | None) -> list[Path]:
+    for root in roots(repo):
+        found = [root] if os.path.lexists(root / KEY) else pipelines(root)
+        if found:
+            return found
+    raise missing(repo)
+
+
+def _listing(repository: LocalRepository, last: int | None, every: bool, *, alone: bool) -> PipelineListing:
+    try:
+        identity = Identity.load(repository)
+    except (Corrupt, UnsupportedVersion, StorageFailed) as error:
+        if alone:
+            raise
+        return PipelineListing(  # the other pipelines are listed nevertheless
+            pipeline=Path(repository.where).name,
+            uid="",
+            timeline=0,
+            where=repository.where,
+            holder=None,
+            checkpoints=[],
+            damaged=error.summary,
+        )
+    found = [each for each in Checkpoints(repository).all() if every or each.status is not Status.ABORTED]
+    holder, unknown = readable_holder(repository)
+    return PipelineListing(
+        pipeline=identity.pipeline,
+        uid=identity.uid,
+        timeline=identity.timeline,
+        where=repository.where,
+        holder=holder,
+        checkpoints=[msgspec.convert(each.to_dict(), CheckpointLine) for each in found[-(last or 0) :]],
+        holder_unknown=unknown,
+    )
+
+
+def _print_listing(console: Console, listing: PipelineListing) -> None:
+    state = _state(listing.holder) if listing.holder_unknown is None else "unknown whether it is running"
+    console.print(Text.assemble((listing.pipeline, "bold"), f"  timeline {listing.timeline}  {state}"))
+    console.print(Text(formatting.harmless(shown(Path(listing.where))), "dim"), soft_wrap=True)
+    if listing.damaged:
+        console.print(Text(formatting.harmless(listing.damaged), "bold red"), soft_wrap=True)
+        return
+    print_damaged(console, [listing.holder_unknown] if listing.holder_unknown else [])
+    if listing.checkpoints:
+        _checkpoint_rows(listing.checkpoints).print(console)
+        return
+    console.print("no checkpoints yet: a running pipeline takes one every minute and one when it stops,")
+    console.print("unless checkpoints are turned off (checkpoint_every=None, --no-checkpoints)")
+
+
+def _checkpoint_rows(checkpoints: list[CheckpointLine]) -> TableRows:
+    rows = TableRows(
+        *("id", "name", "status", "taken (UTC)", "age", "files", "size", "epochs"),
+        right=("id", "files", "size"),
+        wide_only=("taken (UTC)", "files"),
+    )
+    for each in checkpoints:
+        epochs = ", ".join(f"{stream} {epoch}" for stream, epoch in (each.epochs or {}).items())
+        restorable = each.status is Status.RESTORABLE
+        rows.add(
+            str(each.checkpoint) if each.checkpoint else "?",
+            each.savepoint or "",
+            Text(each.status, _COLOURS[each.status]),
+            formatting.moment(each.timestamp_ms) if each.timestamp_ms else "",
+            formatting.age(each.timestamp_ms) if each.timestamp_ms else "",
+            formatting.number(each.file_count) if restorable else "",
+            formatting.size(each.file_bytes) if restorable else "",
+            each.why or epochs,
+        )
+    return rows
+
+
+def _state(holder: Holder | None) -> str:
+    if holder is None:
+        return "not running"
+    if holder.shared:
+        where, how = ("this machine", "is alive") if holder.certain else (holder.host, "cannot be checked from here")
+        return f"shared: process {holder.pid} on {where}, lease {holder.lease}, {how}"
+    return (
+        f"running for {formatting.age(holder.taken_at_ms)}: process {holder.pid} on {holder.host}, lease {holder.lease}"
+    )

@@ -1,0 +1,110 @@
+"""`holdfast prune`: shows the plan first, then carries it out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli import formatting
+from holdfast.cli.answers import Answer, approved
+from holdfast.cli.options import Json, Repo, TakeOver, Yes
+from holdfast.cli.tables import TableRows, fields
+from holdfast.cli.target import located
+from holdfast.control import request_prune
+from holdfast.policy import Retention, seconds_of
+from holdfast.pruning import Pruned, PrunePlan, plan_prune
+
+_DEFAULT = Retention()
+
+
+class Prune(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of a prune, and its result."""
+
+    timeline: int  # the current one; other timelines are not pruned
+    retention: str  # the retention rules, as text
+    drops: list[int]  # ids of the checkpoints to remove, oldest first
+    keeps: dict[str, str]  # by id or name: why it is kept
+    garbage: int  # number of objects that are no longer referenced
+    garbage_bytes: int  # their total size
+    leftovers: list[int]  # ids of unfinished attempts, which are closed
+    blocked: str | None  # why no objects are removed
+    pruned: Pruned | None = None  # the result; null in a dry run, or if there was nothing to do
+
+
+SHAPES = {"prune": Prune}
+
+
+def prune(
+    repo: Repo = None,
+    last: Annotated[int, typer.Option(metavar="N", min=1, help="Keep the last N checkpoints.")] = _DEFAULT.last,
+    hourly: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Keep the newest checkpoint of each of the last N hours.")
+    ] = 0,
+    daily: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Keep the newest checkpoint of each of the last N days.")
+    ] = 0,
+    within: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Keep all checkpoints younger than this: 30m, 12h, 7d."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without changing anything.")] = False,
+    yes: Yes = False,
+    timeout: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long to wait for a running pipeline to do the work.")
+    ] = "5m",
+    take_over: TakeOver = False,
+    as_json: Json = False,
+) -> Answer:
+    """Remove old checkpoints, and the files that only they need.
+
+    A checkpoint is kept if any of the rules keeps it. Savepoints and older timelines are always kept. The plan is shown
+    before anything is removed. If the pipeline is running, the command asks it to do the work.
+
+    [bold]Examples[/]
+
+        holdfast prune --dry-run
+        holdfast prune --last 5 --hourly 24 --daily 7
+        holdfast prune --within 7d --yes
+    """
+    repository = located(repo)
+    span = None if within is None else seconds_of("--within", within)
+    retention, timeout_s = Retention(last, hourly, daily, span), seconds_of("--timeout", timeout)
+    plan = plan_prune(repository, retention)
+    done: Pruned | None = None
+    if not dry_run and not plan.empty:
+        approved("prune", yes=yes, as_json=as_json, show=lambda console: _print_plan(console, plan))
+        answered = request_prune(repository, retention, timeout_s=timeout_s, take_over=take_over)
+        done = answered if isinstance(answered, Pruned) else None
+    result = msgspec.convert(plan.to_dict() | {"pruned": done and done.to_dict()}, Prune)
+
+    def print_it(console: Console) -> None:
+        if done is not None:
+            console.print(done.summary())
+            return
+        _print_plan(console, plan)
+        if plan.empty:
+            console.print("nothing to prune")
+        elif dry_run:
+            console.print("next: to carry out this plan, run the same command without --dry-run")
+
+    return Answer(result, print_it, repository=repository.where)
+
+
+def _print_plan(console: Console, plan: PrunePlan) -> None:
+    rows = TableRows("id", "plan", "why")
+    for number in plan.drops:
+        rows.add(str(number), Text("remove", "red"), "no rule keeps it")
+    for name, why in plan.keeps.items():
+        rows.add(str(name), Text("keep", "green"), why)
+    for number in plan.leftovers:
+        if number not in plan.keeps:
+            rows.add(str(number), Text("close", "yellow"), "an unfinished attempt")
+    if plan.drops or plan.keeps or plan.leftovers:
+        rows.print(console)
+    garbage = f"{formatting.number(len(plan.garbage))}, {formatting.size(plan.garbage_bytes)}"
+    objects = f"none: {plan.blocked}" if plan.blocked else garbage
+    fields(console, [("keep", plan.retention), ("objects to remove", objects)], indent=0)

@@ -1,0 +1,215 @@
+"""`holdfast run`: the options, the choice of a reporter, and signals. The run itself is in `holdfast.cli.running`."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+
+import typer
+
+from holdfast.cli import runresults
+from holdfast.cli.answers import Answer, Exit, RunInterrupted, console
+from holdfast.cli.outlets import into_file, into_stderr
+from holdfast.cli.programs import Target, find_target, trace_of
+from holdfast.cli.reports import JsonLines, LiveView, PlainLines, RunReporter
+from holdfast.cli.running import PipelineRun
+from holdfast.errors import BadValue, ProgramFailed
+from holdfast.policy import CHECKPOINT_EVERY, seconds_of
+
+if TYPE_CHECKING:
+    from holdfast.spark.spec import Accept
+
+ACCEPT = {  # changes that a user may accept
+    "sinks": "the sinks of a stream changed",
+    "gaps": "an epoch does not begin where the last one ended",
+    "replay": "a state was rebuilt differently",
+}
+SHAPES, STEPS = runresults.SHAPES, runresults.STEPS
+
+TargetName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="app.py:pipeline or package.module:pipeline. The name is a Pipeline, or a function without arguments that "
+        "returns one. It can be omitted if the program defines only one pipeline.",
+        show_default=False,
+    ),
+]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="-- ARGS", help="Arguments for the program, passed in sys.argv.")
+]
+CheckpointEvery = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint-every",
+        metavar="DURATION",
+        help=f"Interval between checkpoints: 30s, 5m. Default: {CHECKPOINT_EVERY}.",
+        show_default=False,
+    ),
+]
+NoCheckpoints = Annotated[
+    bool, typer.Option("--no-checkpoints", help="Take no checkpoints, not even when the run ends.")
+]
+Once = Annotated[bool, typer.Option("--once", help="Process all available input, then stop.")]
+Accepted = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept",
+        metavar="|".join(ACCEPT),
+        help=f"Continue despite a change. {'; '.join(f'{name}: {what}' for name, what in ACCEPT.items())}. Repeatable.",
+        autocompletion=lambda incomplete: [each for each in ACCEPT.items() if each[0].startswith(incomplete)],
+    ),
+]
+OutageLimit = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--outage",
+        metavar="[KIND=]DURATION",
+        help="Wait at most this long for an outage to end: 1h, or sink=2h for one kind of failure (source, sink, "
+        "state, user code, repository, executors). 0 treats outages as failures. Default: the program's limit, "
+        "or 1h. Repeatable.",
+    ),
+]
+Interval = Annotated[
+    str,
+    typer.Option("--interval", metavar="DURATION", help="Interval between two progress reports, without a live view."),
+]
+Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines even in a terminal.")]
+LogFile = Annotated[
+    str | None,
+    typer.Option(
+        "--log-file",
+        metavar="PATH",
+        help="Where the log goes while the live view is shown. Default: a temporary file.",
+    ),
+]
+JsonStream = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document per line. The last one is the result.")
+]
+
+
+def run(
+    target: TargetName,
+    arguments: Arguments = None,
+    checkpoint_every: CheckpointEvery = None,
+    no_checkpoints: NoCheckpoints = False,
+    once: Once = False,
+    accept: Accepted = None,
+    outage: OutageLimit = None,
+    interval: Interval = "10s",
+    plain: Plain = False,
+    log_file: LogFile = None,
+    as_json: JsonStream = False,
+) -> Answer:
+    """Run a pipeline until its input ends or a signal stops it.
+
+    In a terminal, shows a live view. Elsewhere, prints one line per stream every 10 s. The first Ctrl-C or SIGTERM is a
+    graceful stop: each stream finishes its current epoch, and a last checkpoint is taken. A second signal ends the run
+    at once. In both cases the next run continues where this one ended.
+
+    Uses the Spark session that the program creates, or else one on this machine. To use a cluster, create the session
+    in the program, or set PYSPARK_SUBMIT_ARGS="--master spark://host:7077 pyspark-shell".
+
+    Exits with 0 if the run ended or was stopped, with 1 if it recorded gaps (see holdfast gaps), with 2 if it failed,
+    and with 130 or 143 after a second signal.
+
+    [bold]Examples[/]
+
+        holdfast run app.py:pipeline --checkpoint-every 30s
+        holdfast run app.py --once
+        holdfast run app.py --outage 4h --outage repository=10m
+        holdfast run jobs.orders:make --json -- --day 2025-01-31
+    """
+    every = _interval_s(checkpoint_every, off=no_checkpoints)
+    interval_s = seconds_of("--interval", interval)
+    found = find_target(target)
+    from holdfast.spark.session import hush, require_java  # PySpark may not be installed
+
+    limits = _outage_limits(outage or [])
+    require_java()
+    hush()
+    live = sys.stdout.isatty() and not (plain or as_json or console().is_dumb_terminal)
+    current: PipelineRun | None = None
+    try:
+        with _terminable(), _reporter(found, live, as_json, log_file, checkpoints=every is not None) as (reporter, log):
+            current = PipelineRun(found, reporter, interval_s=interval_s, live=live, log=log)
+            current.load(arguments or [])
+            current.execute(every, once, cast("list[Accept]", accept or []), limits)
+    except Exception as error:
+        if current is not None and not as_json:
+            current.print_context(error)
+        raise
+    return current.answer()
+
+
+def _interval_s(duration: str | None, *, off: bool) -> float | None:
+    """Return the interval between checkpoints in seconds; `None` if they are turned off."""
+    if off and duration is not None:
+        why, do = "--no-checkpoints turns checkpoints off", "remove one of the two options"
+        raise BadValue(what="--checkpoint-every", value=duration, why=why, do=do)
+    return None if off else seconds_of("--checkpoint-every", duration or CHECKPOINT_EVERY)
+
+
+def _outage_limits(given: list[str]) -> dict[str, str]:
+    """Return the outage limit of each kind. A limit without a kind applies to all other kinds."""
+    from holdfast.spark.failures import BUDGETED
+    from holdfast.spark.spec import checked_outage
+
+    general = [each for each in given if "=" not in each]
+    limits = {str(kind): general[-1] for kind in BUDGETED} if general else {}
+    limits |= dict(each.split("=", 1) for each in given if "=" in each)
+    checked_outage(limits)
+    return limits
+
+
+@contextlib.contextmanager
+def _reporter(
+    target: Target, live: bool, as_json: bool, log_file: str | None, *, checkpoints: bool
+) -> Iterator[tuple[RunReporter, str | None]]:
+    """Yield the reporter and the path of the log, if one is written. Restore stdout and stderr at the end."""
+    with contextlib.ExitStack() as outlets:
+        if live:
+            terminal, log = outlets.enter_context(into_file(log_file))
+            view = LiveView(terminal, title=target.text, checkpoints=checkpoints, log=log)
+            yield outlets.enter_context(view), log
+        elif as_json:
+            yield JsonLines(outlets.enter_context(into_stderr())), None
+        else:
+            yield PlainLines(sys.stdout), None
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, before there is a pipeline to stop."""
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Treat a SIGTERM while Spark starts like Ctrl-C, so that the terminal is restored."""
+
+    def terminate(number: int, frame: FrameType | None) -> NoReturn:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as ended:
+        if isinstance(ended, SystemExit) and ended.code != Exit.TERMINATED:
+            why = f"one of its functions called sys.exit({_argument(ended)})"
+            raise ProgramFailed(program="the program", why=why, trace=trace_of(ended)) from ended
+        terminated = isinstance(ended, _Terminated | SystemExit)
+        code = Exit.TERMINATED if terminated else Exit.INTERRUPTED
+        message, next_step = "the run was ended at once", "run it again: it first completes the epochs in doubt"
+        raise RunInterrupted(code, message, next_step) from ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _argument(ended: SystemExit) -> str:
+    try:
+        return "" if ended.code is None else repr(ended.code)
+    except Exception:  # the repr of a user's object may raise
+        return "..."

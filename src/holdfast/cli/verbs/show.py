@@ -1,0 +1,158 @@
+"""`holdfast show`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli import formatting
+from holdfast.cli.answers import Answer
+from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
+from holdfast.cli.tables import TableRows, fields
+from holdfast.cli.target import located, shown
+from holdfast.formats.decoding import Undecodable, from_json
+from holdfast.formats.manifest import INHERITED, Manifest, StreamCut
+from holdfast.repository import Checkpoints, FileList, Identity
+
+_SHOWN_GAPS = 5  # the newest ones
+
+
+class FileLine(msgspec.Struct, frozen=True):
+    """A file that a cut needs."""
+
+    path: str  # relative to the stream's Spark checkpoint folder
+    size: int  # in bytes
+    sha256: str  # digest of its contents
+
+
+class Show(msgspec.Struct, frozen=True):
+    """One checkpoint, with its manifest."""
+
+    manifest: dict[str, Any]  # exactly as stored, see docs/formats.md
+    files: dict[str, list[FileLine]] | None = None  # with `--files`: the files of each stream
+    notes: dict[str, str] = {}  # explains manifest fields that are kept for tools of the original system
+
+
+SHAPES = {"show": Show}
+
+
+def show(
+    checkpoint: CheckpointName = None,
+    repo: Repo = None,
+    files: Annotated[bool, typer.Option("--files", help="List every file that each stream needs.")] = False,
+    as_json: Json = False,
+) -> Answer:
+    """Show the offsets, sinks, state and files of one checkpoint.
+
+    Without an ID, shows the newest checkpoint of the current timeline.
+
+    [bold]Examples[/]
+
+        holdfast show                 the newest checkpoint
+        holdfast show 12 --files
+        holdfast show before-upgrade --json | jq .result.manifest.streams
+    """
+    repository = located(repo)
+    checkpoints = Checkpoints(repository)
+    if checkpoint is None:
+        manifest = checkpoints.latest(Identity.load(repository).timeline)
+        place, _ = checkpoints.find(manifest.checkpoint_id)
+    else:
+        asked = checkpoint_of(repository, checkpoint)
+        manifest = checkpoints.read(asked)
+        place, _ = checkpoints.find(asked)
+    name = manifest.savepoint or manifest.checkpoint_id
+    lists = {stream: checkpoints.files(place, cut, name) for stream, cut in manifest.streams.items()} if files else {}
+    try:
+        stored = from_json(repository.read(place.manifest), dict[str, Any])
+    except Undecodable as error:  # in a field that this version does not know
+        raise checkpoints.damaged(name, f"its manifest: {error}") from error
+    result = Show(
+        stored,
+        {stream: _file_lines(each) for stream, each in lists.items()} if files else None,
+        {name: text for name, text in INHERITED.items() if name in stored},
+    )
+
+    def print_it(console: Console) -> None:
+        _print_manifest(console, manifest, str(stored.get("digest", "")), f"{repository.where}/{place.manifest}")
+        _print_files(console, lists)
+
+    return Answer(result, print_it, repository=repository.where)
+
+
+def _file_lines(files: FileList) -> list[FileLine]:
+    return [FileLine(each.path, each.size, each.sha256) for each in files.files]
+
+
+def _print_files(console: Console, lists: Mapping[str, FileList]) -> None:
+    for stream, each in lists.items():
+        console.print()
+        rows = TableRows("path", "size", "sha256", right=("size",))
+        for file in each.files:
+            rows.add(f"{stream}: {file.path}", formatting.size(file.size), file.sha256)
+        rows.print(console)
+
+
+def _print_manifest(console: Console, manifest: Manifest, digest: str, where: str) -> None:
+    kind = f"savepoint {manifest.savepoint}, checkpoint" if manifest.savepoint else "checkpoint"
+    title = (f"{kind} {manifest.checkpoint_id}", "bold")
+    console.print(Text.assemble(title, f" of pipeline {manifest.pipeline or '?'}"))
+    fields(
+        console,
+        [
+            ("taken", f"{formatting.moment(manifest.timestamp_ms)} UTC, {formatting.age(manifest.timestamp_ms)} ago"),
+            ("timeline", f"{manifest.timeline}, lease {manifest.lease}"),
+            ("digest", digest or "none"),
+            ("parent", manifest.parent or "none: the first of its chain"),
+            ("file", shown(Path(where))),
+            *_gap_fields(manifest),
+        ],
+    )
+    for stream, cut in manifest.streams.items():
+        console.print()
+        console.print(Text.assemble("stream ", (stream, "bold")))
+        fields(console, _cut_fields(cut))
+
+
+def _gap_fields(manifest: Manifest) -> list[tuple[str, str | Text]]:
+    gaps = manifest.gaps
+    if gaps is None:
+        return []
+    newest = gaps.newest[-_SHOWN_GAPS:]
+    found: list[tuple[str, str | Text]] = [
+        ("gap", Text(formatting.harmless(f"{each.stream} epoch {each.epoch}, {each.kind}: {each.why}"), "red"))
+        for each in newest
+    ]
+    if more := gaps.total - len(newest):
+        found.append(("gaps", f"{formatting.number(more)} more: holdfast gaps"))
+    return found or [("gaps", "none")]
+
+
+def _cut_fields(cut: StreamCut) -> list[tuple[str, str | Text]]:
+    if not cut.epoch:
+        return [("epoch", "none: the stream had not started")]
+    found: list[tuple[str, str | Text]] = [
+        ("epoch", f"{cut.epoch}, {cut.output_mode}; {formatting.number(cut.rows)} rows written to each sink so far"),
+    ]
+    if cut.watermark_ms:
+        found.append(("watermark", f"{formatting.moment(cut.watermark_ms)} UTC"))
+    if cut.reads:
+        found.append(("reads", ", ".join(cut.reads)))
+    for number, offset in enumerate(cut.offsets):
+        source = cut.sources[number] if number < len(cut.sources) else str(number)
+        found.append(("source", f"{source} at {offset or 'its beginning'}"))
+    found += [("sink", f"{name}  {_sink_note(note)}".rstrip()) for name, note in cut.sinks.items()]
+    if cut.state_format:
+        found.append(("state", cut.state_format))
+    found.append(("files", f"{formatting.number(cut.file_count)}, {formatting.size(cut.file_bytes)}"))
+    return found
+
+
+def _sink_note(note: Any) -> str:
+    return ", ".join(f"{name} {value}" for name, value in note.items())

@@ -1,0 +1,141 @@
+"""`holdfast verify`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli import formatting
+from holdfast.cli.answers import Answer, console
+from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
+from holdfast.cli.tables import TableRows
+from holdfast.cli.target import located
+from holdfast.errors import BadValue
+from holdfast.formats.manifest import Severity
+from holdfast.repository import LocalRepository
+from holdfast.verification import Finding, Grade, Progress, ReadData, Verification, verify_all
+from holdfast.verification import verify as verify_one
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """The result for one checkpoint."""
+
+    checkpoint: int | str  # its id, or the name of a savepoint
+    grade: str  # how thoroughly it was checked: structure, digests, read data
+    ok: bool  # whether it can be restored: no errors, although there may be warnings
+    files: int  # number of files that it needs
+    bytes: int  # their total size
+    seconds: float  # how long the check took
+    findings: list[Finding]  # errors and warnings
+
+
+class Verify(msgspec.Struct, frozen=True):
+    """The result for each checkpoint that was checked."""
+
+    verifications: list[Verified]  # one; with `--all` one per checkpoint, oldest first
+
+
+SHAPES = {"verify": Verify}
+
+
+def verify(
+    checkpoint: CheckpointName = None,
+    repo: Repo = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Check all checkpoints and savepoints. Each file is read only once.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Check records and file sizes only; do not read file contents.")
+    ] = False,
+    read_data: Annotated[bool, typer.Option("--read-data", help="Also load the state with Spark. Needs Java.")] = False,
+    as_json: Json = False,
+) -> Answer:
+    """Check that a checkpoint can be restored.
+
+    Reads its records and every byte of its files, and compares them with the recorded digests. Exits with 1 if a
+    checkpoint cannot be restored. Warnings do not change the exit code.
+
+    [bold]Examples[/]
+
+        holdfast verify                   the newest checkpoint, every byte
+        holdfast verify --all --quick
+        holdfast verify 12 --read-data
+    """
+    if every and checkpoint is not None:
+        raise BadValue(what="--all", value=checkpoint, why="an ID was given as well", do="remove one of them")
+    if quick and read_data:
+        raise BadValue(what="--quick", value=True, why="--read-data was given as well", do="remove one of them")
+    repository = located(repo)
+    grade = Grade.STRUCTURE if quick else Grade.READ_DATA if read_data else Grade.DIGESTS
+    with _reader(repository, read_data) as reader, _bar("reading", as_json) as progress:
+        if every:
+            found = verify_all(repository, grade=grade, progress=progress, read_data=reader)
+        else:
+            asked = None if checkpoint is None else checkpoint_of(repository, checkpoint)
+            found = [verify_one(repository, asked, grade=grade, progress=progress, read_data=reader)]
+    bad = any(not each.ok for each in found)
+
+    def print_it(console: Console) -> None:
+        _print_table(console, found)
+        _print_findings(console, found)
+
+    result = Verify([msgspec.convert(each.to_dict(), Verified) for each in found])
+    return Answer(result, print_it, found=bad, repository=repository.where)
+
+
+def _print_table(console: Console, found: list[Verification]) -> None:
+    rows = TableRows("id", "verdict", "grade", "files", "size", "time", right=("files", "size", "time"))
+    for each in found:
+        verdict = Text("sound", "green") if each.ok else Text("CANNOT BE RESTORED", "bold red")
+        files, total = formatting.number(each.files), formatting.size(each.bytes)
+        rows.add(str(each.checkpoint), verdict, each.grade.word, files, total, f"{each.seconds:.2f} s")
+    rows.print(console)
+
+
+def _print_findings(console: Console, found: list[Verification]) -> None:
+    for each in found:
+        for finding in each.findings:
+            colour = "bold red" if finding.severity is Severity.ERROR else "yellow"
+            where = (f" [{finding.code}, {finding.where}]", "dim")
+            console.print(
+                Text.assemble(f"{each.checkpoint}: ", (finding.severity, colour), f" {finding.message}", where),
+                soft_wrap=True,
+            )
+    if any(not each.ok for each in found):
+        sound = [each.checkpoint for each in found if each.ok]
+        advice = f"use a sound one: holdfast show {sound[-1]}" if sound else "find a sound one: holdfast verify --all"
+        console.print(f"next: restore the files from a copy, or {advice}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _reader(repository: LocalRepository, wanted: bool) -> Iterator[ReadData | None]:
+    if not wanted:
+        yield None
+        return
+    from holdfast.spark.session import borrowed  # Spark takes seconds to start, and may not be installed
+    from holdfast.spark.statereader import read_data
+
+    with borrowed() as spark:
+        yield read_data(spark, repository)
+
+
+@contextlib.contextmanager
+def _bar(what: str, as_json: bool) -> Iterator[Progress | None]:
+    """Show a progress bar if stderr is a terminal."""
+    if as_json or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=console(stderr=True), transient=True) as bars:
+        task = bars.add_task(what)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
