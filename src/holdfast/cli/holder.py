@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import Corrupt, StorageFailed, UnsupportedVersion
-from holdfast.repository import LocalRepository, held_lease, newest_lease
+from holdfast.repository import LocalRepository
+from holdfast.repository.lease import held_lease, newest_lease
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,8 +20,9 @@ from holdfast.cli.target import located, shown
 from holdfast.errors import Corrupt, NotSupported, SinkFailed, SinkMissing, UnsupportedVersion
 from holdfast.policy import seconds_of
 from holdfast.repository import LocalRepository
-from holdfast.sinks.compaction.plan import KEEP_LAST, TARGET_BYTES, CompactPlan, plan_compact
-from holdfast.sinks.places import seen_file_sinks
+from holdfast.sinks.compaction.plan import TARGET_BYTES, CompactPlan, plan_compact
+from holdfast.sinks.compaction.runs import KEEP_LAST
+from holdfast.sinks.places import readable_file_sinks
 
 if TYPE_CHECKING:
     from holdfast.sinks.compaction.apply import Compacted as Done
@@ -180,7 +181,7 @@ def _remarks(plan: CompactPlan) -> list[str]:
 
 def _plan(repository: LocalRepository, path: str | None, size: int, keep_last: int) -> CompactPlans:
     """Plan each folder. A folder that cannot be compacted or is damaged is an error only if the user named it."""
-    places, bad = seen_file_sinks(repository) if path is None else ([], [])
+    places, bad = readable_file_sinks(repository) if path is None else ([], [])
     paths = [path] if path is not None else [str(each.path) for each in places]
     if not paths and not bad:
         why = "no FileSink is recorded for this pipeline; folders are recorded when the pipeline starts"

@@ -14,8 +14,9 @@ from holdfast.cli.options import Json, Repo
 from holdfast.cli.tables import TableRows, print_damaged
 from holdfast.cli.target import located
 from holdfast.in_doubt import Doubt, in_doubt
-from holdfast.repository import Identity, streams_of
+from holdfast.repository import Identity
 from holdfast.repository.base import read_each
+from holdfast.repository.decisions import streams_of
 
 SETTLES_S = 10.0  # a running pipeline is still committing epochs that it decided this recently
 

@@ -15,7 +15,8 @@ from holdfast.cli.options import Json, Repo
 from holdfast.cli.tables import TableRows, print_damaged
 from holdfast.cli.target import located
 from holdfast.policy import seconds_of
-from holdfast.repository import Checkpoints, GapRecord, Gaps, Identity, LocalRepository, streams_of
+from holdfast.repository import Checkpoints, GapRecord, Gaps, Identity, LocalRepository
+from holdfast.repository.decisions import streams_of
 
 
 class GapsFound(msgspec.Struct, frozen=True):
