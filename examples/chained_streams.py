@@ -1,19 +1,19 @@
-"""Two chained streams, checkpoints of both at once, and a worker without Spark that reads the log between them.
+"""Two chained streams, checkpoints of both, and a worker without Spark that reads the log between them.
 
-What it shows: `payments` appends what arrives to an event log; `balances` reads it with `pipeline.read` and keeps a
-sum for each account; every checkpoint is one cut of both. Beside them, in a process of its own, a `CursorWorker` goes
-through the large payments of the same log and raises an alert for each: at least once, from where it left off.
+What it shows: `payments` appends its input to an event log. `balances` reads the log with `pipeline.read` and keeps a
+sum for each account. Every checkpoint is one cut of both streams. In its own process, a `CursorWorker` reads the large
+payments of the same log and raises an alert for each, at least once. After a restart it continues at its last position.
 
-How to run it, from the repository, in two terminals or one after the other:
+How to run it in a clone of the repository, in two terminals or one after the other:
 
     JAVA_HOME=$(cat .venv/java-home) .venv/bin/python examples/chained_streams.py          # until SIGTERM or Ctrl-C
     .venv/bin/python examples/chained_streams.py --alerts                                  # needs no Java
 
-Move files of lines like `{"account": "a-1", "cents": 250000}` into `data/payments/`. With `--once` each ends when it
-has gone through what is there.
+Move files with lines like `{"account": "a-1", "cents": 250000}` into `data/payments/`. With `--once`, each program
+processes the available input and ends.
 
-What to look at: `sqlite3 data/out/payments.db 'SELECT * FROM balances'`; `data/out/alerts/`, one file an alert; the
-manifests in `data/checkpoints/payments/timelines/1/checkpoints/`. Kill either at any moment and start it again.
+What to look at: `sqlite3 data/out/payments.db 'SELECT * FROM balances'`; `data/out/alerts/`, one file per alert; the
+manifests in `data/checkpoints/payments/timelines/1/checkpoints/`. Kill either program at any moment and start it again.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DATA = os.environ.get("HOLDFAST_DATA", "data")
-LARGE = hf.Region(kind=hf.KindFilter(0, 1))  # category 0, type 1: what the column `large` says
+LARGE = hf.Region(kind=hf.KindFilter(0, 1))  # category 0, type 1: rows whose column `large` is 1
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line; `arguments([])` is all defaults."""
+    """Parse the command line; `arguments([])` returns the defaults."""
     parser = argparse.ArgumentParser(
         description="Payments into a log, balances and alerts out of it.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--input", default=f"{DATA}/payments", help="folder in which files of JSON lines arrive")
+    parser.add_argument("--input", default=f"{DATA}/payments", help="input folder, with files of JSON lines")
     parser.add_argument("--output", default=f"{DATA}/out", help="folder for the log, the balances and the alerts")
-    parser.add_argument("--large", type=int, default=100_000, help="alert at so many cents")
-    parser.add_argument("--alerts", action="store_true", help="be the worker, not the pipeline")
-    parser.add_argument("--checkpoints", default=f"{DATA}/checkpoints", help="folder of the pipeline's repository")
-    parser.add_argument("--checkpoint-every", default="30s", help="how often a checkpoint is taken")
-    parser.add_argument("--once", action="store_true", help="take in what is there, then end")
+    parser.add_argument("--large", type=int, default=100_000, help="smallest amount in cents that raises an alert")
+    parser.add_argument("--alerts", action="store_true", help="run the worker instead of the pipeline")
+    parser.add_argument("--checkpoints", default=f"{DATA}/checkpoints", help="folder for the pipeline's repository")
+    parser.add_argument("--checkpoint-every", default="30s", help="interval between checkpoints")
+    parser.add_argument("--once", action="store_true", help="process the available input, then end")
     return parser.parse_args(given)
 
 
 def build(options: argparse.Namespace) -> hf.Pipeline:
-    """Describe the pipeline; nothing is started or written."""
+    """Define the pipeline, without starting or writing anything."""
     pipeline = hf.Pipeline("payments", root=options.checkpoints)
     folder, output = Path(options.input).absolute(), Path(options.output)
 
     @pipeline.stream(trigger="1 second", sinks=[hf.LogSink(output / "payments.log", entity="account", type="large")])
     def payments(spark: SparkSession) -> DataFrame:
-        folder.mkdir(parents=True, exist_ok=True)  # Spark refuses to watch a folder that is not there
+        folder.mkdir(parents=True, exist_ok=True)  # Spark refuses a folder that does not exist
         lines = (
             spark.readStream.schema("account string, cents long").option("maxFilesPerTrigger", 100).json(str(folder))
         )
@@ -73,27 +73,27 @@ def build(options: argparse.Namespace) -> hf.Pipeline:
 
     @pipeline.stream(name="balances", output_mode="update", trigger="1 second", sinks=[balances])
     def sums(spark: SparkSession) -> DataFrame:
-        del spark  # it reads from the log of the other stream
+        del spark  # not needed: it reads the log of the other stream
         total, count = f.sum("cents").alias("cents"), f.count("*").alias("payments")
         return pipeline.read("payments", rows_per_epoch=100_000).groupBy("account").agg(total, count)
 
     return pipeline
 
 
-pipeline = build(arguments([]))  # what `app.py:pipeline` means to whoever runs it for you
+pipeline = build(arguments([]))  # for `holdfast run chained_streams.py:pipeline`
 
 
 def work(options: argparse.Namespace) -> None:
-    """Raise an alert for each large payment, from where the last worker left off."""
+    """Raise an alert for each large payment, starting at the last committed position."""
     alerts = Path(options.output, "alerts")
     alerts.mkdir(parents=True, exist_ok=True)
 
     def handle(batch: hf.Batch, log: hf.EventLog, witness: hf.AtLeastOnce | None) -> hf.Action:
-        """Stand in for a webhook. The position is saved after this: a batch may come again, so an alert has a name."""
+        """Write alerts in place of a webhook call; a batch may be repeated, so the sequence names the alert."""
         del log, witness
         for event in batch:
             alert = {"alert": event.sequence, "account": event.entity, "cents": event.payload["cents"]}
-            hidden = alerts / f".{event.sequence}.json"  # of a POST, the sequence would be the idempotency key
+            hidden = alerts / f".{event.sequence}.json"  # for a POST, use the sequence as idempotency key
             hidden.write_text(json.dumps(alert))
             hidden.replace(alerts / f"{event.sequence}.json")
         return hf.Action.CONTINUE
@@ -106,7 +106,7 @@ def work(options: argparse.Namespace) -> None:
 
 
 def _log(path: Path, *, wait: bool) -> hf.EventLog:
-    """Open the log, which the pipeline makes when it is started for the first time."""
+    """Open the log, which the first start of the pipeline creates."""
     while True:
         try:
             return hf.EventLog.open(path)
@@ -117,7 +117,7 @@ def _log(path: Path, *, wait: bool) -> hf.EventLog:
 
 
 def main() -> None:
-    """Run one or the other, as the command line says."""
+    """Run the pipeline or the worker."""
     options = arguments()
     try:
         if options.alerts:

@@ -1,18 +1,19 @@
-"""Customer records, which arrive as files in a folder, into a PostgreSQL table: the newest version of each, once.
+"""Customer records from files in a folder into a PostgreSQL table with the newest version of each record.
 
-What it shows: an upsert that bears versions in any order, two of them in one epoch and an old one in a late file; lines
-that cannot be used set aside instead of stopping the stream; a connection string that stays out of sight.
+What it shows: an upsert that accepts versions in any order, including two versions in one epoch and an old version in a
+late file; invalid lines that go to a separate folder instead of stopping the stream; a connection string that stays
+secret.
 
-How to run it, from the repository:
+How to run it in a clone of the repository:
 
     export JAVA_HOME=$(cat .venv/java-home) HOLDFAST_DSN='host=localhost dbname=shop user=me'
     .venv/bin/python examples/files_to_postgres.py --input data/customers --once
 
-Give it a line like `{"id": 7, "version": 2, "name": "Ada", "email": "ada@example.org"}` (or CSV with such a header).
-Write a file elsewhere on the same disk and move it into the folder: what is there is read, whether complete or not.
+The input is lines like `{"id": 7, "version": 2, "name": "Ada", "email": "ada@example.org"}`, or CSV with such a header.
+Write each file elsewhere on the same disk and move it into the folder, because Spark also reads incomplete files.
 
-What to look at: `SELECT * FROM customers` in the database; `data/rejected/`; and, after a kill at any moment and
-another run, both again. Without `--once` it runs until SIGTERM or Ctrl-C.
+What to look at: `SELECT * FROM customers` in the database, and `data/rejected/`. Kill the program at any moment, run it
+again, and look at both again. Without `--once` it runs until SIGTERM or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -37,26 +38,28 @@ SOUND = "_corrupt_record IS NULL AND id IS NOT NULL AND version IS NOT NULL"
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line; `arguments([])` is all defaults."""
+    """Parse the command line; `arguments([])` returns the defaults."""
     parser = argparse.ArgumentParser(
         description="Customer records from files into PostgreSQL, by upsert.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--input", default=f"{DATA}/customers", help="folder in which the files arrive")
-    parser.add_argument("--format", default="json", choices=("json", "csv"), help="of the files; CSV with a header")
-    parser.add_argument("--output", default=f"{DATA}/rejected", help="folder for lines that cannot be used")
-    parser.add_argument("--table", default="customers", help="table to upsert into; made where there is none")
-    # The default is not shown, and not read here: it may hold a password. So may your command line, which others can
-    # see in the list of processes: prefer the environment, or a password file of libpq's.
+    parser.add_argument("--input", default=f"{DATA}/customers", help="input folder")
+    parser.add_argument(
+        "--format", default="json", choices=("json", "csv"), help="format of the files; CSV needs a header"
+    )
+    parser.add_argument("--output", default=f"{DATA}/rejected", help="folder for invalid lines")
+    parser.add_argument("--table", default="customers", help="table to upsert into; created if it does not exist")
+    # The default is neither shown nor read here, because it may contain a password. A command line is visible in the
+    # list of processes: prefer the environment variable, or a password file of libpq.
     parser.add_argument("--dsn", default=argparse.SUPPRESS, help="connection string (default: HOLDFAST_DSN)")
-    parser.add_argument("--checkpoints", default=f"{DATA}/checkpoints", help="folder of the pipeline's repository")
-    parser.add_argument("--checkpoint-every", default="30s", help="how often a checkpoint is taken")
-    parser.add_argument("--once", action="store_true", help="take in what is there, then end")
+    parser.add_argument("--checkpoints", default=f"{DATA}/checkpoints", help="folder for the pipeline's repository")
+    parser.add_argument("--checkpoint-every", default="30s", help="interval between checkpoints")
+    parser.add_argument("--once", action="store_true", help="process the available input, then end")
     return parser.parse_args(given)
 
 
 def build(options: argparse.Namespace) -> hf.Pipeline:
-    """Describe the pipeline; nothing is started, written or connected to."""
+    """Define the pipeline, without starting, writing or connecting to anything."""
     dsn = getattr(options, "dsn", None) or os.environ.get("HOLDFAST_DSN")
     if not dsn:
         do = "pass --dsn 'host=... dbname=... user=...', or set HOLDFAST_DSN"
@@ -65,14 +68,14 @@ def build(options: argparse.Namespace) -> hf.Pipeline:
     folder = Path(options.input).absolute()
 
     def records(spark: SparkSession) -> DataFrame:
-        folder.mkdir(parents=True, exist_ok=True)  # Spark refuses to watch a folder that is not there
+        folder.mkdir(parents=True, exist_ok=True)  # Spark refuses a folder that does not exist
         reader = spark.readStream.schema(f"{COLUMNS}, _corrupt_record string").format(options.format)
         return reader.option("header", True).option("maxFilesPerTrigger", 100).load(str(folder))
 
-    # A key may come once an epoch: of two rows the sink could not know the last, and refuses both. So each customer is
-    # reduced to the newest version, over all epochs, or an old file that comes late would win. A struct is compared
-    # field by field: `version` decides, and among equal ones the rest does, the same way whenever it is run again.
-    # The state holds one row a customer.
+    # A key must be unique within an epoch: the sink cannot know which of two rows is newer, and refuses both. So each
+    # customer is reduced to the newest version over all epochs; otherwise an old file that arrives late would win.
+    # Structs are compared field by field: first by `version`, then by the other fields, so a repeated run gives the
+    # same result. The state has one row per customer.
     @pipeline.stream(
         output_mode="update", trigger="1 second", sinks=[hf.PostgresSink(dsn, options.table, key="id", create=True)]
     )
@@ -88,12 +91,12 @@ def build(options: argparse.Namespace) -> hf.Pipeline:
 
 
 def pipeline() -> hf.Pipeline:
-    """Build it from defaults and environment: a function, because without HOLDFAST_DSN there is nothing to build."""
+    """Build the pipeline with default options; a function, because it needs HOLDFAST_DSN."""
     return build(arguments([]))
 
 
 def main() -> None:
-    """Run it as the command line says."""
+    """Run the pipeline with the options of the command line."""
     options = arguments()
     try:
         status = build(options).run(available_now=options.once, checkpoint_every=options.checkpoint_every)
