@@ -22,24 +22,23 @@ from holdfast._error_text import one_line
 from holdfast._offsets import differences
 from holdfast.barriers import BarrierHandle, BarrierInjector
 from holdfast.coordinator import StreamPosition
-from holdfast.epoch import Attempt, Decision, Facts, Move, Reach, Share, State, Verdict, after, unwatched
+from holdfast.epoch import Attempt, Decision, EpochProgress, Facts, Move, Reach, Share, State, Verdict, unwatched
 from holdfast.errors import (
     BadValue,
     Fenced,
-    InDoubt,
     OffsetsDiverged,
     OffsetsGap,
     ReplayDiverged,
     SinkFailed,
-    StagedGone,
     Storage,
     StorageFailed,
 )
 from holdfast.repository import Decisions, GapRecord, Gaps, Lease
 from holdfast.repository.gaps import OFFSETS, QUARANTINED, REPLAY
-from holdfast.sinks.base import EpochKey, Link, Sink, Staged, StreamIdentity, checked_staged, handle_digest
+from holdfast.sinks.base import EpochKey, Sink, Staged, StreamIdentity, checked_staged, handle_digest
 from holdfast.sinks.rows import RowDigest, is_comparable
 from holdfast.spark import adapter
+from holdfast.spark.delivery import commit_to_sinks
 from holdfast.spark.sparklog import Offsets, SparkLog, last_entries
 from holdfast.spark.stages import Sealed, StageKeeper, refuse_lost_stage
 
@@ -182,8 +181,7 @@ class EpochRunner:
         self._fresh = True  # nothing is known yet of what others may have begun
         self._begun = False  # an epoch was begun by this runner
         self._unused: Attempt | None = None  # its slot is open and nobody has staged anything under it
-        self._state = State.UNTRIED
-        self._sink: str | None = None
+        self._progress = EpochProgress()
         self._digest: RowDigest | None = None  # made of a query's first batch: all have its columns
 
     def __call__(self, df: DataFrame, batch: int) -> None:
@@ -218,16 +216,18 @@ class EpochRunner:
         with self.mutex:
             if self._shut:
                 raise Stopping  # it was the last one when this one was about to begin
-            self._state, self._sink, self._laps = State.UNTRIED, None, _Laps()
+            self._laps = _Laps()
+            self._progress = EpochProgress(self._laps.lap)
             try:
                 self._epoch(df, batch)
             except BaseException as error:
                 self._fresh, self._unused = True, None
                 found = self.cause(error)
-                self.failure = EpochFailure(found, batch + 1, self._state, self._sink)
+                self.failure = EpochFailure(found, batch + 1, self._progress.state, self._progress.sink)
                 if isinstance(found, Exception):
                     raise found from found.__cause__
                 raise EpochInterrupted from error  # py4j would not answer the JVM
+            self._progress.move(Move.FINISH)
             self.failure, self.returned = None, batch
             if self.stopping.is_set():
                 self.at_end()  # it was asked for: the epoch at hand was the last one
@@ -262,14 +262,14 @@ class EpochRunner:
             self._replay(df, batch, offsets, decided)  # 6
             return
         self._check_start(batch)
-        self._move(Move.OPEN)
+        self._progress.move(Move.OPEN)
         self._reach("opened")
         start = list(self.course.ends) or [None] * len(offsets.ends)
         poison = self.poison if self.poison and self.poison.epoch == epoch else None
         staged, digest, stage = self._set_aside(df) if poison else self._prepare(df, attempt)  # 2
         entries = self._log.source_entries(self.course.source_log)  # 3
         self._log.harden(batch, entries, [path for each in staged.values() for path in each.paths])
-        self._move(Move.HARDEN)
+        self._progress.move(Move.HARDEN)
         self._reach("durable")
         facts = Facts(  # 4
             start=start,
@@ -286,9 +286,9 @@ class EpochRunner:
             stage=stage.record if stage else None,
             decided_at_ms=int(time.time() * 1000),
         )
-        self._decide(attempt, facts)
+        decision = self._decide(attempt, facts)
         self._reach("decided")
-        self._commit(attempt, self._lease.number, facts)  # 5
+        self._commit(decision, facts)  # 5
         self._finish(attempt, facts, stage)
 
     def _open(self, epoch: int) -> tuple[Attempt, Decision | None]:
@@ -301,9 +301,9 @@ class EpochRunner:
         if attempt == self._unused or (not self._fresh and not slots.closed):
             self._unused = None
             return attempt, None
-        return self.clear(epoch)
+        return self.clear(epoch, self._progress)
 
-    def clear(self, epoch: int) -> tuple[Attempt, Decision | None]:
+    def clear(self, epoch: int, progress: EpochProgress) -> tuple[Attempt, Decision | None]:
         """Close the slot that somebody may have used, and drop what aborted attempts staged.
 
         Of very many attempts only the last ones each time, and all of them now and then: a task that outlived its
@@ -317,16 +317,17 @@ class EpochRunner:
         for decision in closed:
             if decision.verdict is Verdict.COMMIT:
                 return decision.attempt, decision
-        self._state = State.ABORTED
+        self._unused = slots.open.next() if closed else slots.open
+        if not closed:
+            return self._unused, None
+        progress.move(Move.ABORT)
         self._reach("aborted")
         for decision in closed if len(closed) % _DROPPED_AGAIN == 0 else closed[-_DROPPED_AGAIN:]:
             for sink in self.sinks.values():
-                self._sink = sink.name
-                sink.abort(EpochKey(self.owner, decision.attempt, None))
-        self._sink = None
-        self._move(Move.DISCARD)
+                with progress.inside(sink.name):
+                    sink.abort(EpochKey(self.owner, decision.attempt, None))
+        progress.move(Move.DISCARD)
         self._reach("discarded")
-        self._unused = slots.open.next() if closed else slots.open
         return self._unused, None
 
     def _closed(self, attempt: Attempt) -> list[Decision]:
@@ -353,11 +354,10 @@ class EpochRunner:
                 df, stage = self._staged_epoch(frozen.enter_context(adapter.frozen(df)))
             rows = frozen.enter_context(adapter.frozen(df)) if freeze else df
             for number, sink in enumerate(self.sinks.values(), 1):
-                self._sink = sink.name
-                staged[sink.name] = checked_staged(sink, sink.prepare(rows, key))
-                self._move(Move.PREPARE_LAST if number == len(self.sinks) else Move.PREPARE)
+                with self._progress.inside(sink.name):
+                    staged[sink.name] = checked_staged(sink, sink.prepare(rows, key))
+                self._progress.move(Move.PREPARE_LAST if number == len(self.sinks) else Move.PREPARE)
                 self._reach("prepared")
-        self._sink = None
         counts = {name: each.rows for name, each in staged.items()}
         if len(set(counts.values())) > 1:
             raise SinkFailed(sink=min(counts, key=lambda name: counts[name]), action="prepare", why=_uneven(counts))
@@ -390,7 +390,7 @@ class EpochRunner:
         """Give no sink this epoch: it has failed again and again, and the user allowed it to be passed over."""
         if self.stateful:
             adapter.run_for_nothing(df)  # the state goes on; only sinks that refuse are passed over here
-        self._move(Move.PREPARE_LAST)
+        self._progress.move(Move.SKIP)
         return {name: Staged({}, 0, trace=False) for name in self.sinks}, None, self.course.stage
 
     def _share(self, name: str, staged: Staged, epoch: int) -> Share:
@@ -403,54 +403,31 @@ class EpochRunner:
             before_handle=self.course.handles.get(name),
         )
 
-    def _decide(self, attempt: Attempt, facts: Facts) -> None:
-        """Close the slot with commit. Whoever loses drops what it staged.
+    def _decide(self, attempt: Attempt, facts: Facts) -> Decision:
+        """Close the slot with commit and return the decision. A driver that loses discards what it staged.
 
-        It has been replaced, and stops; or an older driver, paused while it cleared up, closed the slot just now: then
-        the next try has a slot of its own.
+        Either a newer driver has replaced this one, which stops; or an older driver, paused while it cleaned up, closed
+        the slot at this moment: then the next try uses the next slot.
         """
         ours = Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=self._lease.number, facts=facts.plain())
         self.unfinished = True  # before: a failure may leave it unknown whether it was decided
         stands = self._decisions.close(ours)
         if stands != ours:
-            self._move(Move.LOSE)
+            self._progress.move(Move.LOSE)
             for sink in self.sinks.values():
                 sink.abort(EpochKey(self.owner, attempt, self._lease.number))
             self._lease.check()
             why = f"lease {stands.lease} closed it with {stands.verdict} at the same moment"
             raise StorageFailed(action="decide", key=str(attempt), why=why)
-        self._move(Move.DECIDE)
+        self._progress.move(Move.DECIDE)
+        return ours
 
-    def _commit(self, attempt: Attempt, lease: int, facts: Facts) -> None:
-        """Make every sink's handle visible. One that fails keeps no other from its turn."""
+    def _commit(self, decision: Decision, facts: Facts) -> None:
+        """Make every sink's handle visible; a quarantined epoch is given to none, and recorded as a gap."""
         if facts.quarantined:
-            self._record_quarantine(attempt, facts)
-        failed: dict[str, Exception] = {}
-        shares = {} if facts.quarantined else facts.sinks
-        for name, share in shares.items():
-            sink = self.sinks.get(name)
-            if sink is None:
-                continue  # removed since, as the user said
-            self._sink = name
-            try:
-                sink.commit(commit_key(self.owner, attempt, lease, share), share.handle)
-            except Exception as error:  # a sink of the user's may raise anything
-                failed[name] = error
-                if len(failed) > 1:  # the first one is raised, and reported by the supervisor
-                    _log.warning("stream %s epoch %d: %s", self.owner.stream, attempt.epoch, one_line(error))
-                continue
-            self._move(Move.COMMIT)
-            self._reach("committed")
-        if failed:
-            self._sink, first = next(iter(failed.items()))
-            if isinstance(first, StagedGone):
-                raise first
-            raise InDoubt(
-                stream=self.owner.stream, epoch=attempt.epoch, sinks=tuple(failed), why=one_line(first)
-            ) from first
-        self._sink = None
-        self._move(Move.COMMIT_LAST)
-        self._reach("all committed")
+            self._record_quarantine(decision.attempt, facts)
+        sinks = [] if facts.quarantined else [sink for sink in self.sinks.values() if sink.name in facts.sinks]
+        commit_to_sinks(self.owner, sinks, decision, facts, progress=self._progress, reach=self._reach)
 
     def _finish(self, attempt: Attempt, facts: Facts, stage: Sealed | None) -> None:
         self._lease.check()  # a driver that was paused here must not go on
@@ -556,8 +533,8 @@ class EpochRunner:
         """Bring a decided epoch to its end: check that it is the same one, commit its handles, rebuild the state."""
         facts = Facts.of(decision)
         self._check_same(batch, offsets, facts)
-        self._move(Move.FIND)
-        self._commit(decision.attempt, decision.lease, facts)
+        self._progress.move(Move.FIND)
+        self._commit(decision, facts)
         if self.stateful or self._log.has_state():
             observed, tell = self._digested(df)
             adapter.run_for_nothing(observed)
@@ -623,17 +600,8 @@ class EpochRunner:
         self.quarantined(gap)
         _log.warning("stream %s: epoch %d is quarantined: %s", self.owner.stream, attempt.epoch, why)
 
-    def _move(self, move: Move) -> None:
-        self._state = after(self._state, move)
-        self._laps.lap(move)
-
 
 _DUE = "a DataFrame of this epoch is due"
-
-
-def commit_key(owner: StreamIdentity, attempt: Attempt, lease: int, share: Share) -> EpochKey:
-    """Return the key with which a sink's share of a decided epoch is committed."""
-    return EpochKey(owner, attempt, lease, Link(share.before, share.before_handle))
 
 
 def _course_after(epoch: int, facts: Facts, stage: Sealed | None) -> EpochBase:

@@ -18,7 +18,7 @@ from holdfast._error_text import one_line
 from holdfast._redaction import redacted
 from holdfast.barriers import BarrierInjector
 from holdfast.coordinator import StreamPosition
-from holdfast.epoch import Decision, Facts, Reach, State, unwatched
+from holdfast.epoch import Decision, EpochProgress, Facts, Move, Reach, is_decided, unwatched
 from holdfast.errors import (
     HoldfastError,
     InDoubt,
@@ -28,12 +28,10 @@ from holdfast.errors import (
     QueryFailed,
     RecordCorrupt,
     SessionLost,
-    SinkBehind,
     SinkFailed,
     SinkForeign,
     SinksChanged,
     SparkFileDamaged,
-    StagedGone,
     Storage,
     StreamChanged,
     StreamFailed,
@@ -47,7 +45,8 @@ from holdfast.repository.decisions import stream_folder
 from holdfast.sinks.base import Sink, SinkContext, StreamIdentity, checked_standing
 from holdfast.sinks.places import record_places
 from holdfast.spark import adapter
-from holdfast.spark.epochs import EpochFailure, EpochRunner, EpochTimes, Stopping, commit_key
+from holdfast.spark.delivery import commit_to_sinks
+from holdfast.spark.epochs import EpochFailure, EpochRunner, EpochTimes, Stopping
 from holdfast.spark.failures import BUDGETED, Diagnosis, Kind, Remedy, damaged_file, diagnose, same
 from holdfast.spark.lag import RowRate, behind_logs, behind_topics
 from holdfast.spark.logsource import FORMAT as LOG_SOURCE
@@ -272,7 +271,7 @@ class StreamRun:
                 self._note_sinks(decision)
                 self._finish(decision, made)  # 4
             self._runner.recovered(decision, dict(made.stands))
-            if self._runner.clear(made.decided + 1)[1] is None:  # 5
+            if self._runner.clear(made.decided + 1, EpochProgress())[1] is None:  # 5
                 break  # else a driver that we replace has decided it just now
         self._runner.unfinished = self._settled = False
         self._watch.plan = made
@@ -410,25 +409,22 @@ class StreamRun:
         return holds
 
     def _finish(self, decision: Decision, made: RecoveryPlan) -> None:
-        """Give the last decided epoch to the sinks that lack it."""
-        facts = Facts.of(decision)
-        for name in made.finish:
-            sink = next(each for each in self.spec.sinks if each.name == name)
-            share = facts.sinks[name]
-            try:
-                sink.commit(commit_key(self._owner, decision.attempt, decision.lease, share), share.handle)
-            except StagedGone as error:
-                raise SinkBehind(
-                    stream=self.name,
-                    sink=name,
-                    holds=share.before,
-                    decided=made.decided,
-                    committed=not made.replays,  # Spark commits an epoch after all sinks have
-                ) from error
-            except Exception as error:
-                if isinstance(error, HoldfastError) and not isinstance(error, Storage):
-                    raise
-                raise self._doubt(decision, list(made.finish), error) from error
+        """Commit the last decided epoch to the sinks that lack it."""
+        if not made.finish:
+            return
+        progress = EpochProgress()
+        progress.move(Move.FIND)
+        commit_to_sinks(
+            self._owner,
+            [sink for sink in self.spec.sinks if sink.name in made.finish],
+            decision,
+            Facts.of(decision),
+            progress=progress,
+            reach=self._run.reach,
+            spark_committed=not made.replays,
+        )
+        if not made.replays:
+            progress.move(Move.FINISH)
 
     def _typed(self, sink: str, action: str, error: Exception) -> Exception:
         return error if isinstance(error, HoldfastError) else SinkFailed(sink=sink, action=action, why=one_line(error))
@@ -640,7 +636,7 @@ class StreamRun:
         """
         times = self._repeats.count(failure)
         runner = self._runner
-        if runner is None or times != self.spec.quarantine_after or failure.state is State.DECIDED:
+        if runner is None or times != self.spec.quarantine_after or is_decided(failure.state):
             return False
         if kind not in BUDGETED or (runner.stateful and kind is not Kind.SINK):
             return False
@@ -681,7 +677,7 @@ class StreamRun:
         if found.do is not None:
             return {"do": found.do}
         course = self._runner.course if self._runner else None
-        undecided = failure is not None and failure.state is not State.DECIDED
+        undecided = failure is not None and not is_decided(failure.state)
         asked = self.spec.quarantine_after and not self._accepts("gaps")
         if asked and undecided and found.kind in BUDGETED and course and course.quarantined:
             return {"do": _SECOND.format(before=course.epoch, epoch=course.epoch + 1)}
