@@ -42,9 +42,9 @@ from holdfast.repository import Checkpoints, Lease, LocalRepository, Status, pla
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark import checkpoints as checkpointing
+from holdfast.spark.context import StreamCallbacks
 from holdfast.spark.failures import BUDGETED
 from holdfast.spark.pipeline import Pipeline, PipelineHandle
-from holdfast.spark.stream import StreamCallbacks
 from holdfast.stages import CallbackObserver
 from holdfast.testing import CrashAt, Crashed
 from holdfast.verification import verify, verify_all
