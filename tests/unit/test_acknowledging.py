@@ -9,7 +9,7 @@ from holdfast.barriers import BarrierFlags, BarrierInjector
 from holdfast.coordinator import StreamPosition
 from holdfast.recovery import RecoveryPlan
 from holdfast.spark.acknowledging import Acknowledger
-from holdfast.spark.gate import EpochGate
+from holdfast.spark.gate import EpochGate, Stopping
 from holdfast.spark.last_decided import LastDecided
 
 
@@ -100,6 +100,18 @@ def test_a_drain_shuts_an_idle_stream_before_it_is_stopped() -> None:
     stream.injector.trigger(1, BarrierFlags.DRAIN)
     assert stream.acknowledger.acknowledge_idle()
     assert stream.drained == [True]
+
+
+def test_a_drain_lets_no_epoch_begin_after_the_one_that_acknowledges_it() -> None:
+    """Even if the query cannot be stopped from within, because its start has not returned yet."""
+    stream = Stream()
+    stream.acknowledger.recovered(LastDecided(epoch=1))
+    stream.injector.trigger(1, BarrierFlags.DRAIN)
+    with stream.gate.epoch():
+        stream.acknowledger.advance(LastDecided(epoch=2))
+    assert stream.drained == [True]
+    with pytest.raises(Stopping), stream.gate.epoch():
+        raise AssertionError
 
 
 def test_a_failure_of_a_sinks_mark_is_the_answer_to_the_barrier() -> None:

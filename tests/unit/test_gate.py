@@ -59,7 +59,7 @@ def test_an_epoch_that_waits_while_the_gate_is_shut_does_not_begin() -> None:
         thread.start()
         while not gate.is_busy:
             pass
-        gate.shut_between_epochs()
+        gate.shut_here()
     thread.join(10)
     assert stopped == [True]
     assert not gate.is_busy

@@ -55,7 +55,7 @@ def crash(bench: Bench, reach: CrashAt) -> None:
     assert reach.died
 
 
-def failing(step: str, *errors: Exception, sink: str = "sink0") -> Any:
+def failing(step: str, *errors: Exception) -> Any:
     """Return a function that raises each error once, at a step of a sink."""
     left = list(errors)
 
@@ -190,6 +190,17 @@ def test_a_poison_epoch_is_quarantined_and_a_second_one_is_not(tmp_path: Path) -
     assert bench.places[0].rows == [1]
     recorded: list[GapRecord] = Gaps(bench.repository).all("rows", 1)
     assert [gap.epoch for gap in recorded] == [2, 3]
+
+
+def test_a_decided_epoch_is_never_quarantined(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, quarantine_after=1)
+    bench.source.append([1])
+    bench.before = failing("commit", SinkFailed(sink="sink0", action="commit", why="down"))
+    with pytest.raises(StreamFailed):
+        bench.run()  # without a restart
+    bench.run()
+    assert bench.places[0].rows == [1]
+    assert Gaps(bench.repository).all("rows", 1) == []
 
 
 def test_an_outage_is_waited_for_without_the_restart_budget(tmp_path: Path) -> None:

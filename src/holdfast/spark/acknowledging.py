@@ -71,6 +71,7 @@ class Acknowledger:
             return
         self._acknowledge(barrier.checkpoint_id)
         if barrier.is_drain:
+            self._gate.shut_here()  # no epoch may begin after the last cut
             self._drained()
 
     def fail(self) -> None:
@@ -93,7 +94,7 @@ class Acknowledger:
                 return False
             self._acknowledge(barrier.checkpoint_id)
             if barrier.is_drain:
-                self._gate.shut_between_epochs()  # no epoch may begin after the last cut
+                self._gate.shut_here()  # no epoch may begin after the last cut
         if barrier.is_drain:
             self._drained()
         return True

@@ -60,8 +60,8 @@ class EpochGate:
             self._shut = self._shut or not self._busy
             return self._shut
 
-    def shut_between_epochs(self) -> None:
-        """Admit no further epoch. The caller is in `between_epochs`."""
+    def shut_here(self) -> None:
+        """Admit no further epoch. The caller is in `epoch` or in `between_epochs`."""
         self._shut = True
 
     @property
