@@ -99,9 +99,9 @@ class Preparer:
             error.add_note(f"on_epoch of stream {name!r}, {frame.filename}:{frame.lineno}")
             raise
         if getattr(made, "isStreaming", True):
-            why = "expected a DataFrame of this epoch"
+            what, expected = f"result of on_epoch of stream {name!r}", "a DataFrame of this epoch"
             do = "return a DataFrame from on_epoch(df, stage) that is made from its argument"
-            raise BadValue(what=f"result of on_epoch of stream {name!r}", value=made, why=why, do=do)
+            raise BadValue(what=what, value=made, expected=expected, do=do)
         return made, keeper.seal(view, stage)
 
 
