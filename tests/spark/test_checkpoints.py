@@ -793,19 +793,19 @@ def test_nobody_acknowledges_for_a_stream_whose_last_epoch_is_in_doubt(
     handle = made.start(spark, checkpoint_every=CheckpointPolicy(every=None, timeout=1))
     try:
         stream = handle._streams[0]
-        sink, close, commit = stream.spec.sinks[0], stream._decisions.close, stream.spec.sinks[0].commit
+        sink, close, commit = stream.spec.sinks[0], stream._parts.decisions.close, stream.spec.sinks[0].commit
 
         def refuse(*_: Any) -> None:
             raise SinkFailed(sink="a", action="commit", why="the server is away")
 
         def decide(decision: Decision) -> Decision:
             close(decision)
-            stream._decisions.close = close  # type: ignore[method-assign]
+            stream._parts.decisions.close = close  # type: ignore[method-assign]
             raise OutcomeUnknown(action="write", key="epochs/1.1.json", why="on purpose")
 
         sink.commit = refuse  # type: ignore[method-assign]
         if unknown:
-            stream._decisions.close = decide  # type: ignore[method-assign]
+            stream._parts.decisions.close = decide  # type: ignore[method-assign]
         chain.add()
         eventually(lambda: handle.status().streams["a"].restarts > 2)
         with pytest.raises(CheckpointFailed, match="a did not acknowledge"):
