@@ -28,7 +28,7 @@ from bench.compare import Result, p99
 from bench.rival import apart
 from bench.spark import QUICK_FILES, session
 from holdfast import CheckpointPolicy, Pipeline, Retention, SqliteSink, StreamCallbacks
-from holdfast.spark.epochs import EpochRunner
+from holdfast.spark.acknowledging import Acknowledger
 
 P99_LIMIT_S = 0.005
 WINDOW_S, WINDOW_EPOCHS = 3.0, 5  # the longer of the two
@@ -114,10 +114,10 @@ def feeding(job: Job) -> Iterator[None]:
 
 @contextmanager
 def timed(method: str, into: list[float], counts: Callable[[Any], bool]) -> Iterator[None]:
-    """Measure each call of a method of the epoch runner for which `counts` is true before the call."""
-    real = getattr(EpochRunner, method)
+    """Measure each call of a method of the acknowledger for which `counts` holds beforehand."""
+    real = getattr(Acknowledger, method)
 
-    def measured(self: EpochRunner, *args: Any) -> Any:
+    def measured(self: Acknowledger, *args: Any) -> Any:
         pending = counts(self)
         start = time.perf_counter()
         try:
@@ -126,11 +126,11 @@ def timed(method: str, into: list[float], counts: Callable[[Any], bool]) -> Iter
             if pending:
                 into.append(time.perf_counter() - start)
 
-    setattr(EpochRunner, method, measured)
+    setattr(Acknowledger, method, measured)
     try:
         yield
     finally:
-        setattr(EpochRunner, method, real)
+        setattr(Acknowledger, method, real)
 
 
 def inside(spark: SparkSession, folder: Path, effort: Effort) -> list[Result]:
@@ -138,7 +138,7 @@ def inside(spark: SparkSession, folder: Path, effort: Effort) -> list[Result]:
     job = Job(spark, folder)
     taken: list[float] = []
     epochs: dict[bool, list[float]] = {True: [], False: []}
-    pending = timed("_heed_barrier", taken, lambda runner: runner._barrier._slot.word != 0)
+    pending = timed("advance", taken, lambda acknowledger: acknowledger._barrier._slot.word != 0)
     policy = CheckpointPolicy(every=None, retention=Retention(last=20))
     with pending, feeding(job), job.pipeline().start(spark, checkpoint_every=policy) as handle:
         job.wait(effort.warm)

@@ -139,7 +139,7 @@ class Job:
         sinks: list[Sink] = [FileSink(path, changelog=output_mode == "update") for path in self.outputs]
         pipeline.stream(read, name="job", output_mode=output_mode, sinks=sinks)
         handle = pipeline.start(self.spark, checkpoint_every=None)
-        return lambda: handle._streams[0]._query
+        return lambda: handle._streams[0]._query.running
 
     def add(self, files: Sequence[str | Path]) -> None:
         """Add the input of one epoch: texts, or files to link."""

@@ -61,8 +61,9 @@ _HOMES = {
     "spark.logsource": ["read_log", "read_log_stream"],
     "spark.outages": ["Outage"],
     "spark.pipeline": ["Pipeline", "PipelineHandle", "PipelineStatus", "exactly_once"],
-    "spark.stream": ["StreamCallbacks", "StreamStatus"],
     "spark.checkpoints": ["CheckpointStatus"],
+    "spark.context": ["StreamCallbacks"],
+    "spark.status": ["StreamStatus"],
     "spark.statereader": ["diff_keys", "read_data"],
     "stages": ["CheckpointedStage", "EdgeCheckpoint", "FlushObserver", "MsgpackCodec", "Stage", "StageView"],
     "formats.state": ["CheckpointId", "CheckpointState"],
@@ -194,6 +195,7 @@ if TYPE_CHECKING:
     from holdfast.sinks.postgres.sink import PostgresSink as PostgresSink
     from holdfast.sinks.sqlite import SqliteSink as SqliteSink
     from holdfast.spark.checkpoints import CheckpointStatus as CheckpointStatus
+    from holdfast.spark.context import StreamCallbacks as StreamCallbacks
     from holdfast.spark.logsource import read_log as read_log
     from holdfast.spark.logsource import read_log_stream as read_log_stream
     from holdfast.spark.outages import Outage as Outage
@@ -203,8 +205,7 @@ if TYPE_CHECKING:
     from holdfast.spark.pipeline import exactly_once as exactly_once
     from holdfast.spark.statereader import diff_keys as diff_keys
     from holdfast.spark.statereader import read_data as read_data
-    from holdfast.spark.stream import StreamCallbacks as StreamCallbacks
-    from holdfast.spark.stream import StreamStatus as StreamStatus
+    from holdfast.spark.status import StreamStatus as StreamStatus
     from holdfast.stages import CheckpointedStage as CheckpointedStage
     from holdfast.stages import EdgeCheckpoint as EdgeCheckpoint
     from holdfast.stages import FlushObserver as FlushObserver

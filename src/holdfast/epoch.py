@@ -1,15 +1,19 @@
-"""Epochs, their decisions, and the protocol that takes an epoch to every sink: as a table, without any I/O.
+"""Epochs, their decisions, and the two-phase commit protocol as a table, without any I/O.
 
-An epoch has numbered attempts; each attempt has one slot, and a slot is closed once, with `commit` or `abort`. What
-closed it stands for everybody. Epochs and attempts count from 1; 0 is never valid.
+An epoch has numbered attempts. Each attempt has one slot, which is closed once, with `commit` or `abort`. The decision
+that closed it is final for every driver. Epochs and attempts count from 1; 0 is never valid.
 
-`MOVES` is the whole protocol. A move that is not in it is a bug and raises; nothing is changed. `HOLDS` says what is
-prepared and what is visible in each state, for tests and for people; `POINTS` names the places where a driver may die.
+Rules:
+- `MOVES` is the whole protocol. A move that is not in it is a bug: it raises and changes nothing.
+- Every state change goes through `EpochProgress.move`. There is one such object for each try at an epoch, at run time
+  and in recovery. A new try begins as *untried*, because it does not know what an earlier one has left.
+- `HOLDS` lists what is prepared and what is visible in each state. `POINTS` names the places where a driver may die.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,41 +29,43 @@ T = TypeVar("T")
 
 
 class State(StrEnum):
-    """How far one epoch has come."""
+    """How far one try at an epoch has come."""
 
-    UNTRIED = "untried"  # Spark has written its offsets; nobody has begun
-    OPEN = "open"  # an attempt has its number; its slot is open
+    UNTRIED = "untried"  # Spark has written its offsets; this try has not begun
+    OPEN = "open"  # the attempt has its number; its slot is open
     STAGED = "staged"  # some sinks have prepared
-    PREPARED = "prepared"  # all have
-    DURABLE = "durable"  # whatever the decision will name survives the loss of power
-    DECIDED = "decided"  # the slot is closed with commit: only forward
-    VISIBLE = "visible"  # every sink shows it
-    DONE = "done"  # Spark has written its own commit
-    ABORTED = "aborted"  # the slot is closed with abort; what was staged is still there
-    FENCED = "fenced"  # somebody else closed the slot: this driver drops what it staged, and stops
+    PREPARED = "prepared"  # every sink has prepared
+    DURABLE = "durable"  # everything that the decision refers to survives a power loss
+    DECIDED = "decided"  # the slot is closed with commit: the epoch can only be rolled forward
+    VISIBLE = "visible"  # every sink shows the epoch
+    DONE = "done"  # the epoch was returned to Spark, which writes its own commit, or has written it
+    ABORTED = "aborted"  # the slot is closed with abort; the staged output still exists
+    FENCED = "fenced"  # another driver closed the slot: this one discards what it staged, and stops
 
 
 class Move(StrEnum):
-    """What takes an epoch from one state to the next."""
+    """A step that takes an epoch from one state to the next."""
 
-    OPEN = "open"  # take the next number of an attempt
-    PREPARE = "prepare"  # one of several sinks stages its output: nothing is visible
-    PREPARE_LAST = "prepare the last"  # or the only one
-    HARDEN = "harden"  # flush whatever the sinks have staged
-    DECIDE = "decide"  # close the slot with commit, by a write that only one can win
-    LOSE = "lose"  # find that somebody else has closed it
-    COMMIT = "commit"  # one of several sinks shows what it staged
-    COMMIT_LAST = "commit the last"  # or the only one
-    FINISH = "finish"  # let Spark write its own commit
-    FIND = "find decided"  # a restarted driver looks at the slots, or loses its abort to a commit
-    ABORT = "abort"  # close the slot with abort
-    DISCARD = "discard"  # have every sink drop what that attempt staged
+    OPEN = "open"  # take the next attempt number
+    PREPARE = "prepare"  # one of several sinks stages its output; nothing is visible
+    PREPARE_LAST = "prepare the last"  # the last sink, or the only one, stages its output
+    SKIP = "skip"  # give the epoch to no sink: it is quarantined
+    HARDEN = "harden"  # flush Spark's log files and everything that the sinks have staged
+    DECIDE = "decide"  # close the slot with commit, by a write that only one driver can win
+    LOSE = "lose"  # find that another driver has closed the slot
+    COMMIT = "commit"  # one of several sinks makes its staged output visible
+    COMMIT_LAST = "commit the last"  # the last sink that lacks the epoch, or the only one, makes it visible
+    FINISH = "finish"  # return to Spark for its own commit, or find in recovery that Spark has committed
+    FIND = "find decided"  # find a commit in the slots, or lose an abort to one
+    ABORT = "abort"  # close the open slot with abort, or find it closed so
+    DISCARD = "discard"  # have every sink drop what the aborted attempts staged
 
 
 MOVES: dict[tuple[State, Move], State] = {
     (State.UNTRIED, Move.OPEN): State.OPEN,
     (State.OPEN, Move.PREPARE): State.STAGED,
     (State.OPEN, Move.PREPARE_LAST): State.PREPARED,
+    (State.OPEN, Move.SKIP): State.PREPARED,
     (State.STAGED, Move.PREPARE): State.STAGED,
     (State.STAGED, Move.PREPARE_LAST): State.PREPARED,
     (State.PREPARED, Move.HARDEN): State.DURABLE,
@@ -67,16 +73,15 @@ MOVES: dict[tuple[State, Move], State] = {
     (State.DURABLE, Move.LOSE): State.FENCED,
     (State.DECIDED, Move.COMMIT): State.DECIDED,
     (State.DECIDED, Move.COMMIT_LAST): State.VISIBLE,
+    (State.DECIDED, Move.SKIP): State.VISIBLE,
     (State.VISIBLE, Move.FINISH): State.DONE,
-    # what the next driver does, or this one after a failed try
+    # after a restart or a failed attempt: the slots say what earlier tries have left
     (State.UNTRIED, Move.FIND): State.DECIDED,
     (State.UNTRIED, Move.ABORT): State.ABORTED,
-    (State.OPEN, Move.ABORT): State.ABORTED,
-    (State.STAGED, Move.ABORT): State.ABORTED,
-    (State.PREPARED, Move.ABORT): State.ABORTED,
-    (State.DURABLE, Move.ABORT): State.ABORTED,
     (State.ABORTED, Move.DISCARD): State.UNTRIED,
 }
+
+_DECIDED = frozenset({State.DECIDED, State.VISIBLE, State.DONE})
 
 
 class Extent(StrEnum):
@@ -88,13 +93,13 @@ class Extent(StrEnum):
 
 
 HOLDS: dict[State, tuple[Extent, Extent]] = {
-    # what is prepared, what is visible
+    # what is prepared, what is visible; of a quarantined epoch, no sink has anything to hold
     State.UNTRIED: (Extent.NONE, Extent.NONE),
     State.OPEN: (Extent.NONE, Extent.NONE),
     State.STAGED: (Extent.SOME, Extent.NONE),
     State.PREPARED: (Extent.ALL, Extent.NONE),
     State.DURABLE: (Extent.ALL, Extent.NONE),
-    State.DECIDED: (Extent.ALL, Extent.SOME),  # between none and all, as commits go on
+    State.DECIDED: (Extent.ALL, Extent.SOME),  # from none to all, as the commits proceed
     State.VISIBLE: (Extent.ALL, Extent.ALL),
     State.DONE: (Extent.ALL, Extent.ALL),
     State.ABORTED: (Extent.SOME, Extent.NONE),
@@ -102,27 +107,27 @@ HOLDS: dict[State, tuple[Extent, Extent]] = {
 }
 
 POINTS: dict[str, State] = {
-    # where a driver may die, in the order of the protocol, and the state that it leaves behind
+    # where a driver may die, in the order of the protocol, and the state that it leaves the epoch in
     "opening": State.UNTRIED,  # before anything is written
     "opened": State.OPEN,  # the attempt has its number
     "staging": State.OPEN,  # inside a sink: its output is written, its handle not yet returned
     "prepared": State.STAGED,  # after each sink
     "all prepared": State.PREPARED,  # nothing is flushed yet
     "durable": State.DURABLE,  # just before the decision
-    "decided": State.DECIDED,  # just after it: no sink has been told
+    "decided": State.DECIDED,  # just after the decision: no sink has committed yet
     "committing": State.DECIDED,  # inside a sink: halfway
     "committed": State.DECIDED,  # after each sink
-    "all committed": State.VISIBLE,  # Spark has not been told
-    "aborted": State.ABORTED,  # after a failed try: the slot is closed, what was staged is still there
-    "discarded": State.UNTRIED,  # what was staged is gone; the next attempt may begin
+    "all committed": State.VISIBLE,  # not yet returned to Spark
+    "aborted": State.ABORTED,  # after a failed attempt: the slot is closed, the staged output still exists
+    "discarded": State.UNTRIED,  # the staged output is gone; the next attempt may begin
 }
 
 Reach: TypeAlias = Callable[[str], None]
-"""Called with the name of each point as it is reached; a test's may never return."""
+"""Called with the name of each point when it is reached. In a test, the call may never return."""
 
 
 def unwatched(point: str) -> None:
-    """Reach a point in production: nothing happens."""
+    """Do nothing at a point: the default in production."""
     del point
 
 
@@ -131,16 +136,59 @@ def after(state: State, move: Move) -> State:
     return moved(MOVES, "an epoch", state, move)
 
 
+def is_decided(state: State) -> bool:
+    """Whether an epoch in this state can only be rolled forward."""
+    return state in _DECIDED
+
+
 def diagram() -> str:
     """Return the table as a Mermaid state diagram; the docs show this text."""
     return drawn(MOVES, State.UNTRIED, (State.DONE, State.FENCED))
 
 
-class Verdict(StrEnum):
-    """How an attempt ended. After a commit there is only forward."""
+class EpochProgress:
+    """The state of one try at an epoch. Only `move` changes it.
 
-    COMMIT = "commit"  # every sink will show it
-    ABORT = "abort"  # no sink will
+    `sink` is the sink that is at work, or the one that failed; `None` outside of all sinks.
+    """
+
+    def __init__(self, on_move: Callable[[Move], None] = lambda _: None) -> None:
+        self._state = State.UNTRIED
+        self._sink: str | None = None
+        self._on_move = on_move
+
+    @property
+    def state(self) -> State:
+        """The current state."""
+        return self._state
+
+    @property
+    def sink(self) -> str | None:
+        """The sink that is at work or has failed."""
+        return self._sink
+
+    def move(self, move: Move) -> None:
+        """Make a move of the table, or raise and stay."""
+        self._state = after(self._state, move)
+        self._on_move(move)
+
+    @contextlib.contextmanager
+    def inside(self, sink: str) -> Iterator[None]:
+        """Mark a sink as being at work. If it raises, it stays marked: the failure is in this sink."""
+        self._sink = sink
+        yield
+        self._sink = None
+
+    def blame(self, sink: str) -> None:
+        """Mark a sink as the one that failed, after others have had their turn."""
+        self._sink = sink
+
+
+class Verdict(StrEnum):
+    """How an attempt ended. After a commit, the epoch can only be rolled forward."""
+
+    COMMIT = "commit"  # every sink will show the epoch
+    ABORT = "abort"  # no sink will show anything of this attempt
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +205,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
             checked_positive(what, getattr(self, what))
 
     def next(self) -> Attempt:
-        """The attempt after this one."""
+        """Return the attempt after this one."""
         return msgspec.structs.replace(self, attempt=self.attempt + 1)
 
     def __str__(self) -> str:
@@ -167,10 +215,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(Record, frozen=True, kw_only=True):
     """The durable record that closes an attempt, with the facts that a replay needs."""
 
-    attempt: Attempt  # what it closes
+    attempt: Attempt  # the attempt that it closes
     verdict: Verdict  # how it ended
     lease: int  # of the driver that decided
-    facts: dict[str, Any] = msgspec.field(default_factory=dict)  # of a commit: offsets, and what each sink was given
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)  # of a commit: offsets, and each sink's handle
 
     def __post_init__(self) -> None:
         if isinstance(self.lease, bool) or not isinstance(self.lease, int) or self.lease < 1:
@@ -187,9 +235,9 @@ class Decision(Record, frozen=True, kw_only=True):
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """One sink's part of a decided epoch.
 
-    `stands` is the epoch that the sink must own up to once this one is committed: this one, or, where an epoch without
-    rows leaves no trace, the last that left one; 0 is none. `before` is the same for the epoch before, and
-    `before_handle` the digest of the handle that committed it.
+    `stands` is the epoch that the sink must report as its last one once this epoch is committed. That is this epoch or,
+    where an epoch without rows leaves no trace, the last one that left a trace; 0 is none. `before` is the same for the
+    epoch before this one, and `before_handle` is the digest of the handle that committed it.
     """
 
     handle: dict[str, Any]
@@ -200,7 +248,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision to commit says: where the epoch began and ended, and what each sink was given."""
+    """The facts of a decision to commit: where the epoch began and ended, and what each sink has prepared."""
 
     start: list[str | None]  # by source, verbatim from Spark's offset log; None before the first
     end: list[str | None]
@@ -210,14 +258,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     sinks: dict[str, Share]
     rows: int
     watermark_ms: int = 0
-    row_digest: str | None = None  # of a stateful stream: order-free, of what it gave its sinks
-    quarantined: str | None = None  # why no sink was given this epoch
+    row_digest: str | None = None  # of a stateful stream: order-independent, of the rows that its sinks were given
+    quarantined: str | None = None  # why the epoch was given to no sink
     total_rows: int = 0  # given to each sink since the first epoch
-    stage: dict[str, Any] | None = None  # its new state: inline, or where it is; with its digest
+    stage: dict[str, Any] | None = None  # the new state of the stage, inline or by reference, with its digest
     decided_at_ms: int = 0  # for people: by the clock of the driver
 
     def plain(self) -> dict[str, Any]:
-        """Return them as a decision keeps them."""
+        """Return the facts as a decision stores them."""
         return dict(msgspec.to_builtins(self))
 
     @classmethod

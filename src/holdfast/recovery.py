@@ -1,11 +1,11 @@
-"""What a start has to do before the first new epoch: decided here, from facts alone; others do it.
+"""The recovery plan of a stream: what a start must do before the first new epoch, decided from facts alone.
 
 Rules, for each stream:
-- Spark's logs and our decisions must tell one story. Spark runs an epoch, we decide it, Spark commits it: so the last
-  decision is Spark's last commit or one after it, and Spark has the offsets of every decided epoch.
-- Every sink must hold the last decision, whatever Spark says. One that is behind by just that is given it again, from
-  what is staged; one that is further behind was restored from an older copy, and is refused. One that is ahead shows
-  that this repository was.
+- Spark's logs and the decisions must agree. Spark runs an epoch, Holdfast decides it, Spark commits it. Therefore the
+  last decision is of Spark's last commit or of the epoch after it, and Spark has the offsets of every decided epoch.
+- Every sink must hold the last decision, regardless of what Spark's logs contain. A sink that lacks only that epoch is
+  given it again from the staged output. A sink that lacks more was restored from an older copy, and is refused. A sink
+  that holds more than was decided shows that the repository was restored from an older copy, and is refused too.
 - Only the last epoch can be in doubt.
 """
 
@@ -26,15 +26,15 @@ class RecoveryPlan:
     decided: int  # the last decided epoch; 0 is none
     replays: bool  # Spark will run that epoch again, because it has not committed it
     finish: tuple[str, ...]  # sinks that are given that epoch again
-    stands: dict[str, int]  # what each sink owns up to, once that is done
+    stands: dict[str, int]  # by sink: the epoch that it reports as its last one, once that is done
 
     def summary(self) -> str:
-        """Say it."""
+        """Return a one-line summary."""
         if not self.decided:
             return f"stream {self.stream!r} begins with epoch 1"
-        text = f"stream {self.stream!r} goes on after epoch {self.decided}"
+        text = f"stream {self.stream!r} continues after epoch {self.decided}"
         if self.finish:
-            text += f"; epoch {self.decided} was decided and not yet in {', '.join(self.finish)}: committed now"
+            text += f"; epoch {self.decided} was decided but not yet in {', '.join(self.finish)}: committed now"
         if self.replays:
             text += f"; Spark runs epoch {self.decided} again, without writing to a sink"
         return text
@@ -42,7 +42,7 @@ class RecoveryPlan:
 
 @dataclass(frozen=True, slots=True)
 class SparkPosition:
-    """How far Spark's logs go, counted in epochs; 0 is nothing."""
+    """The last entries of Spark's logs, as epochs; 0 is none."""
 
     path: str
     offsets: int
@@ -52,7 +52,7 @@ class SparkPosition:
 def plan(
     stream: str, decision: Decision | None, spark: SparkPosition, holds: Mapping[str, int], *, new_sinks: bool
 ) -> RecoveryPlan:
-    """Compare what was decided with what Spark and each sink hold. `new_sinks`: the user knows that they changed."""
+    """Compare the last decision with Spark's logs and the sinks. `new_sinks`: the user accepts that they changed."""
     decided = decision.attempt.epoch if decision else 0
     facts = Facts.of(decision) if decision else None
     _check_spark(stream, decided, spark)
@@ -69,9 +69,9 @@ def plan(
             raise SinkAhead(stream=stream, sink=sink, holds=found, decided=decided)
         if share and found < share.stands:
             if found < share.before:
-                held = share.stands if decided <= spark.commits else share.before  # what it must have held
+                held = share.stands if decided <= spark.commits else share.before  # the epoch that it must have held
                 raise SinkBehind(stream=stream, sink=sink, holds=found, decided=held)
-            if found > share.before:  # between the two nothing was decided for it
+            if found > share.before:  # no epoch between the two was decided for it
                 raise SinkAhead(stream=stream, sink=sink, holds=found, decided=share.before)
             finish.append(sink)
     return RecoveryPlan(stream, decided, decided > spark.commits, tuple(finish), stands)
@@ -80,13 +80,13 @@ def plan(
 def _check_spark(stream: str, decided: int, spark: SparkPosition) -> None:
     why = None
     if spark.commits > decided:
-        why = f"Spark has committed epoch {spark.commits}, and the last decision is of epoch {decided}"
+        why = f"Spark has committed epoch {spark.commits}, but the last decision is of epoch {decided}"
     elif spark.offsets < decided:
-        why = f"epoch {decided} is decided, and Spark's offsets end with epoch {spark.offsets}"
+        why = f"epoch {decided} is decided, but Spark's offsets end with epoch {spark.offsets}"
     elif decided > spark.commits + 1:
-        why = f"epoch {decided} is decided, and Spark's commits end with epoch {spark.commits}"
+        why = f"epoch {decided} is decided, but Spark's commits end with epoch {spark.commits}"
     elif spark.offsets > decided + 1:
-        why = f"Spark's offsets go to epoch {spark.offsets}, and the last decision is of epoch {decided}"
+        why = f"Spark's offsets end with epoch {spark.offsets}, but the last decision is of epoch {decided}"
     if why:
         raise SparkLogMismatch(stream=stream, path=spark.path, why=why)
 

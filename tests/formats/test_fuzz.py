@@ -55,7 +55,7 @@ from holdfast.spark.lag import behind_topics
 from holdfast.spark.snapshot import Snapshots
 from holdfast.spark.sparklog import SparkLog, log_offset
 from holdfast.spark.stages import StageKeeper
-from holdfast.spark.stream import StreamRecord
+from holdfast.spark.recovering import StreamRecord
 from holdfast.stages import CheckpointedStage, MsgpackCodec, Stage
 from holdfast.stores import DurableCheckpointStore
 from mutations import FACTOR, Mutator, Untyped

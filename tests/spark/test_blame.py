@@ -18,9 +18,8 @@ from holdfast.errors import BadValue, MissingExtra, QueryFailed, SparkFileDamage
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.repository import Decisions, LocalRepository
 from holdfast.sinks.files.sink import FileSink
-from holdfast.spark.epochs import EpochFailure
-from holdfast.spark.failures import Kind, Remedy, damaged_file, diagnose
-from holdfast.spark.stream import StreamCallbacks
+from holdfast.spark.context import StreamCallbacks
+from holdfast.spark.failures import EpochFailure, Kind, Remedy, damaged_file, diagnose
 from holdfast.testing import CrashAt
 from rig import FilesTarget, Rig, SqliteTarget
 

@@ -43,9 +43,9 @@ from holdfast.repository.checkpoint_keys import place_of
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark import checkpoints as checkpointing
+from holdfast.spark.context import StreamCallbacks
 from holdfast.spark.failures import BUDGETED
 from holdfast.spark.pipeline import Pipeline, PipelineHandle
-from holdfast.spark.stream import StreamCallbacks
 from holdfast.stages import CallbackObserver
 from holdfast.testing import CrashAt, Crashed
 from holdfast.verification import verify, verify_all
@@ -794,19 +794,19 @@ def test_nobody_acknowledges_for_a_stream_whose_last_epoch_is_in_doubt(
     handle = made.start(spark, checkpoint_every=CheckpointPolicy(every=None, timeout=1))
     try:
         stream = handle._streams[0]
-        sink, close, commit = stream.spec.sinks[0], stream._decisions.close, stream.spec.sinks[0].commit
+        sink, close, commit = stream.spec.sinks[0], stream._parts.decisions.close, stream.spec.sinks[0].commit
 
         def refuse(*_: Any) -> None:
             raise SinkFailed(sink="a", action="commit", why="the server is away")
 
         def decide(decision: Decision) -> Decision:
             close(decision)
-            stream._decisions.close = close  # type: ignore[method-assign]
+            stream._parts.decisions.close = close  # type: ignore[method-assign]
             raise OutcomeUnknown(action="write", key="epochs/1.1.json", why="on purpose")
 
         sink.commit = refuse  # type: ignore[method-assign]
         if unknown:
-            stream._decisions.close = decide  # type: ignore[method-assign]
+            stream._parts.decisions.close = decide  # type: ignore[method-assign]
         chain.add()
         eventually(lambda: handle.status().streams["a"].restarts > 2)
         with pytest.raises(CheckpointFailed, match="a did not acknowledge"):

@@ -184,7 +184,7 @@ def test_sources_keep_their_log_by_the_setting_of_the_stream(spark: SparkSession
 
 
 def _query(handle: Any) -> Any:
-    while (query := handle._streams[0]._query) is None:
+    while (query := handle._streams[0]._query.running) is None:
         pass
     while query._jsq.streamingQuery().sources().isEmpty():
         pass

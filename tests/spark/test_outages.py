@@ -17,9 +17,9 @@ from holdfast.errors import BadValue, CheckpointFailed, OutageTooLong, SinkFaile
 from holdfast.policy import Backoff, CheckpointPolicy
 from holdfast.repository import Gaps, LocalRepository, files
 from holdfast.sinks.files.sink import FileSink
+from holdfast.spark.context import StreamCallbacks
 from holdfast.spark.outages import Outage
 from holdfast.spark.pipeline import Pipeline
-from holdfast.spark.stream import StreamCallbacks
 from pgfixture import Postgres, server
 from rig import FilesTarget, PostgresTarget, Rig, SqliteTarget
 from support import eventually

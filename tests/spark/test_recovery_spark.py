@@ -309,7 +309,7 @@ def test_what_recovery_did_is_told_as_data_and_in_words(rig: Rig) -> None:
     plan = handle.recovery["rows"]
     status = handle.await_termination()
     assert (plan.decided, plan.replays, plan.finish) == (1, True, ("sqlite.rows",))
-    assert "goes on after epoch 1" in plan.summary()
+    assert "continues after epoch 1" in plan.summary()
     assert json.loads(json.dumps(status.to_dict()))["streams"]["rows"]["epoch"] == 1
 
 

@@ -159,7 +159,7 @@ def test_what_cannot_be_kept_is_refused(spark: SparkSession, tmp_path: Path) -> 
         Stage(object())
     made = rig(spark, tmp_path, on_epoch=lambda *_: None)
     made.add(1)
-    with pytest.raises(StreamFailed, match="a DataFrame of this epoch is due"):
+    with pytest.raises(StreamFailed, match="expected a DataFrame of this epoch"):
         made.run()
 
 

@@ -16,9 +16,9 @@ from holdfast.policy import Backoff, RestartPolicy
 from holdfast.repository import Decisions, GapRecord, Gaps, LocalRepository
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.sqlite import SqliteSink
+from holdfast.spark.context import StreamCallbacks
 from holdfast.spark.pipeline import Pipeline, exactly_once
 from holdfast.spark.stages import StageKeeper
-from holdfast.spark.stream import StreamCallbacks
 from rig import FilesTarget, Rig, SqliteTarget
 from support import eventually
 
@@ -145,7 +145,7 @@ def test_an_outage_is_not_passed_over_epoch_after_epoch(spark: SparkSession, tmp
         with pytest.raises(StreamFailed) as caught:
             rig.run(restart=RestartPolicy.bounded(4, 60), backoff=QUICK)
         assert (caught.value.epoch, caught.value.failure) == (2, "sink")
-        assert "epoch 1 was passed over" in str(caught.value)
+        assert "epoch 1 was quarantined" in str(caught.value)
     assert [gap.epoch for gap in Gaps(LocalRepository(rig.repository)).all("rows", 1)] == [1]
     rig.targets[0].make = lambda: FileSink(tmp_path / "out")
     rig.run()
@@ -261,7 +261,7 @@ def test_a_time_limit_of_the_users_on_stopping_a_query_is_borne(
     try:
         handle = rig.pipeline().start(spark, reach=slow)
         assert entered.wait(120)
-        cutter = threading.Thread(target=handle.cut)
+        cutter = threading.Thread(target=handle.kill)
         cutter.start()
         eventually(lambda: any("has not ended yet" in each for each in caplog.messages), 30)
     finally:
@@ -358,20 +358,28 @@ def test_nobody_acknowledges_for_a_stream_before_its_recovery_is_done(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver that is being replaced may decide the next epoch until its slot is closed."""
-    from holdfast.spark.epochs import EpochRunner
+    from holdfast.spark.recovering import StreamRecovery
+    from holdfast.spark.slots import AttemptSlots
 
-    clear, seen = EpochRunner.clear, []
+    clear, recover, recoveries, seen = AttemptSlots.clear, StreamRecovery.recover, [], []
 
-    def watched(self: EpochRunner, epoch: int) -> Any:
-        seen.append(self.unfinished)
-        return clear(self, epoch)
+    def recovering(self: StreamRecovery) -> Any:
+        recoveries.append(self)
+        found = recover(self)
+        seen.append(self._acknowledger.at_cut)
+        return found
 
-    monkeypatch.setattr(EpochRunner, "clear", watched)
+    def watched(self: AttemptSlots, *args: Any) -> Any:
+        seen.append(recoveries[-1]._acknowledger.at_cut)
+        return clear(self, *args)
+
+    monkeypatch.setattr(StreamRecovery, "recover", recovering)
+    monkeypatch.setattr(AttemptSlots, "clear", watched)
     rig, target = rigged(spark, tmp_path, Flaky(tmp_path / "out", prepares=1))
     rig.add(1)
     runner = rig.run(restart=RestartPolicy.once(), backoff=QUICK)
     assert runner.streams["rows"].state == "ended"
-    assert seen == [True, True]
+    assert seen == [False, True, False, True]
     assert target.visible(spark) == [1]
 
 
@@ -659,13 +667,13 @@ def test_a_stop_during_an_attempt_that_fails_is_a_stop(
     assert sink.failing.wait(60)
     stop = threading.Thread(target=handle.stop)
     stop.start()
-    eventually(handle._streams[0]._stopping.is_set)
+    eventually(handle._streams[0]._gate.stopping.is_set)
     sink.may_fail.set()
     stop.join(60)
     status = handle.await_termination(60)
     assert (status.streams["rows"].state, status.streams["rows"].restarts) == ("stopped", 0)
     assert (status.checkpoints.taken, status.checkpoints.failed) == (1, 0)
-    assert "was stopped in an attempt that failed (sink): " in caplog.text
+    assert "was stopped during an attempt that failed (sink): " in caplog.text
     assert target.visible(spark) == [1]
 
 

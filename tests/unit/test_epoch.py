@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.epoch import HOLDS, MOVES, POINTS, Extent, Facts, Move, Share, State, after, diagram
+from holdfast.epoch import (
+    HOLDS,
+    MOVES,
+    POINTS,
+    EpochProgress,
+    Extent,
+    Facts,
+    Move,
+    Share,
+    State,
+    after,
+    diagram,
+    is_decided,
+)
 from holdfast.errors import BadValue
 
 
@@ -33,7 +46,7 @@ def test_every_state_but_the_ends_leads_on_and_all_can_be_reached() -> None:
 
 
 def test_nothing_is_visible_before_the_decision_and_there_is_no_way_back_after_it() -> None:
-    decided = {State.DECIDED, State.VISIBLE, State.DONE}
+    decided = {state for state in State if is_decided(state)}
     for state, (_, visible) in HOLDS.items():
         assert (visible is not Extent.NONE) == (state in decided)
     for (start, _), end in MOVES.items():
@@ -60,6 +73,28 @@ def test_any_course_of_events_keeps_to_the_promises(moves: list[Move]) -> None:
     for earlier, later in itertools.pairwise(trail):
         assert not (later is State.VISIBLE and earlier is not State.DECIDED)
         assert not (later is State.DECIDED and earlier not in (State.DURABLE, State.UNTRIED, State.DECIDED))
+
+
+def test_only_a_legal_move_changes_an_epochs_state() -> None:
+    heard: list[Move] = []
+    progress = EpochProgress(heard.append)
+    with pytest.raises(BadValue):
+        progress.move(Move.DECIDE)
+    assert (progress.state, heard) == (State.UNTRIED, [])
+    progress.move(Move.OPEN)
+    assert (progress.state, heard) == (State.OPEN, [Move.OPEN])
+    with pytest.raises(AttributeError):
+        progress.state = State.DECIDED
+
+
+def test_a_sink_that_raises_stays_marked() -> None:
+    progress = EpochProgress()
+    with progress.inside("good"):
+        assert progress.sink == "good"
+    assert progress.sink is None
+    with pytest.raises(KeyError), progress.inside("bad"):
+        raise KeyError
+    assert progress.sink == "bad"
 
 
 def test_every_point_has_a_state_and_the_diagram_has_every_move() -> None:

@@ -30,10 +30,10 @@ from holdfast.repository import GapRecord, Gaps
 
 if TYPE_CHECKING:
     from holdfast.formats.manifest import Manifest
+    from holdfast.spark.context import StreamCallbacks
     from holdfast.spark.outages import Outage
     from holdfast.spark.pipeline import Pipeline, PipelineHandle
     from holdfast.spark.spec import Accept
-    from holdfast.spark.stream import StreamCallbacks
 
 _SAMPLE_S = 0.5
 _STARTING = "starting Spark and every stream; this takes a few seconds"

@@ -43,10 +43,10 @@ from holdfast.formats.sealed_json import digest_of
 from holdfast.formats.sidecar import pack_states
 from holdfast.policy import CheckpointPolicy, Progress
 from holdfast.pruning import apply_prune, plan_prune
-from holdfast.repository import CheckpointPlace, Checkpoints, GapRecord, Gaps
-from holdfast.repository.checkpoint_keys import place_of
+from holdfast.repository import CheckpointPlace, Checkpoints, GapRecord, Gaps, place_of
+from holdfast.spark.context import RunContext
 from holdfast.spark.snapshot import Pinned, SparkCut
-from holdfast.spark.stream import RunContext, StreamRun
+from holdfast.spark.stream import StreamRun
 from holdfast.stages import FlushObserver, flushing
 
 Inbox: TypeAlias = queue.SimpleQueue[tuple[int, StreamPosition | Exception]]

@@ -1,73 +1,45 @@
-"""The epoch protocol at work: what happens inside `foreachBatch`, from Spark's offsets to the last sink's commit.
+"""The epoch protocol inside `foreachBatch`, from Spark's offsets to the last sink's commit.
 
 Rules:
-- One durable decision an epoch. Before it, nothing is visible and everything can be dropped; after it, only forward.
-- An attempt number is used once. After a restart or a failed try, the slot that may have been used is closed first.
-- Nothing is cleaned up on the way out of a failure: it could not be on a kill either. The next try does that.
-- What a decided epoch gave its sinks is never computed again: a replay commits the handles of the decision.
+- There is one durable decision per epoch. Before it, nothing is visible and everything can be discarded; after it, the
+  epoch can only be rolled forward.
+- Nothing is cleaned up when an attempt fails, because after a kill there would be no chance to. The next try does that.
+- The output of a decided epoch is never computed again: a replay commits the handles of the decision.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast._error_text import one_line
-from holdfast._offsets import differences
-from holdfast.barriers import BarrierHandle, BarrierInjector
-from holdfast.coordinator import StreamPosition
-from holdfast.epoch import Attempt, Decision, Facts, Move, Reach, Share, State, Verdict, after, unwatched
-from holdfast.errors import (
-    BadValue,
-    Fenced,
-    InDoubt,
-    OffsetsDiverged,
-    OffsetsGap,
-    ReplayDiverged,
-    SinkFailed,
-    StagedGone,
-    Storage,
-    StorageFailed,
-)
-from holdfast.repository import Decisions, GapRecord, Gaps, Lease
-from holdfast.repository.gaps import OFFSETS, QUARANTINED, REPLAY
-from holdfast.sinks.base import EpochKey, Link, Sink, Staged, StreamIdentity, checked_staged, handle_digest
-from holdfast.sinks.rows import RowDigest, is_comparable
+from holdfast.epoch import Attempt, Decision, EpochProgress, Facts, Move, Verdict
+from holdfast.errors import Storage, StorageFailed
+from holdfast.repository import GapRecord
+from holdfast.repository.gaps import QUARANTINED
+from holdfast.sinks.base import EpochKey
 from holdfast.spark import adapter
-from holdfast.spark.sparklog import Offsets, SparkLog, last_entries
-from holdfast.spark.stages import Sealed, StageKeeper, refuse_lost_stage
+from holdfast.spark.acknowledging import Acknowledger
+from holdfast.spark.continuity import Continuity
+from holdfast.spark.delivery import commit_to_sinks
+from holdfast.spark.failures import EpochFailure, or_fenced
+from holdfast.spark.gate import EpochGate
+from holdfast.spark.last_decided import LastDecided
+from holdfast.spark.parts import StreamParts
+from holdfast.spark.preparing import Prepared, Preparer
+from holdfast.spark.slots import AttemptSlots
+from holdfast.spark.sparklog import Offsets, last_entries
+from holdfast.spark.stages import Sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PRUNE_EVERY = 50
-_DROPPED_AGAIN = 50  # aborted attempts at an epoch whose leftovers are looked for at each start
-OnEpoch = Callable[["DataFrame", Any], "DataFrame"]
-"""Makes of an epoch's rows, and of the `StageView` of its stage, what the sinks get."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class EpochBase:
-    """What the last decided epoch left for the next one to start from."""
-
-    epoch: int = 0
-    ends: Sequence[str | None] = ()
-    source_log: dict[str, int] = field(default_factory=dict)
-    stands: dict[str, int] = field(default_factory=dict)
-    handles: dict[str, str | None] = field(default_factory=dict)  # by sink: digest of the handle of that epoch
-    watermark_ms: int = 0
-    rows: int = 0  # given to each sink since the first epoch
-    stage: Sealed | None = None
-    quarantined: bool = False  # it was passed over
-
-
 _PHASES = {
     Move.OPEN: "open",
     Move.FIND: "open",
@@ -107,554 +79,223 @@ class _Laps:
         return EpochTimes(epoch, rows, int(time.time() * 1000), round(time.monotonic() - self.began, 6), phases)
 
 
-@dataclass(frozen=True, slots=True)
-class EpochFailure:
-    """Where an epoch failed."""
-
-    error: BaseException
-    epoch: int
-    state: State
-    sink: str | None
-
-
-class Stopping(Exception):
-    """A batch arrived after the stream was stopped. Nothing of it was begun."""
-
-
 class EpochInterrupted(Exception):
-    """Something ended the epoch that is no ordinary error."""
+    """Something other than an ordinary error ended the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochListener:
+    """Functions that are called in the thread of an epoch."""
+
+    ended: Callable[[EpochTimes], None]  # the epoch is in every sink
+    quarantined: Callable[[GapRecord], None]  # the epoch was given to no sink, and recorded as a gap
+    stop_query: Callable[[], None]  # the last epoch before a graceful stop is being returned to Spark
+    oldest_kept: Callable[[], int | None]  # returns the first epoch that a checkpoint needs
+
+
+@dataclass(frozen=True, slots=True)
+class _EpochTry:
+    """One batch of the query, and how far the try at its epoch has come."""
+
+    df: DataFrame
+    number: int
+    progress: EpochProgress
+    laps: _Laps
+
+    @property
+    def epoch(self) -> int:
+        return self.number + 1
 
 
 class EpochRunner:
-    """Takes the batches of one stream through the protocol, one at a time."""
+    """Takes the batches of one query through the protocol, one at a time."""
 
     def __init__(
         self,
-        owner: StreamIdentity,
-        timeline: int,
-        sinks: Sequence[Sink],
+        parts: StreamParts,
         *,
-        decisions: Decisions,
-        gaps: Gaps,
-        lease: Lease,
-        log: SparkLog,
-        retain: int,
-        accept: frozenset[str] = frozenset(),
-        reach: Reach = unwatched,
-        barrier: BarrierHandle | None = None,
-        stage: StageKeeper | None = None,
-        on_epoch: OnEpoch | None = None,
+        gate: EpochGate,
+        slots: AttemptSlots,
+        acknowledger: Acknowledger,
+        listener: EpochListener,
+        stateful: bool,
+        poison: EpochFailure | None = None,
     ) -> None:
-        self.owner = owner
-        self.timeline = timeline
-        self.sinks = {sink.name: sink for sink in sinks}
-        self.mutex = threading.Lock()  # held while an epoch is under way
-        self.course = EpochBase()
-        self.failure: EpochFailure | None = None
-        self.rows = 0
-        self.last_epoch: EpochTimes | None = None  # of this run
-        self._laps = _Laps()
-        self.stopping = threading.Event()
-        self.thread = 0  # that an epoch is under way in
-        self._gate = threading.Lock()
-        self._busy = False  # an epoch is under way
-        self._shut = False  # no more may begin
-        self.returned: int | None = None  # the last batch that was given back to Spark, for it to commit
-        self.poison: EpochFailure | None = None  # the next try at this epoch is to be quarantined instead
-        self.at_end: Callable[[], None] = lambda: None  # called at the end of an epoch, once stopping was asked for
-        self.decided: Callable[[int, int], None] = lambda *_: None
-        self.quarantined: Callable[[GapRecord], None] = lambda *_: None
-        self.acknowledge: Callable[[int, StreamPosition | Exception], None] = lambda *_: None
-        self.drained: Callable[[], None] = lambda: None  # called when the barrier says that this was the last epoch
-        self.oldest_kept: Callable[[], int | None] = lambda: None  # the first epoch that a checkpoint needs
-        self.unfinished = False  # an epoch is decided and not in every sink: nobody may acknowledge for this stream
-        self._barrier = barrier or BarrierInjector().handle()
-        self._stage = stage
-        self._on_epoch = on_epoch
-        self._decisions = decisions
-        self._gaps = gaps
-        self._lease = lease
-        self._log = log
-        self.stateful = False  # whether the query as it is built now keeps a state
-        self._retain = retain
-        self._accept = accept
-        self._reach = reach
-        self._fresh = True  # nothing is known yet of what others may have begun
-        self._begun = False  # an epoch was begun by this runner
-        self._unused: Attempt | None = None  # its slot is open and nobody has staged anything under it
-        self._state = State.UNTRIED
-        self._sink: str | None = None
-        self._digest: RowDigest | None = None  # made of a query's first batch: all have its columns
-
-    def __call__(self, df: DataFrame, batch: int) -> None:
-        """Take one batch through; what goes wrong is kept for the supervisor and raised to Spark."""
-        with self._gate:
-            if self._shut:
-                raise Stopping
-            self._busy = True
-        self.thread = threading.get_ident()
-        try:
-            self._guarded(df, batch)
-        finally:
-            self._busy, self.thread = False, 0
-
-    def shut(self) -> bool:
-        """Let no epoch begin any more; return whether none is under way."""
-        with self._gate:
-            self._shut = self._shut or not self._busy
-            return self._shut
+        self._parts = parts
+        self._gate = gate
+        self._slots = slots
+        self._acknowledger = acknowledger
+        self._listener = listener
+        self._preparer = Preparer(parts, stateful=stateful)
+        self._continuity = Continuity(parts)
+        self._poison = poison  # the epoch that failed so is quarantined
+        self._failure: EpochFailure | None = None
+        self._returned: int | None = None
 
     @property
-    def busy(self) -> bool:
-        """Whether an epoch is under way."""
-        return self._busy
+    def failure(self) -> EpochFailure | None:
+        """Where the last epoch failed, if it did."""
+        return self._failure
 
     @property
-    def was_shut(self) -> bool:
-        """Whether no epoch may begin any more."""
-        return self._shut
+    def returned(self) -> int | None:
+        """The last batch that was returned to Spark for its own commit."""
+        return self._returned
 
-    def _guarded(self, df: DataFrame, batch: int) -> None:
-        with self.mutex:
-            if self._shut:
-                raise Stopping  # it was the last one when this one was about to begin
-            self._state, self._sink, self._laps = State.UNTRIED, None, _Laps()
+    def __call__(self, df: DataFrame, number: int) -> None:
+        """Process one batch. A failure is kept for the supervisor and raised to Spark."""
+        with self._gate.epoch():
+            laps = _Laps()
+            batch = _EpochTry(df, number, EpochProgress(laps.lap), laps)
             try:
-                self._epoch(df, batch)
+                self._epoch(batch)
             except BaseException as error:
-                self._fresh, self._unused = True, None
-                found = self.cause(error)
-                self.failure = EpochFailure(found, batch + 1, self._state, self._sink)
+                self._slots.failed()
+                self._acknowledger.fail()
+                found = or_fenced(self._parts.lease, error)
+                self._failure = EpochFailure(found, batch.epoch, batch.progress.state, batch.progress.sink)
                 if isinstance(found, Exception):
                     raise found from found.__cause__
                 raise EpochInterrupted from error  # py4j would not answer the JVM
-            self.failure, self.returned = None, batch
-            if self.stopping.is_set():
-                self.at_end()  # it was asked for: the epoch at hand was the last one
-
-    def cause(self, error: BaseException) -> BaseException:
-        """Return why something failed: a driver that was replaced may find anything gone or changed; that is why."""
-        try:
-            self._lease.check()
-        except Fenced as fenced:
-            if fenced is not error and not isinstance(error, Fenced):
-                fenced.__cause__ = error
-                return fenced
-        except Exception:
-            _log.debug("the lease cannot be checked", exc_info=True)  # the failure at hand tells more
-        return error
+            batch.progress.move(Move.FINISH)
+            self._failure, self._returned = None, number
+            if self._gate.stopping.is_set():
+                self._listener.stop_query()
 
     # --- the protocol ---
 
-    def _epoch(self, df: DataFrame, batch: int) -> None:
-        """Carry an epoch through two-phase commit.
+    def _epoch(self, batch: _EpochTry) -> None:
+        """Take an epoch through two-phase commit.
 
-        1. Open: is the lease ours, what do the slots say?  2. Prepare every sink.  3. Make replay possible.
-        4. Decide.  5. Commit every sink.  6. Or replay: the epoch is decided, and Spark has not committed it.
+        1. Open: check the lease and the slots.  2. Prepare every sink.  3. Make replay possible.  4. Decide.
+        5. Commit every sink.  6. Or replay: the epoch is decided, and Spark has not committed it.
         """
-        epoch = batch + 1
-        self._begun = True
-        self._reach("opening")
-        self._lease.check()  # 1
-        offsets = self._log.offsets(batch)
-        attempt, decided = self._open(epoch)
-        if decided is not None:
-            self._replay(df, batch, offsets, decided)  # 6
+        parts, progress = self._parts, batch.progress
+        parts.reach("opening")
+        parts.lease.check()  # 1
+        offsets = parts.log.offsets(batch.number)
+        found = self._slots.open(batch.epoch, progress)
+        if isinstance(found, Decision):
+            self._replay(batch, offsets, found)  # 6
             return
-        self._check_start(batch)
-        self._move(Move.OPEN)
-        self._reach("opened")
-        start = list(self.course.ends) or [None] * len(offsets.ends)
-        poison = self.poison if self.poison and self.poison.epoch == epoch else None
-        staged, digest, stage = self._set_aside(df) if poison else self._prepare(df, attempt)  # 2
-        entries = self._log.source_entries(self.course.source_log)  # 3
-        self._log.harden(batch, entries, [path for each in staged.values() for path in each.paths])
-        self._move(Move.HARDEN)
-        self._reach("durable")
-        facts = Facts(  # 4
-            start=start,
-            end=list(offsets.ends),
-            offsets_digest=offsets.digest,
-            source_log=last_entries(entries, self.course.source_log),
-            source_entries=entries,
-            sinks={name: self._share(name, each, epoch) for name, each in staged.items()},
-            rows=max((each.rows for each in staged.values()), default=0),
-            watermark_ms=offsets.watermark_ms,
-            row_digest=digest,
-            quarantined=one_line(poison.error) if poison else None,
-            total_rows=self.course.rows + max((each.rows for each in staged.values()), default=0),
-            stage=stage.record if stage else None,
-            decided_at_ms=int(time.time() * 1000),
-        )
-        self._decide(attempt, facts)
-        self._reach("decided")
-        self._commit(attempt, self._lease.number, facts)  # 5
-        self._finish(attempt, facts, stage)
+        last = self._acknowledger.last
+        self._continuity.check_start(batch.number, last)
+        progress.move(Move.OPEN)
+        parts.reach("opened")
+        poison = self._poison if self._poison and self._poison.epoch == batch.epoch else None
+        if poison:  # 2
+            prepared = self._preparer.skip(batch.df, last.stage, progress)
+        else:
+            prepared = self._preparer.prepare(batch.df, found, last.stage, progress)
+        entries = parts.log.source_entries(last.source_log)  # 3
+        parts.log.harden(batch.number, entries, prepared.paths)
+        progress.move(Move.HARDEN)
+        parts.reach("durable")
+        facts = _facts(batch.epoch, last, offsets, entries, prepared, poison=poison)  # 4
+        decision = self._decide(found, facts, progress)
+        parts.reach("decided")
+        self._commit(decision, facts, progress)  # 5
+        self._complete(batch, facts, prepared.stage)
 
-    def _open(self, epoch: int) -> tuple[Attempt, Decision | None]:
-        """Return the attempt to use, or the decision that stands."""
-        slots = self._decisions.look(self.owner.stream, self.timeline, epoch)
-        for decision in slots.closed:
-            if decision.verdict is Verdict.COMMIT:
-                return decision.attempt, decision
-        attempt = slots.open
-        if attempt == self._unused or (not self._fresh and not slots.closed):
-            self._unused = None
-            return attempt, None
-        return self.clear(epoch)
+    def _decide(self, attempt: Attempt, facts: Facts, progress: EpochProgress) -> Decision:
+        """Close the slot with commit and return the decision. A driver that loses discards what it staged.
 
-    def clear(self, epoch: int) -> tuple[Attempt, Decision | None]:
-        """Close the slot that somebody may have used, and drop what aborted attempts staged.
-
-        Of very many attempts only the last ones each time, and all of them now and then: a task that outlived its
-        attempt may have left something after it was dropped.
-
-        Losing the race for the slot means that the epoch was decided after all; then that decision is returned.
+        Either a newer driver has replaced this one, which stops; or an older driver, paused while it cleaned up, closed
+        the slot at this moment: then the next try uses the next slot.
         """
-        self._lease.check()
-        slots = self._decisions.look(self.owner.stream, self.timeline, epoch)
-        closed = [*slots.closed, *self._closed(slots.open)]
-        for decision in closed:
-            if decision.verdict is Verdict.COMMIT:
-                return decision.attempt, decision
-        self._state = State.ABORTED
-        self._reach("aborted")
-        for decision in closed if len(closed) % _DROPPED_AGAIN == 0 else closed[-_DROPPED_AGAIN:]:
-            for sink in self.sinks.values():
-                self._sink = sink.name
-                sink.abort(EpochKey(self.owner, decision.attempt, None))
-        self._sink = None
-        self._move(Move.DISCARD)
-        self._reach("discarded")
-        self._unused = slots.open.next() if closed else slots.open
-        return self._unused, None
-
-    def _closed(self, attempt: Attempt) -> list[Decision]:
-        """Close an open slot, unless nobody can ever have used it: the first slot, under the first lease of all."""
-        if self._lease.number == 1 and attempt.attempt == 1 and not self._begun:
-            return []
-        return [
-            self._decisions.close(Decision(attempt=attempt, verdict=Verdict.ABORT, lease=self._lease.number)),
-        ]
-
-    def _prepare(self, df: DataFrame, attempt: Attempt) -> tuple[dict[str, Staged], str | None, Sealed | None]:
-        """Let every sink write. With several, or one that may ask twice, the rows are frozen: they must be the same.
-
-        A stage is given frozen rows too: what it made of them must be what the sinks are given.
-        """
-        tell, stage = None, self.course.stage
-        if self.stateful:
-            df, tell = self._digested(df)
-        staged: dict[str, Staged] = {}
-        key = EpochKey(self.owner, attempt, self._lease.number)
-        freeze = len(self.sinks) > 1 or not all(sink.one_action for sink in self.sinks.values())
-        with contextlib.ExitStack() as frozen:
-            if self._on_epoch is not None:
-                df, stage = self._staged_epoch(frozen.enter_context(adapter.frozen(df)))
-            rows = frozen.enter_context(adapter.frozen(df)) if freeze else df
-            for number, sink in enumerate(self.sinks.values(), 1):
-                self._sink = sink.name
-                staged[sink.name] = checked_staged(sink, sink.prepare(rows, key))
-                self._move(Move.PREPARE_LAST if number == len(self.sinks) else Move.PREPARE)
-                self._reach("prepared")
-        self._sink = None
-        counts = {name: each.rows for name, each in staged.items()}
-        if len(set(counts.values())) > 1:
-            raise SinkFailed(sink=min(counts, key=lambda name: counts[name]), action="prepare", why=_uneven(counts))
-        self._reach("all prepared")
-        return staged, tell() if tell else None, stage
-
-    def _digested(self, df: DataFrame) -> tuple[DataFrame, Callable[[], str]]:
-        """Watch the rows that come out of the query: a replay must give the same."""
-        if self._digest is None:
-            self._digest = RowDigest(df)
-        return self._digest.observed(df)
-
-    def _staged_epoch(self, rows: DataFrame) -> tuple[DataFrame, Sealed | None]:
-        """Let the user's function work on the rows and on the stage, set back to its last decided state."""
-        if self._stage is None or self._on_epoch is None or self.course.stage is None:
-            return rows, self.course.stage
-        view = self._stage.view(self.course.stage)
-        try:
-            made = self._on_epoch(rows, view)
-        except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            error.add_note(f"on_epoch of stream {self.owner.stream!r}, {frame.filename}:{frame.lineno}")
-            raise
-        if getattr(made, "isStreaming", True):
-            do = "let on_epoch(df, stage) return a DataFrame made from the one that it is given"
-            raise BadValue(what=f"what on_epoch of stream {self.owner.stream!r} returned,", value=made, why=_DUE, do=do)
-        return made, self._stage.seal(view, self.course.stage)
-
-    def _set_aside(self, df: DataFrame) -> tuple[dict[str, Staged], str | None, Sealed | None]:
-        """Give no sink this epoch: it has failed again and again, and the user allowed it to be passed over."""
-        if self.stateful:
-            adapter.run_for_nothing(df)  # the state goes on; only sinks that refuse are passed over here
-        self._move(Move.PREPARE_LAST)
-        return {name: Staged({}, 0, trace=False) for name in self.sinks}, None, self.course.stage
-
-    def _share(self, name: str, staged: Staged, epoch: int) -> Share:
-        before = self.course.stands.get(name, 0)
-        return Share(
-            handle=staged.handle,
-            rows=staged.rows,
-            stands=epoch if staged.trace else before,
-            before=before,
-            before_handle=self.course.handles.get(name),
-        )
-
-    def _decide(self, attempt: Attempt, facts: Facts) -> None:
-        """Close the slot with commit. Whoever loses drops what it staged.
-
-        It has been replaced, and stops; or an older driver, paused while it cleared up, closed the slot just now: then
-        the next try has a slot of its own.
-        """
-        ours = Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=self._lease.number, facts=facts.plain())
-        self.unfinished = True  # before: a failure may leave it unknown whether it was decided
-        stands = self._decisions.close(ours)
+        parts, lease = self._parts, self._parts.lease
+        ours = Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=lease.number, facts=facts.plain())
+        self._acknowledger.begin_decision()
+        stands = parts.decisions.close(ours)
         if stands != ours:
-            self._move(Move.LOSE)
-            for sink in self.sinks.values():
-                sink.abort(EpochKey(self.owner, attempt, self._lease.number))
-            self._lease.check()
+            progress.move(Move.LOSE)
+            for sink in parts.sinks:
+                sink.abort(EpochKey(parts.owner, attempt, lease.number))
+            lease.check()
             why = f"lease {stands.lease} closed it with {stands.verdict} at the same moment"
             raise StorageFailed(action="decide", key=str(attempt), why=why)
-        self._move(Move.DECIDE)
+        progress.move(Move.DECIDE)
+        return ours
 
-    def _commit(self, attempt: Attempt, lease: int, facts: Facts) -> None:
-        """Make every sink's handle visible. One that fails keeps no other from its turn."""
+    def _commit(self, decision: Decision, facts: Facts, progress: EpochProgress) -> None:
+        """Commit a decided epoch to its sinks. A quarantined epoch is recorded as a gap, and given to no sink."""
+        parts = self._parts
         if facts.quarantined:
-            self._record_quarantine(attempt, facts)
-        failed: dict[str, Exception] = {}
-        shares = {} if facts.quarantined else facts.sinks
-        for name, share in shares.items():
-            sink = self.sinks.get(name)
-            if sink is None:
-                continue  # removed since, as the user said
-            self._sink = name
-            try:
-                sink.commit(commit_key(self.owner, attempt, lease, share), share.handle)
-            except Exception as error:  # a sink of the user's may raise anything
-                failed[name] = error
-                if len(failed) > 1:  # the first one is raised, and reported by the supervisor
-                    _log.warning("stream %s epoch %d: %s", self.owner.stream, attempt.epoch, one_line(error))
-                continue
-            self._move(Move.COMMIT)
-            self._reach("committed")
-        if failed:
-            self._sink, first = next(iter(failed.items()))
-            if isinstance(first, StagedGone):
-                raise first
-            raise InDoubt(
-                stream=self.owner.stream, epoch=attempt.epoch, sinks=tuple(failed), why=one_line(first)
-            ) from first
-        self._sink = None
-        self._move(Move.COMMIT_LAST)
-        self._reach("all committed")
+            self._record_quarantine(decision.attempt.epoch, facts)
+        sinks = [] if facts.quarantined else [sink for sink in parts.sinks if sink.name in facts.sinks]
+        commit_to_sinks(parts.owner, sinks, decision, facts, progress=progress, reach=parts.reach)
 
-    def _finish(self, attempt: Attempt, facts: Facts, stage: Sealed | None) -> None:
-        self._lease.check()  # a driver that was paused here must not go on
-        self.course = _course_after(attempt.epoch, facts, stage)
-        self._fresh, self.poison, self.unfinished = False, None, False
-        self.rows += facts.rows
-        self._heed_barrier(attempt.epoch)
-        self._clean_up(attempt.epoch, stage)
-        self.last_epoch = self._laps.times(attempt.epoch, facts.rows)
-        _log.info("stream %s: epoch %d is in every sink, %d rows", self.owner.stream, attempt.epoch, facts.rows)
-        self.decided(attempt.epoch, facts.rows)
+    def _replay(self, batch: _EpochTry, offsets: Offsets, decision: Decision) -> None:
+        """Complete a decided epoch: require that it is the same one, commit its handles, rebuild Spark's state."""
+        facts, stage = Facts.of(decision), self._parts.stage
+        self._continuity.check_same(batch.number, offsets, facts)
+        batch.progress.move(Move.FIND)
+        self._commit(decision, facts, batch.progress)
+        if self._preparer.stateful or self._parts.log.has_state():
+            observed, read_digest = self._preparer.observed(batch.df)
+            adapter.run_for_nothing(observed)
+            if facts.row_digest is not None:
+                self._continuity.check_rows(batch.epoch, facts.row_digest, read_digest())
+        self._complete(batch, facts, stage.load(facts.stage) if stage else None)
+
+    def _complete(self, batch: _EpochTry, facts: Facts, stage: Sealed | None) -> None:
+        """Advance the stream by an epoch that every sink has, and acknowledge a pending barrier."""
+        self._parts.lease.check()  # a driver that was paused here must not continue
+        self._slots.completed()
+        self._acknowledger.advance(LastDecided.after(batch.epoch, facts, stage))
+        self._clean_up(batch.epoch, stage)
+        _log.info("stream %s: epoch %d is in every sink, %d rows", self._parts.name, batch.epoch, facts.rows)
+        self._listener.ended(batch.laps.times(batch.epoch, facts.rows))
 
     def _clean_up(self, epoch: int, stage: Sealed | None) -> None:
-        """Remove what nobody will ask for again. What cannot be removed now is by a later epoch: this one is done."""
-        with self._telling(epoch):
-            if self._stage is not None and stage is not None:
-                self._stage.settle(stage)
+        """Remove records that are no longer needed. A failure is logged; a later epoch tries again."""
+        parts = self._parts
+        with self._logged(epoch):
+            if parts.stage is not None and stage is not None:
+                parts.stage.settle(stage)
         if epoch % PRUNE_EVERY:
             return
-        with self._telling(epoch):
-            oldest = self.oldest_kept()
-            before = min(epoch - self._retain, epoch if oldest is None else oldest)
-            self._decisions.prune(self.owner.stream, self.timeline, before)
+        with self._logged(epoch):
+            oldest = self._listener.oldest_kept()
+            before = min(epoch - parts.run.retain, epoch if oldest is None else oldest)
+            parts.decisions.prune(parts.name, parts.timeline, before)
 
     @contextlib.contextmanager
-    def _telling(self, epoch: int) -> Iterator[None]:
+    def _logged(self, epoch: int) -> Iterator[None]:
         try:
             yield
         except Storage as error:
-            _log.warning("stream %s: cleaning up after epoch %d: %s", self.owner.stream, epoch, one_line(error))
+            _log.warning("stream %s: clean-up after epoch %d failed: %s", self._parts.name, epoch, one_line(error))
 
-    # --- barriers ---
-
-    def _heed_barrier(self, epoch: int) -> None:
-        """Acknowledge a pending barrier: the cut is here, behind this epoch."""
-        barrier = self._barrier.poll(epoch)
-        if barrier is None or barrier.is_cancel:
-            return
-        self._acknowledge(barrier.checkpoint_id)
-        if barrier.is_drain:
-            self.drained()
-
-    def _acknowledge(self, checkpoint: int) -> None:
-        """Say what this stream is now. What fails here fails the checkpoint, never the epoch."""
-        try:
-            found: StreamPosition | Exception = self.capture()
-        except Exception as error:  # a sink of the user's may raise anything
-            found = error
-        self.acknowledge(checkpoint, found)
-
-    def acknowledge_idle(self) -> bool:
-        """Acknowledge for a stream that is between two epochs, or has ended; return whether it was to be done.
-
-        Not while an epoch is under way: it does so itself. Nor while one is decided and not in every sink: those who
-        read from this stream may have it already, so the cut must be behind it. Nor after a failure, until the stream
-        has recovered or given up.
-        """
-        if not self.mutex.acquire(blocking=False):
-            return False
-        try:
-            if self.unfinished or self.failure is not None:
-                return False
-            barrier = self._barrier.poll(self.course.epoch)
-            if barrier is None or barrier.is_cancel:
-                return False
-            self._acknowledge(barrier.checkpoint_id)
-            self._shut = self._shut or barrier.is_drain  # none may begin behind the last cut
-        finally:
-            self.mutex.release()
-        if barrier.is_drain:
-            self.drained()
-        return True
-
-    def capture(self) -> StreamPosition:
-        """Return the position of this stream after its last epoch."""
-        course = self.course
-        return StreamPosition(
-            stream=self.owner.stream,
-            epoch=course.epoch,
-            offsets=tuple(course.ends),
-            sinks={name: {"epoch": course.stands.get(name, 0), **sink.mark()} for name, sink in self.sinks.items()},
-            watermark_ms=max(course.watermark_ms, 0),
-            rows=course.rows,
-            stage=None if course.stage is None else course.stage.data,
-        )
-
-    def recovered(self, decision: Decision | None, stands: dict[str, int]) -> None:
-        """Go on after the last decision; every sink has it. `unfinished` stays: the next one may be decided already."""
-        facts = Facts.of(decision) if decision is not None else None
-        stage = None
-        if self._stage is not None:
-            stage = self._stage.load(facts.stage if facts else None)
-        elif facts is not None:
-            refuse_lost_stage(self.owner.stream, facts.stage)
-        course = _course_after(decision.attempt.epoch, facts, stage) if decision and facts else EpochBase(stage=stage)
-        course.stands = stands
-        self.course = course
-        self._digest = None  # the query was built anew, and may have other columns
-
-    # --- replay ---
-
-    def _replay(self, df: DataFrame, batch: int, offsets: Offsets, decision: Decision) -> None:
-        """Bring a decided epoch to its end: check that it is the same one, commit its handles, rebuild the state."""
-        facts = Facts.of(decision)
-        self._check_same(batch, offsets, facts)
-        self._move(Move.FIND)
-        self._commit(decision.attempt, decision.lease, facts)
-        if self.stateful or self._log.has_state():
-            observed, tell = self._digested(df)
-            adapter.run_for_nothing(observed)
-            if facts.row_digest is not None:
-                self._compare(batch + 1, facts.row_digest, tell())
-        self._finish(decision.attempt, facts, self._stage.load(facts.stage) if self._stage else None)
-
-    def _check_same(self, batch: int, offsets: Offsets, facts: Facts) -> None:
-        what = None
-        if offsets.digest != facts.offsets_digest:
-            what = f"end than it was decided with ({list(offsets.ends)}, not {facts.end})"
-        for entry, digest in facts.source_entries.items():
-            if self._log.entry_digest(entry) != digest:
-                what = f"entry {entry} in its source's log"
-        if what:
-            raise OffsetsDiverged(stream=self.owner.stream, epoch=batch + 1, what=what)
-
-    def _compare(self, epoch: int, decided: str, found: str) -> None:
-        if found == decided:
-            return
-        if not is_comparable(found, decided):
-            _log.warning("epoch %s was decided by an earlier version, whose digest of rows cannot be compared", epoch)
-            return
-        error = ReplayDiverged(stream=self.owner.stream, epoch=epoch, decided=decided, found=found)
-        if "replay" not in self._accept:
-            raise error
-        facts = {"decided": decided, "found": found}
-        self._gaps.add(self.owner.stream, self.timeline, epoch, kind=REPLAY, why=error.summary, facts=facts)
-        _log.warning("%s; accepted and recorded", error.summary)
-
-    # --- gaps ---
-
-    def _check_start(self, batch: int) -> None:
-        """Every epoch begins where the last one ended, source by source and partition by partition."""
-        if not batch or not self.course.epoch:
-            return
-        begins = self._log.offsets(batch - 1).ends
-        found: list[dict[str, Any]] = []
-        for source in range(max(len(begins), len(self.course.ends))):
-            ended = self.course.ends[source] if source < len(self.course.ends) else None
-            begin = begins[source] if source < len(begins) else None
-            found += [
-                {"source": source, "partition": partition, "ended": old, "begins": new}
-                for partition, old, new in differences(ended, begin)
-            ]
-        if found:
-            self._gap(batch + 1, found)
-
-    def _gap(self, epoch: int, found: list[dict[str, Any]]) -> None:
-        """Refuse to begin elsewhere or, where that is accepted, record every difference: one record an epoch."""
-        error = OffsetsGap(stream=self.owner.stream, epoch=epoch, **found[0])
-        if "gaps" not in self._accept:
-            raise error
-        why = error.summary + (f"; and {len(found) - 1} more" if found[1:] else "")
-        facts = {**found[0], "differences": found}
-        self._gaps.add(self.owner.stream, self.timeline, epoch, kind=OFFSETS, why=why, facts=facts)
-        _log.warning("%s; accepted and recorded", why)
-
-    def _record_quarantine(self, attempt: Attempt, facts: Facts) -> None:
+    def _record_quarantine(self, epoch: int, facts: Facts) -> None:
+        parts, why = self._parts, facts.quarantined or ""
         record = {"start": facts.start, "end": facts.end}
-        why = facts.quarantined or ""
-        gap = self._gaps.add(self.owner.stream, self.timeline, attempt.epoch, kind=QUARANTINED, why=why, facts=record)
-        self.quarantined(gap)
-        _log.warning("stream %s: epoch %d is quarantined: %s", self.owner.stream, attempt.epoch, why)
-
-    def _move(self, move: Move) -> None:
-        self._state = after(self._state, move)
-        self._laps.lap(move)
+        gap = parts.gaps.add(parts.name, parts.timeline, epoch, kind=QUARANTINED, why=why, facts=record)
+        self._listener.quarantined(gap)
+        _log.warning("stream %s: epoch %d is quarantined: %s", parts.name, epoch, why)
 
 
-_DUE = "a DataFrame of this epoch is due"
-
-
-def commit_key(owner: StreamIdentity, attempt: Attempt, lease: int, share: Share) -> EpochKey:
-    """Return the key with which a sink's share of a decided epoch is committed."""
-    return EpochKey(owner, attempt, lease, Link(share.before, share.before_handle))
-
-
-def _course_after(epoch: int, facts: Facts, stage: Sealed | None) -> EpochBase:
-    """Return what a decided epoch leaves for the next one."""
-    stands = {name: share.stands for name, share in facts.sinks.items()}
-    handles = {
-        name: handle_digest(share.handle) if share.stands == epoch else share.before_handle
-        for name, share in facts.sinks.items()
-    }
-    return EpochBase(
-        epoch,
-        facts.end,
-        facts.source_log,
-        stands,
-        handles,
-        facts.watermark_ms,
-        facts.total_rows,
-        stage,
-        quarantined=facts.quarantined is not None,
+def _facts(
+    epoch: int,
+    last: LastDecided,
+    offsets: Offsets,
+    entries: dict[str, str],
+    prepared: Prepared,
+    *,
+    poison: EpochFailure | None,
+) -> Facts:
+    return Facts(
+        start=list(last.ends) or [None] * len(offsets.ends),
+        end=list(offsets.ends),
+        offsets_digest=offsets.digest,
+        source_log=last_entries(entries, last.source_log),
+        source_entries=entries,
+        sinks={name: last.share(name, each, epoch) for name, each in prepared.staged.items()},
+        rows=prepared.rows,
+        watermark_ms=offsets.watermark_ms,
+        row_digest=prepared.row_digest,
+        quarantined=one_line(poison.error) if poison else None,
+        total_rows=last.rows + prepared.rows,
+        stage=prepared.stage.record if prepared.stage else None,
+        decided_at_ms=int(time.time() * 1000),
     )
-
-
-def _uneven(counts: dict[str, int]) -> str:
-    return "the sinks counted different rows of one epoch: " + ", ".join(f"{name} {n}" for name, n in counts.items())

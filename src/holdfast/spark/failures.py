@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import errno
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,11 +20,13 @@ from pathlib import Path
 
 from pyspark.errors import AnalysisException
 
-from holdfast._error_text import reported_kind
+from holdfast._error_text import kind_told
+from holdfast.epoch import State
 from holdfast.errors import (
     BadInput,
     Busy,
     Corrupt,
+    Fenced,
     HoldfastError,
     InDoubt,
     Mismatch,
@@ -33,8 +36,10 @@ from holdfast.errors import (
     SparkFileDamaged,
     Storage,
 )
+from holdfast.repository import Lease
 from holdfast.spark import adapter
-from holdfast.spark.epochs import EpochFailure
+
+_log = logging.getLogger(__name__)
 
 
 class Kind(StrEnum):
@@ -56,6 +61,16 @@ class Remedy(StrEnum):
     RESTART = "restart"
     WAIT = "wait"  # it is an outage
     NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFailure:
+    """Where an epoch failed."""
+
+    error: BaseException
+    epoch: int
+    state: State  # of the epoch when it failed
+    sink: str | None  # the sink that failed; `None` if the failure was outside of all sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +156,19 @@ def _refused(error: BaseException, failure: EpochFailure | None) -> Kind | None:
         return Kind.REFUSED  # the same plan would fail again
     told = reported_kind(error)
     return Kind.REFUSED if isinstance(error, _REFUSED) or (told and issubclass(told, _REFUSED)) else None
+
+
+def or_fenced(lease: Lease, error: BaseException) -> BaseException:
+    """Return `Fenced` if this driver was replaced, which may be why the failure happened; otherwise the error."""
+    try:
+        lease.check()
+    except Fenced as fenced:
+        if not isinstance(error, Fenced):
+            fenced.__cause__ = error
+            return fenced
+    except Exception:
+        _log.debug("the lease cannot be checked", exc_info=True)  # the failure itself says more
+    return error
 
 
 def damaged_file(error: BaseException, folder: Path) -> str | None:

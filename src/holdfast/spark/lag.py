@@ -54,10 +54,10 @@ def behind_logs(logs: Sequence[Path], ends: Sequence[str | None]) -> int:
 
 
 def behind_topics(progress: Mapping[str, Any], ends: Sequence[str | None]) -> int | None:
-    """Return how many records Kafka has after the offsets at which the last epoch ended, or `None` if not told."""
+    """Return how many records Kafka has after the end of the last epoch; `None` if Spark does not report it."""
     sources = progress.get("sources", [])
     if not sources or len(sources) != len(ends):
-        return None  # nothing has gone through yet
+        return None  # no epoch has ended yet
     if not all(str(each.get("description")).startswith(_KAFKA) for each in sources):
         return None
     distances = [_distance(end, each.get("latestOffset")) for end, each in zip(ends, sources, strict=True)]
@@ -65,7 +65,7 @@ def behind_topics(progress: Mapping[str, Any], ends: Sequence[str | None]) -> in
 
 
 def _distance(end: str | None, latest: object) -> int | None:
-    """Return by how much the partitions of one offset lie behind those of another."""
+    """Return the sum of the distances between the partitions of two offsets."""
     here, there = leaves(end), leaves(latest if isinstance(latest, str) else json.dumps(latest))
     try:
         return sum(max(int(value) - int(here[where]), 0) for where, value in there.items())

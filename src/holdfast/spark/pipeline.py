@@ -32,7 +32,7 @@ from holdfast.sinks.base import OutputMode, Sink
 from holdfast.spark import adapter
 from holdfast.spark.chain import Chain, read_here
 from holdfast.spark.checkpoints import Checkpointing, CheckpointStatus, Inbox
-from holdfast.spark.epochs import OnEpoch
+from holdfast.spark.context import RunContext, StreamCallbacks
 from holdfast.spark.session import embedded, require_java
 from holdfast.spark.spec import (
     ACCEPTABLE,
@@ -47,7 +47,9 @@ from holdfast.spark.spec import (
     checked_spec,
     defined_twice,
 )
-from holdfast.spark.stream import RunContext, StreamCallbacks, StreamRun, StreamStatus, as_data
+from holdfast.spark.stages import OnEpoch
+from holdfast.spark.status import StreamStatus, as_data
+from holdfast.spark.stream import StreamRun
 from holdfast.stages import FlushObserver, Stage
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
-"""Spark's own checkpoint folder of one stream: read, and made durable; never edited once a batch was begun.
+"""Spark's own checkpoint folder of one stream: read and made durable, but never edited once a batch was begun.
 
-Spark syncs none of its files. Before a decision names a batch, `harden` makes durable what replaying it will need. Of
-what no decision needs, a file that lost its bytes with the power is removed: Spark would stumble over it ever after.
+Spark does not fsync its files. Before a decision refers to a batch, `harden` makes everything durable that a replay of
+the batch needs. A file that lost its bytes in a power loss is removed if no decision needs it: Spark would fail on it
+at every start.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from holdfast.spark.torn_writes import (
 )
 
 _NUMBER = re.compile(r"\d+")
-_AHEAD = 8  # entries that may be missing before one that is there
+_AHEAD = 8  # entries that may be missing before one that exists
 _ENTRY = re.compile(r"(\d+)(?:\.compact)?")
-_MANY_FOLDERS = 64  # of state: looking through more costs more than syncing the file system
+_MANY_FOLDERS = 64  # of state: to search more of them costs more than to sync the file system
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Offsets:
 
 
 class _OffsetsRecord(msgspec.Struct):
-    """What is read of the line about the batch."""
+    """The part of the line about the batch that is read."""
 
     batchWatermarkMs: int = 0  # noqa: N815 - Spark's name
 
@@ -58,11 +59,11 @@ class SparkLog:
     def __init__(self, folder: Path, stream: str) -> None:
         self.folder = folder
         self._stream = stream
-        self._durable: set[str] = set()  # of state: files that were synced
+        self._durable: set[str] = set()  # state files that were synced
         self._children: set[str] = set()  # names in the folder when it was synced
 
     def position(self) -> SparkPosition:
-        """Tell how far the logs go."""
+        """Return the last entries of the logs."""
         with failing_as("list", str(self.folder)):
             return SparkPosition(str(self.folder), self._last("offsets"), self._last("commits"))
 
@@ -115,17 +116,17 @@ class SparkLog:
             raise SparkFileDamaged(stream=self._stream, path=str(path))
 
     def drop_torn(self, decided: int, source_log: dict[str, int]) -> list[str]:
-        """Remove what the loss of power left of files that no decision needs, durably; return their names.
+        """Remove torn files that no decision needs, durably; return their names.
 
-        1. Spark's commit of the last decided epoch: it is replayed.  2. Before any decision, the query's id.
-        3. Entries of the sources' logs since then, from the first torn one on.  4. The offsets of the epoch that is not
-        decided: it runs anew. Also where they are whole, and what they build upon is gone: the id, an entry that they
-        name, or that commit, for Spark begins at the last offsets that there are.
+        1. Spark's commit of the last decided epoch: the epoch is replayed.  2. Before any decision, the query's id.
+        3. Later entries of the sources' logs, from the first torn one on.  4. The offsets of the undecided epoch, which
+        runs again. They are also removed if they are complete but the files that they build upon are gone: the query's
+        id, an entry of a source's log, or that commit. Otherwise Spark would begin at these offsets.
         """
         commit, metadata = self.folder / "commits" / str(decided - 1), self.folder / "metadata"
         offsets = self.folder / "offsets" / str(decided)
         if not decided and self._last("commits"):
-            return []  # the decisions are gone: nothing is known of what they need
+            return []  # the decisions are gone, so it is not known which files they need
         with failing_as("clear", str(self.folder)):
             torn = [commit] if decided and is_torn(commit, is_commit) else []  # 1
             torn += [metadata] if not decided and is_torn(metadata, is_metadata) else []  # 2
@@ -145,7 +146,7 @@ class SparkLog:
         sync_all({path.parent for path in paths})
 
     def _lacks_entry(self, batch: int) -> bool:
-        """Whether a batch of files is to end with an entry that the log of its source lacks."""
+        """Whether the offsets of a batch name an entry that the log of a file source lacks."""
         for number, end in enumerate(self.offsets(batch).ends):
             source, last = self.folder / "sources" / str(number), log_offset(end)
             if last is not None and last >= 0 and not entry_path(source, last):
@@ -153,10 +154,10 @@ class SparkLog:
         return False
 
     def clear_unbegun(self) -> None:
-        """Remove what a start left that was killed before its first batch was noted.
+        """Remove the leftovers of a start that was killed before Spark recorded its first batch.
 
-        Spark leaves a temporary file of it, and refuses the folder ever after as another query's. No batch was begun,
-        so nothing can be lost. Spark's own setting against that check is read from a session that others change.
+        Spark leaves a temporary file, and from then on refuses the folder as that of another query. No batch was begun,
+        so nothing can be lost. Spark's setting to skip that check is not used: it is read from the shared session.
         """
         position = self.position()
         if position.offsets or position.commits:
@@ -174,7 +175,7 @@ class SparkLog:
             try:
                 data = path.read_bytes()
             except (FileNotFoundError, NotADirectoryError):
-                raise self._mismatch(f"offsets/{batch} is not there") from None
+                raise self._mismatch(f"offsets/{batch} is missing") from None
         lines = data.decode("utf-8", "replace").split("\n")
         if lines[0] not in ("v1", "v2"):
             found = int(lines[0][1:]) if re.fullmatch(r"v\d{1,9}", lines[0]) else 0
@@ -186,7 +187,7 @@ class SparkLog:
         ends = tuple(None if line == "-" else line for line in lines[2:])
         return Offsets(ends, hashlib.sha256(data).hexdigest(), watermark)
 
-    def source_entries(self, after: dict[str, int]) -> dict[str, str]:
+    def source_entries(self, after: Mapping[str, int]) -> dict[str, str]:
         """Return the digests of the sources' log entries that are newer than `after`."""
         found: dict[str, str] = {}
         with failing_as("read", str(self.folder / "sources")):
@@ -197,12 +198,12 @@ class SparkLog:
         return found
 
     def _following(self, source: Path, last: int) -> Iterator[str]:
-        """Give the entries after `last`, without a list of all: there may be thousands."""
+        """Yield the entries after `last` without listing all: there may be thousands."""
         while path := entry_path(source, last := last + 1):
             yield path.name
 
     def entry_digest(self, entry: str) -> str | None:
-        """Return the digest of one entry of a source's log, or `None` where it is gone."""
+        """Return the digest of one entry of a source's log, or `None` if it does not exist."""
         path = self.folder / "sources" / entry
         with failing_as("read", str(path)):
             try:
@@ -215,11 +216,11 @@ class SparkLog:
         return (self.folder / "commits" / str(batch)).exists()
 
     def has_state(self) -> bool:
-        """Whether the query keeps state here."""
+        """Whether the query has a state store."""
         return (self.folder / "state").is_dir()
 
     def harden(self, batch: int, entries: Iterable[str], staged: Iterable[Path]) -> None:
-        """Make durable what replaying the batch needs, and what the sinks staged."""
+        """Make everything durable that a replay of the batch needs, and everything that the sinks staged."""
         folder = self.folder
         new = [*_with_crc(folder / "offsets" / str(batch)), folder / "offsets"]
         if batch:
@@ -237,15 +238,15 @@ class SparkLog:
         self._durable.update(map(str, state or ()))
 
     def _new_state(self) -> list[Path] | None:
-        """Find state files that were not synced yet: they never change once written. `None`: too many to look for."""
+        """Return state files that were not synced yet: they never change. `None`: too many folders to search."""
         root = self.folder / "state"
-        there: set[str] = set()  # as text: there may be thousands, and all but a few are known
+        there: set[str] = set()  # as text: there may be thousands, and all but a few were synced before
         for number, (top, _, names) in enumerate(os.walk(root)):
             if number > _MANY_FOLDERS:
                 return None
             there.update(f"{top}/{name}" for name in names)
         new = there - self._durable
-        self._durable &= there  # what Spark has cleaned up
+        self._durable &= there  # Spark has deleted the others
         found = [Path(name) for name in new]
         above = {folder for path in found for folder in path.parents if folder.is_relative_to(root)}
         return [*found, *above]
@@ -266,20 +267,20 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _entries(source: Path) -> dict[int, str]:
-    """Return the names of a source's log entries by their numbers, in order; a compacted one stands for itself."""
+    """Return the names of a source's log entries by their numbers, in order; a compacted one under its own number."""
     found = {int(match[1]): each.name for each in source.iterdir() if (match := _ENTRY.fullmatch(each.name))}
     return dict(sorted(found.items()))
 
 
 def entry_path(source: Path, number: int) -> Path | None:
-    """Return the file of one entry of a source's log, compacted or not, or `None` where there is none."""
+    """Return the file of one entry of a source's log, compacted or not, or `None` if there is none."""
     return next((path for name in (str(number), f"{number}.compact") if (path := source / name).exists()), None)
 
 
 def _torn_on(source: Path, last: int) -> list[Path]:
-    """Return the entries of a source's log from the first torn one on that follows `last`; -1 is none.
+    """Return the entries of a source's log after `last` (-1: all), from the first torn one on.
 
-    None, where `last` itself is gone: what comes after it could not be made again.
+    Return none if `last` itself is missing: Spark could not write the later entries again.
     """
     if last < 0:
         new = [source / name for name in _entries(source).values()]
@@ -292,7 +293,7 @@ def _torn_on(source: Path, last: int) -> list[Path]:
 
 
 def _near(source: Path, last: int) -> Iterator[Path]:
-    """Give the entries after one, and pass over a few that are missing, without a list of all."""
+    """Yield the entries after one without listing all; a few may be missing in between."""
     missing = 0
     while missing < _AHEAD:
         last += 1
@@ -303,13 +304,13 @@ def _near(source: Path, last: int) -> Iterator[Path]:
 
 
 def log_offset(end: str | None) -> int | None:
-    """Return the last entry of its own log that the offset of a source of files names; `None` for other sources."""
+    """Return the last log entry that an offset of a file source names; `None` for other sources."""
     try:
         match json.loads(end or "null"):
             case {"logOffset": int(last)}:
                 return last
     except (ValueError, RecursionError):
-        pass  # another source's, which has its own form
+        pass  # an offset of another source, in its own form
     return None
 
 
@@ -320,8 +321,8 @@ def _is_of_files(source: str, ends: Sequence[str | None]) -> bool:
     return any(log_offset(end) is not None for end in (placed, *named))
 
 
-def last_entries(entries: Iterable[str], before: dict[str, int]) -> dict[str, int]:
-    """Return the last entry of each source's log, given the new ones and what was the last before."""
+def last_entries(entries: Iterable[str], before: Mapping[str, int]) -> dict[str, int]:
+    """Return the last entry of each source's log, given the new entries and the last ones before them."""
     last = dict(before)
     for entry in entries:
         source, name = entry.split("/")
@@ -334,5 +335,5 @@ def _digest(path: Path) -> str:
 
 
 def _with_crc(path: Path) -> tuple[Path, Path]:
-    """Return a file and its checksum file: a stale or missing one would break the restart."""
+    """Return a file and its checksum file: a stale or missing checksum would break the restart."""
     return path, checksum_file(path)

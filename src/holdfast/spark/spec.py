@@ -14,8 +14,8 @@ from holdfast._validation import checked_name, checked_positive
 from holdfast.errors import BadValue, NotSupported
 from holdfast.policy import RestartPolicy, seconds_of
 from holdfast.sinks.base import OUTPUT_MODES, Sink
-from holdfast.spark.epochs import OnEpoch
 from holdfast.spark.failures import BUDGETED, Kind
+from holdfast.spark.stages import OnEpoch
 from holdfast.stages import Stage
 
 if TYPE_CHECKING:

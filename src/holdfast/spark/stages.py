@@ -1,11 +1,10 @@
-"""The stage of a stream, epoch by epoch: small states stand in the decision, larger ones on blocks that it names.
+"""The stage of a stream: a small state is stored in the decision, a larger one in a block file that the decision names.
 
 Rules:
-- Each attempt starts from the bytes of the last decided state, decoded anew: what an attempt that failed did to its
-  state is forgotten.
-- A state on blocks is written before the decision that names it, by file, generation and digest. It is never written
-  over the last decided one, which lies in the other slot.
-- Every lease writes to a file of its own. A driver that was replaced can change none that counts.
+- Each attempt starts from the bytes of the last decided state, decoded again. The changes of a failed attempt are lost.
+- A state in a block file is written before the decision that refers to it by file, generation and digest. It never
+  overwrites the last decided state, which is in the other slot of the file.
+- Every lease writes to its own file, so a driver that was replaced cannot change a state that is in use.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,14 +25,19 @@ from holdfast.repository import FileBlocks, LocalRepository
 from holdfast.repository.files import failing_as, make_folder
 from holdfast.stages import CheckpointedStage, Stage, StageView
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+OnEpoch = Callable[["DataFrame", Any], "DataFrame"]
+"""Turns an epoch's rows, and the `StageView` of its stage, into the rows that the sinks are given."""
 FOLDER = "stages"
-INLINE = 8 * 1024  # bytes that a decision may carry
+INLINE = 8 * 1024  # bytes that a decision may contain
 _BLOCKS = re.compile(r"[A-Za-z0-9_.-]+\.blocks", re.ASCII)  # of checked names
-_HEADERS = 4  # blocks that two slots need beside their data, and some to spare
+_HEADERS = 4  # blocks that two slots need in addition to their data, with some reserve
 
 
 class _Kept(msgspec.Struct):
-    """What a decision records of a state: its bytes, or the file and the generation that hold them."""
+    """The record of a state in a decision: its bytes, or the file and the generation that contain them."""
 
     type: str
     sha256: str
@@ -43,14 +48,14 @@ class _Kept(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A state as bytes, and how a decision tells where they are; `None` before the first."""
+    """A state as bytes, and its record in the decision; `None` before the first decision."""
 
     data: bytes
     record: dict[str, Any] | None
 
 
 class _Bytes:
-    """Keeps bytes as they are, under the type's own name."""
+    """A codec that stores bytes unchanged, under the name of the state's type."""
 
     def __init__(self, type_name: str) -> None:
         self.type_name = type_name
@@ -69,7 +74,7 @@ class StageKeeper:
         self._stage = stage
         self._stream = stream
         self._own = f"{stream}.t{timeline}.l{lease}."
-        self._ours = re.compile(rf"{re.escape(stream)}\.t{timeline}\.l(\d+)\.\d+\.blocks")  # a name may hold dots
+        self._ours = re.compile(rf"{re.escape(stream)}\.t{timeline}\.l(\d+)\.\d+\.blocks")  # a name may contain dots
         self._lease = lease
         self._folder = repository.root / FOLDER
         self._kept: CheckpointedStage[bytes] | None = None
@@ -77,7 +82,7 @@ class StageKeeper:
         self._name = ""
 
     def load(self, record: dict[str, Any] | None) -> Sealed:
-        """Return the state that a decision names; without one, that which the stage begins with."""
+        """Return the state that a decision refers to; without a decision, the initial state."""
         if record is None:
             return Sealed(self._stage.initial, None)
         try:
@@ -92,14 +97,14 @@ class StageKeeper:
         return Sealed(data, record)
 
     def view(self, sealed: Sealed) -> StageView[Any]:
-        """Return what an attempt may work on."""
+        """Return a view of a state for one attempt."""
         try:
             return StageView(self._stage.codec.decode(sealed.data))
         except Exception as error:
             raise StageCorrupt(stage=self._stream, step="decode", why=str(error)) from error
 
     def seal(self, view: StageView[Any], decided: Sealed) -> Sealed:
-        """Keep the state of an attempt durably, beside the decided one."""
+        """Store the state of an attempt durably, beside the decided one."""
         data = self._stage.encode(view.state, self._stream)
         if decided.record is not None and data == decided.data:
             return decided  # nothing has changed
@@ -110,7 +115,7 @@ class StageKeeper:
         return Sealed(data, {**record, **self._write(data, decided.record)})
 
     def settle(self, sealed: Sealed) -> None:
-        """Remove files that the decision does not name: nobody will ask for them again. Never those of newer leases."""
+        """Remove block files that the decision no longer needs; never those of newer leases."""
         named = (sealed.record or {}).get("blocks")
         if not self._folder.is_dir():
             return
@@ -122,13 +127,13 @@ class StageKeeper:
                     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         if self._blocks is not None:
             self._blocks.close()
         self._blocks = self._kept = None
 
     def _write(self, data: bytes, decided: dict[str, Any] | None) -> dict[str, Any]:
-        """Write to the slot that does not hold the decided state; to a larger file where it does not fit."""
+        """Write to the slot that does not contain the decided state, in a larger file if necessary."""
         needed = 2 * (-(-len(data) // BLOCK_SIZE) + _HEADERS)
         if self._blocks is None or self._kept is None or self._blocks.num_blocks < needed:
             self._blocks, self._kept = self._grown(needed)
@@ -138,7 +143,7 @@ class StageKeeper:
         try:
             return {"blocks": self._name, "generation": self._kept.checkpoint()}
         except BaseException:
-            self.close()  # it takes no further one; the next attempt opens it anew
+            self.close()  # it takes no further checkpoint; the next attempt opens the file again
             raise
 
     def _grown(self, needed: int) -> tuple[FileBlocks, CheckpointedStage[bytes]]:
@@ -153,7 +158,7 @@ class StageKeeper:
         ).stage
 
     def _back_to(self, kept: CheckpointedStage[bytes], device: FileBlocks, generation: int) -> CheckpointedStage[bytes]:
-        """Build on the decided state: what an attempt that failed has written is written over."""
+        """Return to the decided state: what a failed attempt has written is overwritten."""
         if kept.generation == generation:
             return kept
         return CheckpointedStage.restore(
@@ -170,7 +175,7 @@ class StageKeeper:
             raise self._corrupt("decode", f"the decision's record of it: {error}") from error
 
     def _read(self, kept: _Kept) -> bytes:
-        """Read a state from its file without its lock: the driver that wrote it may still be there."""
+        """Read a state from its file without its lock: the driver that wrote it may still be running."""
         if not _BLOCKS.fullmatch(kept.blocks):
             raise self._corrupt("read", f"the decision names the file {kept.blocks!r}")
         path = self._folder / kept.blocks
@@ -190,6 +195,6 @@ class StageKeeper:
 
 
 def refuse_lost_stage(stream: str, record: dict[str, Any] | None) -> None:
-    """Refuse a program without a stage where the last decision has one: its state would be dropped in silence."""
+    """Refuse a program without a stage if the last decision has one: its state would be lost silently."""
     if record is not None:
         raise StreamChanged(what=f"the stage of stream {stream!r}", before=record["type"], now="none")

@@ -1,7 +1,7 @@
-"""Whether a file of Spark's log lost bytes with the power: Spark syncs none, so a name may outlive what it names.
+"""Detection of torn files in Spark's logs: Spark does not fsync, so after a power loss a file may lack its bytes.
 
-Where Hadoop's checksum file can be read it tells; else the form does. What has another form than those known here is
-taken for whole: whoever reads it will refuse it.
+If Hadoop's checksum file can be read, it decides; otherwise the form of the content does. A file of a form that is not
+known here counts as complete: its reader will refuse it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-_CHECKSUMS = struct.Struct(">4sI")  # what such a file begins with: a mark, and the bytes of each checksum
+_CHECKSUMS = struct.Struct(">4sI")  # the header of a checksum file: a magic number, and the bytes per checksum
 _MARK = b"crc\0"
 _VERSION = re.compile(r"v\d{1,9}")
 _BEGINS_JSON = ("{", "[", '"')
 Form: TypeAlias = Callable[[str], bool]
-"""Says whether a text is whole, by its form."""
+"""Returns whether a text is complete, by its form."""
 
 
 def checksum_file(path: Path) -> Path:
-    """Return the file that Hadoop keeps beside another one for its checksums."""
+    """Return the path of Hadoop's checksum file for a file."""
     return path.with_name(f".{path.name}.crc")
 
 
 def is_torn(path: Path, is_whole: Form) -> bool:
-    """Whether a file is not as it was written. One that is not there is torn if its checksums are."""
+    """Whether a file is not as it was written. A missing file is torn if its checksum file exists."""
     if not path.exists():
         return checksum_file(path).exists()
     data = path.read_bytes()
@@ -39,19 +39,19 @@ def is_torn(path: Path, is_whole: Form) -> bool:
 
 
 def _sums_agree(data: bytes, path: Path) -> bool | None:
-    """Whether the checksums are those of the data; `None` where they cannot be read, which Hadoop ignores too."""
+    """Whether the checksums match the data; `None` if they cannot be read, which Hadoop ignores too."""
     sums = path.read_bytes() if path.exists() else b""
     if len(sums) < _CHECKSUMS.size:
         return None
     mark, size = _CHECKSUMS.unpack_from(sums)
     if mark != _MARK or not size:
         return None
-    due = b"".join(struct.pack(">I", zlib.crc32(data[at : at + size])) for at in range(0, len(data), size))
-    return due == sums[_CHECKSUMS.size :]
+    expected = b"".join(struct.pack(">I", zlib.crc32(data[at : at + size])) for at in range(0, len(data), size))
+    return expected == sums[_CHECKSUMS.size :]
 
 
 def is_offsets(text: str) -> bool:
-    """Whether an entry of the offset log is whole: a version, a line about the batch, a line for each source."""
+    """Whether an entry of the offset log is complete: a version, a line about the batch, a line for each source."""
     version, *lines = text.split("\n")
     if version not in ("v1", "v2"):
         return _is_another_version(version)
@@ -60,18 +60,18 @@ def is_offsets(text: str) -> bool:
 
 
 def is_commit(text: str) -> bool:
-    """Whether an entry of the commit log is whole: a version and a record."""
+    """Whether an entry of the commit log is complete: a version and a record."""
     version, _, record = text.partition("\n")
     return _is_record(record) if version in ("v1", "v2", "v3") else _is_another_version(version)
 
 
 def is_metadata(text: str) -> bool:
-    """Whether the record of a query's id is whole."""
+    """Whether the record of a query's id is complete."""
     return _is_record(text)
 
 
 def is_source_entry(text: str) -> bool:
-    """Whether an entry of a source's log may be whole; each kind of source has its own form."""
+    """Whether an entry of a source's log may be complete; each kind of source has its own form."""
     return all(map(_may_be_json, text.split("\n")))
 
 

@@ -1,0 +1,58 @@
+"""What the last decided epoch leaves for the next one to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.epoch import Facts, Share
+from holdfast.sinks.base import Staged, handle_digest
+from holdfast.spark.stages import Sealed
+
+
+@dataclass(frozen=True, slots=True)
+class LastDecided:
+    """The last decided epoch of a stream, in every sink; epoch 0 before the first."""
+
+    epoch: int = 0
+    ends: Sequence[str | None] = ()  # by source: where it ended
+    source_log: Mapping[str, int] = field(default_factory=dict)  # by source: the last entry of its log
+    stands: Mapping[str, int] = field(default_factory=dict)  # by sink: the epoch that it reports as its last one
+    handles: Mapping[str, str | None] = field(default_factory=dict)  # by sink: digest of the handle of that epoch
+    watermark_ms: int = 0
+    rows: int = 0  # given to each sink since the first epoch
+    stage: Sealed | None = None
+    quarantined: bool = False  # the epoch was given to no sink
+
+    @classmethod
+    def after(
+        cls, epoch: int, facts: Facts, stage: Sealed | None, stands: Mapping[str, int] | None = None
+    ) -> LastDecided:
+        """Return what a decided epoch leaves. `stands` replaces the positions of the sinks in its decision."""
+        decided = {name: share.stands for name, share in facts.sinks.items()}
+        handles = {
+            name: handle_digest(share.handle) if share.stands == epoch else share.before_handle
+            for name, share in facts.sinks.items()
+        }
+        return cls(
+            epoch=epoch,
+            ends=facts.end,
+            source_log=facts.source_log,
+            stands=decided if stands is None else stands,
+            handles=handles,
+            watermark_ms=facts.watermark_ms,
+            rows=facts.total_rows,
+            stage=stage,
+            quarantined=facts.quarantined is not None,
+        )
+
+    def share(self, sink: str, staged: Staged, epoch: int) -> Share:
+        """Return a sink's part of the next epoch."""
+        before = self.stands.get(sink, 0)
+        return Share(
+            handle=staged.handle,
+            rows=staged.rows,
+            stands=epoch if staged.trace else before,
+            before=before,
+            before_handle=self.handles.get(sink),
+        )

@@ -1,0 +1,265 @@
+"""Recovery of one stream: what a start or a restart does before the first new epoch.
+
+Rules:
+- A recovery changes nothing before it has compared decisions, Spark's logs and sinks, except to create what is missing.
+- The last decision is completed where a sink lacks it; open attempts are closed and discarded.
+- Its result is a value. The next query starts from it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast._error_text import one_line
+from holdfast.epoch import Decision, EpochProgress, Facts, Move
+from holdfast.errors import (
+    HoldfastError,
+    InDoubt,
+    Locked,
+    NotSupported,
+    RecordCorrupt,
+    SinkFailed,
+    SinkForeign,
+    SinksChanged,
+    Storage,
+    StreamChanged,
+)
+from holdfast.formats.sealed_json import Record
+from holdfast.recovery import RecoveryPlan, plan
+from holdfast.repository import History
+from holdfast.sinks.base import Sink, SinkContext, checked_standing
+from holdfast.sinks.places import record_places
+from holdfast.spark import adapter
+from holdfast.spark.acknowledging import Acknowledger
+from holdfast.spark.delivery import commit_to_sinks
+from holdfast.spark.failures import Kind
+from holdfast.spark.last_decided import LastDecided
+from holdfast.spark.parts import StreamParts
+from holdfast.spark.slots import AttemptSlots
+from holdfast.spark.stages import refuse_lost_stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_log = logging.getLogger(__name__)
+_COMPARED = 64  # decisions read at a start for the digests of source log entries; Spark compacts every 10 entries
+_UNREPLAYABLE = {"socket": "it cannot read the same data twice, so a crash would lose data"}
+
+
+class StreamRecord(Record, frozen=True, kw_only=True):
+    """How a stream was first started. Spark must be given the same output mode and settings from then on."""
+
+    stream: str
+    output_mode: str
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredStream:
+    """A stream that is ready to continue after its last decided epoch."""
+
+    plan: RecoveryPlan  # what the recovery found and did
+    df: DataFrame
+    settings: dict[str, str]  # of the Spark session, for the query
+    sources: tuple[str, ...]  # names of the streaming sources that the query reads
+    stateful: bool  # the query keeps state from batch to batch
+
+
+class StreamRecovery:
+    """Recovers one stream, any number of times."""
+
+    def __init__(self, parts: StreamParts, slots: AttemptSlots, acknowledger: Acknowledger) -> None:
+        self._parts = parts
+        self._slots = slots
+        self._acknowledger = acknowledger
+        self._step = Kind.REPOSITORY
+
+    @property
+    def step(self) -> Kind:
+        """What the recovery was working on last: a failure is attributed to it."""
+        return self._step
+
+    def recover(self) -> RecoveredStream:
+        """Prepare to continue after the last decided epoch.
+
+        1. Build the DataFrame and refuse what cannot be exactly-once.  2. Open the sinks.  3. Compare decisions,
+        Spark's logs and sinks.  4. Complete the last decision where a sink lacks it.  5. Close and discard open
+        attempts.
+        """
+        parts = self._parts
+        self._step = Kind.REPOSITORY
+        parts.lease.check()
+        self._acknowledger.begin_recovery()
+        self._step = Kind.USER
+        df = self._build()  # 1
+        sources = tuple(adapter.source_names(df))
+        self._step = Kind.REPOSITORY
+        settings = self._pinned_settings()
+        self._step = Kind.SINK
+        for sink in parts.sinks:  # 2
+            sink.open(self._context(df, sink))
+        self._step = Kind.REPOSITORY
+        record_places(parts.run.repository, parts.name, parts.timeline, parts.sinks)
+        stateful = adapter.is_stateful(df)
+        while True:
+            decision = parts.decisions.newest(parts.name, parts.timeline)  # 3
+            made = self._compare(decision)
+            self._acknowledger.planned(made)
+            if decision is not None:
+                self._note_sinks(decision)
+                self._complete(decision, made)  # 4
+            last = self._last(decision, made)
+            if not isinstance(self._slots.clear(made.decided + 1, EpochProgress()), Decision):  # 5
+                break  # otherwise a driver that this one replaces has decided the epoch just now
+        self._acknowledger.recovered(last)
+        return RecoveredStream(made, df, settings, sources, stateful)
+
+    # --- 1 and 2: the program ---
+
+    def _build(self) -> DataFrame:
+        run, spec = self._parts.run, self._parts.spec
+        df = run.build(spec)
+        for source in adapter.source_names(df):
+            if source in _UNREPLAYABLE:
+                raise NotSupported(
+                    what=f"the source {source!r} of stream {spec.name!r}",
+                    why=_UNREPLAYABLE[source],
+                    do="put a durable log in front of it (Kafka, or files)",
+                )
+        adapter.require_packages(df)
+        adapter.require_trigger(run.spark, spec.trigger)
+        return df
+
+    def _pinned_settings(self) -> dict[str, str]:
+        """Return the settings that this stream was first started with; the first start records them."""
+        run, mode, key = self._parts.run, self._parts.spec.output_mode, f"{self._parts.folder}/stream.json"
+        record = StreamRecord(stream=self._parts.name, output_mode=mode, settings=adapter.state_settings(run.spark))
+        first = StreamRecord.unsealed(run.repository.put_if_absent(key, record.sealed()).data, key)
+        if first.output_mode != mode:
+            what = f"the output mode of stream {self._parts.name!r}"
+            raise StreamChanged(what=what, before=repr(first.output_mode), now=repr(mode))
+        settings = {**first.settings, adapter.RETAIN: str(run.retain)}
+        if not run.shared:
+            settings |= adapter.FAST_FILES  # no other process writes there: this one holds the lock
+        return settings
+
+    def _context(self, df: DataFrame, sink: Sink) -> SinkContext:
+        run, name = self._parts.run, self._parts.name
+        return SinkContext(
+            owner=self._parts.owner,
+            schema=df.schema,
+            output_mode=self._parts.spec.output_mode,
+            spark=run.spark,
+            local=adapter.is_local(run.spark),
+            shared=run.shared,
+            folder=run.repository.root / "sinks" / name / sink.name,
+            folder_mode=adapter.folder_mode(run.spark),
+            reach=run.reach,
+            tell=lambda text: _log.warning("stream %s: %s", name, text),
+        )
+
+    # --- 3: decisions, Spark's logs and sinks ---
+
+    def _compare(self, decision: Decision | None) -> RecoveryPlan:
+        parts, log = self._parts, self._parts.log
+        if decision is not None:
+            self._require_log(decision)
+        source_log = Facts.of(decision).source_log if decision else {}
+        for name in log.drop_torn(decision.attempt.epoch if decision else 0, source_log):
+            _log.warning("stream %s: removed Spark's %s: it lost its bytes, and no decision needs it", parts.name, name)
+        if decision is None:
+            log.clear_unbegun()
+        new_sinks = parts.accepts("sinks")
+        return plan(parts.name, decision, log.position(), self._holds(decision), new_sinks=new_sinks)
+
+    def _require_log(self, decision: Decision) -> None:
+        """Raise if Spark's logs are not the ones that the last decision builds upon; nothing is changed.
+
+        Each decision has the digests of the entries that were new in its epoch, so those of the epochs before are read
+        as well, back to the last compacted entry. Not compared: entries whose decisions were pruned, are damaged, or
+        are more than `_COMPARED` epochs old.
+        """
+        parts, epoch, facts = self._parts, decision.attempt.epoch, Facts.of(decision)
+        digests = dict(facts.source_entries)
+        missing = set(parts.log.require(epoch, facts.end, facts.source_log)) - digests.keys()
+        for each in range(epoch - 1, max(epoch - _COMPARED, 0), -1):
+            if not missing:
+                break
+            try:
+                older = parts.decisions.committed(parts.name, parts.timeline, each)
+                found = Facts.of(older).source_entries if older else None
+            except RecordCorrupt as error:
+                _log.warning("stream %s: entries of source logs are not compared: %s", parts.name, one_line(error))
+                continue
+            if found is None:
+                break  # pruned, as are those before it
+            digests |= found
+            missing -= found.keys()
+        parts.log.require_digests(digests)
+
+    def _holds(self, decision: Decision | None) -> dict[str, int]:
+        """Return the last epoch that each sink holds."""
+        parts = self._parts
+        holds: dict[str, int] = {}
+        for sink in parts.sinks:
+            try:
+                standing = checked_standing(sink, sink.inspect(parts.owner, parts.timeline))
+            except Exception as error:  # a user-defined sink may raise anything
+                if isinstance(error, HoldfastError) and (decision is None or not isinstance(error, Storage)):
+                    raise
+                why = one_line(error)
+                if decision is None:
+                    raise SinkFailed(sink=sink.name, action="be inspected", why=why) from error
+                epoch = decision.attempt.epoch
+                raise InDoubt(stream=parts.name, epoch=epoch, sinks=(sink.name,), why=why) from error
+            if standing.foreign is not None:
+                raise SinkForeign(sink=sink.name, place=repr(sink), owner=standing.foreign)
+            holds[sink.name] = standing.epoch
+        return holds
+
+    # --- 4: the last decision ---
+
+    def _note_sinks(self, decision: Decision) -> None:
+        """Record in the history that the stream continues with other sinks: some of them lack the earlier epochs."""
+        before, now = set(Facts.of(decision).sinks), {sink.name for sink in self._parts.sinks}
+        if before == now:
+            return
+        name = self._parts.name
+        facts = {"stream": name, "added": sorted(now - before), "removed": sorted(before - now)}
+        changed = SinksChanged(stream=name, added=tuple(facts["added"]), removed=tuple(facts["removed"]))
+        why = f"{changed.summary}; after epoch {decision.attempt.epoch}"
+        try:
+            History(self._parts.run.repository).add("accept", why, facts)
+        except Locked:
+            _log.warning("%s; accepted, but not recorded: another process is writing to the history", changed.summary)
+
+    def _complete(self, decision: Decision, made: RecoveryPlan) -> None:
+        """Commit the last decided epoch to the sinks that lack it."""
+        if not made.finish:
+            return
+        parts, progress = self._parts, EpochProgress()
+        progress.move(Move.FIND)
+        commit_to_sinks(
+            parts.owner,
+            [sink for sink in parts.sinks if sink.name in made.finish],
+            decision,
+            Facts.of(decision),
+            progress=progress,
+            reach=parts.reach,
+            spark_committed=not made.replays,
+        )
+        if not made.replays:
+            progress.move(Move.FINISH)
+
+    def _last(self, decision: Decision | None, made: RecoveryPlan) -> LastDecided:
+        keeper, facts = self._parts.stage, Facts.of(decision) if decision else None
+        stage = None
+        if keeper is not None:
+            stage = keeper.load(facts.stage if facts else None)
+        elif facts is not None:
+            refuse_lost_stage(self._parts.name, facts.stage)
+        if facts is None:
+            return LastDecided(stands=dict(made.stands), stage=stage)
+        return LastDecided.after(made.decided, facts, stage, dict(made.stands))

@@ -1,0 +1,81 @@
+"""The decision slots of one stream: which attempt number an epoch uses, and what earlier attempts have left.
+
+Rules:
+- An attempt number is used once. After a restart or a failed attempt, the slot that may have been used is closed first.
+- The staged output of aborted attempts is discarded before the next attempt begins, not when an attempt fails: after a
+  kill there would be no chance to do so.
+"""
+
+from __future__ import annotations
+
+from holdfast.epoch import Attempt, Decision, EpochProgress, Move, Verdict
+from holdfast.sinks.base import EpochKey
+from holdfast.spark.parts import StreamParts
+
+_DISCARDED_AGAIN = 50  # aborted attempts at an epoch whose leftovers are looked for at each start
+
+
+class AttemptSlots:
+    """Opens the slots of one stream, under one lease."""
+
+    def __init__(self, parts: StreamParts) -> None:
+        self._parts = parts
+        self._begun = False  # an epoch was begun under this lease
+        self._clean = False  # the last epoch was completed here, so this driver has used no slot of the next one
+        self._unused: Attempt | None = None  # its slot is open, and nothing was staged under its number
+
+    def open(self, epoch: int, progress: EpochProgress) -> Attempt | Decision:
+        """Return the attempt to use, or the decision to commit that exists already."""
+        self._begun = True
+        slots = self._parts.decisions.look(self._parts.name, self._parts.timeline, epoch)
+        if decided := _committed(slots.closed):
+            return decided
+        if slots.open == self._unused or (self._clean and not slots.closed):
+            self._unused = None
+            return slots.open
+        return self.clear(epoch, progress)
+
+    def clear(self, epoch: int, progress: EpochProgress) -> Attempt | Decision:
+        """Close the slot that may have been used, and discard what aborted attempts staged.
+
+        Return the next attempt or, if the epoch was decided after all, that decision. Of very many attempts, only the
+        last ones are discarded again each time, and all of them now and then: a task that outlived its attempt may have
+        left something after the attempt was discarded.
+        """
+        parts = self._parts
+        parts.lease.check()
+        slots = parts.decisions.look(parts.name, parts.timeline, epoch)
+        closed = [*slots.closed, *self._close(slots.open)]
+        if decided := _committed(closed):
+            return decided
+        self._unused = slots.open.next() if closed else slots.open
+        if not closed:
+            return self._unused
+        progress.move(Move.ABORT)
+        parts.reach("aborted")
+        for decision in closed if len(closed) % _DISCARDED_AGAIN == 0 else closed[-_DISCARDED_AGAIN:]:
+            for sink in parts.sinks:
+                with progress.inside(sink.name):
+                    sink.abort(EpochKey(parts.owner, decision.attempt, None))
+        progress.move(Move.DISCARD)
+        parts.reach("discarded")
+        return self._unused
+
+    def completed(self) -> None:
+        """An epoch is in every sink: the first slot of the next one is unused, unless it is closed."""
+        self._clean = True
+
+    def failed(self) -> None:
+        """An attempt failed: its slot may have been used."""
+        self._clean, self._unused = False, None
+
+    def _close(self, attempt: Attempt) -> list[Decision]:
+        """Close an open slot with abort, unless it cannot have been used: the first slot, under the first lease."""
+        lease = self._parts.lease.number
+        if lease == 1 and attempt.attempt == 1 and not self._begun:
+            return []
+        return [self._parts.decisions.close(Decision(attempt=attempt, verdict=Verdict.ABORT, lease=lease))]
+
+
+def _committed(closed: list[Decision] | tuple[Decision, ...]) -> Decision | None:
+    return next((decision for decision in closed if decision.verdict is Verdict.COMMIT), None)

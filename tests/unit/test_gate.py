@@ -1,0 +1,73 @@
+"""The gate that admits the epochs of a stream."""
+
+import threading
+
+import pytest
+
+from holdfast.spark.gate import EpochGate, Stopping
+
+
+def test_an_epoch_in_progress_keeps_the_gate_from_being_shut() -> None:
+    gate = EpochGate()
+    with gate.epoch():
+        assert gate.is_busy
+        assert gate.is_inside
+        assert not gate.shut()
+    assert not gate.is_busy
+    assert not gate.is_inside
+    assert gate.shut()
+    with pytest.raises(Stopping), gate.epoch():
+        raise AssertionError
+
+
+def test_a_stream_is_kept_between_two_epochs() -> None:
+    gate, entered, order = EpochGate(), threading.Event(), []
+
+    def epoch() -> None:
+        entered.set()
+        with gate.epoch():
+            order.append("epoch")
+
+    thread = threading.Thread(target=epoch)
+    with gate.between_epochs() as idle:
+        assert idle
+        thread.start()
+        assert entered.wait(10)
+        order.append("between")
+    thread.join(10)
+    assert order == ["between", "epoch"]
+
+
+def test_between_epochs_does_not_wait_for_an_epoch() -> None:
+    gate = EpochGate()
+    with gate.epoch(), gate.between_epochs() as idle:
+        assert not idle
+
+
+def test_an_epoch_that_waits_while_the_gate_is_shut_does_not_begin() -> None:
+    gate, stopped = EpochGate(), []
+
+    def epoch() -> None:
+        try:
+            with gate.epoch():
+                raise AssertionError
+        except Stopping:
+            stopped.append(True)
+
+    thread = threading.Thread(target=epoch)
+    with gate.between_epochs():
+        thread.start()
+        while not gate.is_busy:
+            pass
+        gate.shut_here()
+    thread.join(10)
+    assert stopped == [True]
+    assert not gate.is_busy
+
+
+def test_a_failed_epoch_leaves_the_gate_open() -> None:
+    gate = EpochGate()
+    with pytest.raises(KeyError), gate.epoch():
+        raise KeyError
+    with gate.epoch():
+        assert not gate.is_shut
