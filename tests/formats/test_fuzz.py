@@ -52,10 +52,10 @@ from holdfast.sinks.log import SegmentsRecord, StagedFile
 from holdfast.sinks.owners import OwnerRecord, owner_of
 from holdfast.sinks.places import SinksRecord, file_sinks
 from holdfast.spark.lag import behind_topics
+from holdfast.spark.recovering import StreamRecord
 from holdfast.spark.snapshot import Snapshots
 from holdfast.spark.sparklog import SparkLog, log_offset
 from holdfast.spark.stages import StageKeeper
-from holdfast.spark.recovering import StreamRecord
 from holdfast.stages import CheckpointedStage, MsgpackCodec, Stage
 from holdfast.stores import DurableCheckpointStore
 from mutations import FACTOR, Mutator, Untyped

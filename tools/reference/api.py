@@ -19,7 +19,7 @@ import holdfast
 from holdfast import errors, testing
 from tools.reference.source import class_node, fields, module_of, prose, summary, table
 
-_PAGES = {  # page -> the modules that are told there, in this order; what is on none goes to `_ELSE`
+_PAGES = {  # page -> the modules that it describes, in this order; all others go to `_ELSE`
     "pipelines": "spark.pipeline spark.context spark.status spark.checkpoints policy spark.outages",
     "sinks": "sinks.base sinks.files sinks.sqlite sinks.postgres sinks.log sinks.foreach",
     "checkpoints": "repository.checkpoints repository.summary formats.manifest verification difference spark",

@@ -98,7 +98,7 @@ class PipelineRun:
         return self._pipeline
 
     def _callbacks(self) -> StreamCallbacks:
-        from holdfast.spark.stream import StreamCallbacks  # PySpark may not be installed
+        from holdfast.spark.context import StreamCallbacks  # PySpark may not be installed
 
         def count(stream: str, _: int, __: int) -> None:
             self._epochs[stream] += 1

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from pyspark.errors import AnalysisException
 
-from holdfast._error_text import kind_told
 from holdfast.epoch import State
 from holdfast.errors import (
     BadInput,

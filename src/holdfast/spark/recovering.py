@@ -29,7 +29,7 @@ from holdfast.errors import (
 from holdfast.formats.sealed_json import Record
 from holdfast.recovery import RecoveryPlan, plan
 from holdfast.repository import History
-from holdfast.sinks.base import Sink, SinkContext, checked_standing
+from holdfast.sinks.base import Sink, SinkContext, checked_position
 from holdfast.sinks.places import record_places
 from holdfast.spark import adapter
 from holdfast.spark.acknowledging import Acknowledger
@@ -205,7 +205,7 @@ class StreamRecovery:
         holds: dict[str, int] = {}
         for sink in parts.sinks:
             try:
-                standing = checked_standing(sink, sink.inspect(parts.owner, parts.timeline))
+                standing = checked_position(sink, sink.inspect(parts.owner, parts.timeline))
             except Exception as error:  # a user-defined sink may raise anything
                 if isinstance(error, HoldfastError) and (decision is None or not isinstance(error, Storage)):
                     raise
