@@ -44,7 +44,7 @@ from holdfast.formats.sidecar import pack_states
 from holdfast.policy import CheckpointPolicy, Progress
 from holdfast.pruning import apply_prune, plan_prune
 from holdfast.repository import CheckpointPlace, Checkpoints, GapRecord, Gaps, place_of
-from holdfast.spark.snapshot import Pinned, SparkCut
+from holdfast.spark.pins import Pinned, SparkCut
 from holdfast.spark.stream import RunContext, StreamRun
 from holdfast.stages import FlushObserver, flushing
 
