@@ -20,7 +20,7 @@ from holdfast import errors, testing
 from tools.reference.source import class_node, fields, module_of, prose, summary, table
 
 _PAGES = {  # page -> the modules that are told there, in this order; what is on none goes to `_ELSE`
-    "pipelines": "spark.pipeline spark.stream spark.checkpoints policy spark.outages",
+    "pipelines": "spark.pipeline spark.handle spark.pipeline_status spark.stream policy spark.outages",
     "sinks": "sinks.base sinks.files sinks.sqlite sinks.postgres sinks.log sinks.foreach",
     "checkpoints": "repository.checkpoints repository.summary formats.manifest verification difference spark",
     "logs": "eventlog.log eventlog.writer eventlog.segment eventlog.region eventlog.cursor eventlog spark.logsource",

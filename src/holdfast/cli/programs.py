@@ -90,7 +90,7 @@ def _look(file: Path) -> str:
 def pipeline_of(target: Target, arguments: Sequence[str] = ()) -> Pipeline:
     """Load a program and return its pipeline."""
     kind = holdfast.Pipeline  # or MissingExtra
-    from holdfast.spark.pipeline import defining  # pyspark takes its time, and need not be there
+    from holdfast.spark.loading import defining  # pyspark takes its time, and need not be there
 
     with defining(target.program), failing_as_theirs(target.program):
         module = _loaded(target, arguments)

@@ -38,8 +38,9 @@ from holdfast.repository import GapRecord, Gaps
 
 if TYPE_CHECKING:
     from holdfast.formats.manifest import Manifest
+    from holdfast.spark.handle import PipelineHandle
     from holdfast.spark.outages import Outage
-    from holdfast.spark.pipeline import Pipeline, PipelineHandle
+    from holdfast.spark.pipeline import Pipeline
     from holdfast.spark.spec import Accept
     from holdfast.spark.stream import StreamCallbacks
 
@@ -133,10 +134,10 @@ def run(
     where = found(target)
     _ = holdfast.Pipeline  # or MissingExtra
     limits = _limits(outage or [])
-    from holdfast.spark.session import hush, require_java
+    from holdfast.spark.session import require_java, silence_spark
 
     require_java()
-    hush()
+    silence_spark()
     live = sys.stdout.isatty() and not (plain or as_json or console().is_dumb_terminal)
     course = RunOutcome(where, interval_s, progress=not live)
     try:

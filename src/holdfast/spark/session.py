@@ -77,7 +77,7 @@ def _made() -> SparkSession:
     spark = builder.getOrCreate()
     if adapter.is_local(spark) and not _logs_as_users_say():
         adapter.quiet(spark)
-        hush()
+        silence_spark()
     return spark
 
 
@@ -166,7 +166,7 @@ def send_by_value(module: ModuleType) -> None:
     cloudpickle.register_pickle_by_value(module)
 
 
-def hush() -> None:
+def silence_spark() -> None:
     """Keep pyspark and py4j from printing each error as a page of their own, unless the program has set their level."""
     if logging.getLogger("py4j").level == logging.NOTSET:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)

@@ -36,6 +36,8 @@ _REFUSED_OPTIONS = {
 }
 OutageLimits: TypeAlias = float | str | timedelta | Mapping[str, float | str | timedelta]
 """How long a stream waits for an outage to end: a time span, or one by kind of failure. With 0 it does not wait."""
+RestartPolicies: TypeAlias = RestartPolicy | Mapping[str, RestartPolicy]
+"""How often a stream that failed is restarted: one policy, or one by kind of failure."""
 Build = Callable[["SparkSession"], "DataFrame"]
 """Makes a stream: a streaming DataFrame of the session that it is given."""
 
