@@ -172,7 +172,7 @@ def test_a_cycle_and_an_unknown_stream_are_refused(spark: SparkSession, tmp_path
     made.stream(lambda _: chain.source(), name="one", sinks=[FileSink(tmp_path / "1")], reads=["none"])
     with pytest.raises(BadValue, match="no such stream"):
         made.start(spark)
-    with pytest.raises(ValueError, match="only while a stream is built"):
+    with pytest.raises(ValueError, match="only known while its function is called"):
         made.read("one")
 
 
