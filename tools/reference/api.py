@@ -123,10 +123,15 @@ def _entry(name: str, thing: Any, module: ModuleType, named: dict[str, Any]) -> 
         parts += ["Where a function is due, the name stands for another thing:", *alias] if meant else []
     blocks = "".join(re.findall(r"```py\n.*?```", "\n".join(parts), re.DOTALL))
     for word in re.findall(r"\b[A-Z]\w+", re.sub(r"#.*|'.*?'", "", blocks)):
-        found = vars(module).get(word)
+        found = _named(word, module)
         if word in _ALIASES or str(getattr(found, "__module__", "")).startswith("holdfast."):
             named[word] = found if isinstance(found, type) else named.get(word, found)
     return [f"### {name}", *parts]
+
+
+def _named(word: str, module: ModuleType) -> Any:
+    """Return the object that a signature names: from its own module, or from the one that defines shared options."""
+    return vars(module).get(word, getattr(importlib.import_module("holdfast.spark.options"), word, None))
 
 
 def _bases(thing: type) -> list[type]:
