@@ -22,7 +22,8 @@ from holdfast.sinks.foreach import ForeachKey, ForeachSink
 from holdfast.sinks.log import LogSink
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sqlite import SqliteSink
-from holdfast.spark.pipeline import Pipeline, PipelineStatus
+from holdfast.spark.pipeline import Pipeline
+from holdfast.spark.pipeline_status import PipelineStatus
 from holdfast.spark.spec import Build
 from holdfast.testing import Crashed
 

@@ -60,8 +60,9 @@ _HOMES = {
     "sinks.sqlite": ["SqliteSink"],
     "spark.logsource": ["read_log", "read_log_stream"],
     "spark.outages": ["Outage"],
-    "spark.pipeline": ["Pipeline", "PipelineHandle", "PipelineStatus", "exactly_once"],
-    "spark.checkpoints": ["CheckpointStatus"],
+    "spark.pipeline": ["Pipeline", "exactly_once"],
+    "spark.handle": ["PipelineHandle"],
+    "spark.pipeline_status": ["CheckpointStatus", "PipelineStatus"],
     "spark.context": ["StreamCallbacks"],
     "spark.status": ["StreamStatus"],
     "spark.statereader": ["diff_keys", "read_data"],
@@ -194,15 +195,15 @@ if TYPE_CHECKING:
     from holdfast.sinks.places import file_sinks as file_sinks
     from holdfast.sinks.postgres.sink import PostgresSink as PostgresSink
     from holdfast.sinks.sqlite import SqliteSink as SqliteSink
-    from holdfast.spark.checkpoints import CheckpointStatus as CheckpointStatus
     from holdfast.spark.context import StreamCallbacks as StreamCallbacks
+    from holdfast.spark.handle import PipelineHandle as PipelineHandle
     from holdfast.spark.logsource import read_log as read_log
     from holdfast.spark.logsource import read_log_stream as read_log_stream
     from holdfast.spark.outages import Outage as Outage
     from holdfast.spark.pipeline import Pipeline as Pipeline
-    from holdfast.spark.pipeline import PipelineHandle as PipelineHandle
-    from holdfast.spark.pipeline import PipelineStatus as PipelineStatus
     from holdfast.spark.pipeline import exactly_once as exactly_once
+    from holdfast.spark.pipeline_status import CheckpointStatus as CheckpointStatus
+    from holdfast.spark.pipeline_status import PipelineStatus as PipelineStatus
     from holdfast.spark.statereader import diff_keys as diff_keys
     from holdfast.spark.statereader import read_data as read_data
     from holdfast.spark.status import StreamStatus as StreamStatus

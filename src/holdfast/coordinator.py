@@ -1,13 +1,14 @@
-"""The checkpoint protocol: barriers out, acknowledgements in; decided here, from facts alone. Others do it.
+"""The checkpoint protocol: barriers out, acknowledgements in. This module decides from facts alone and does no I/O.
 
 Rules:
-- **Downstream first.** A stream is sent the barrier only after every stream that reads from it has acknowledged. What
-  lies between the two cuts is in the durable channel between them, so the cut is consistent: no stream holds what its
-  upstream has not. Sent the other way round, rows that the upstream had not cut yet could be in its reader's cut.
-- A stream whose last epoch is decided and not yet in every sink cannot be acknowledged for: its reader may have it.
-- One attempt at a time. What was asked for meanwhile waits; a savepoint or a drain is never superseded.
-- An attempt ends restorable or aborted. Its id is burnt either way; an acknowledgement of another id changes nothing.
-- No stream waits for another, nor for what is written after it has acknowledged.
+- **Downstream first.** A stream is sent the barrier only after every stream that reads from it has acknowledged. The
+  rows between the two positions are in the durable channel between the streams, so the cut is consistent: no stream has
+  rows that its upstream has not. In the opposite order, rows that are after the upstream's position could be before its
+  reader's position.
+- A stream whose last epoch is decided and not yet in every sink cannot be acknowledged: its reader may have that epoch.
+- One attempt at a time. Requests that arrive meanwhile wait; a savepoint or a drain is never superseded.
+- An attempt ends restorable or aborted. Its id is never used again; an acknowledgement of another id changes nothing.
+- No stream waits for another stream, nor for the files that are written after its acknowledgement.
 
 `MOVES` is the whole protocol of one attempt. A move that is not in it is a bug and raises; nothing is changed.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
@@ -23,32 +25,33 @@ from typing import Any
 
 from holdfast._transitions import drawn, moved
 from holdfast.barriers import BarrierFlags
-from holdfast.errors import BadValue
+from holdfast.errors import AlreadyExists, BadValue
+from holdfast.formats.manifest import Manifest
 from holdfast.policy import CheckpointPolicy, IntervalPolicy, Progress
 
 # --- the protocol ----------------------------------------------------------------------------------------------------
 
 
 class Phase(StrEnum):
-    """How far one attempt at a checkpoint has come."""
+    """The phase of one attempt at a checkpoint."""
 
-    ALIGNING = "aligning"  # its id is taken; barriers go out, acknowledgements come in
+    ALIGNING = "aligning"  # its id is claimed; barriers are sent, acknowledgements arrive
     ALIGNED = "aligned"  # every stream has acknowledged
     HELD = "held"  # every file that the cut needs is kept
     RESTORABLE = "restorable"  # the manifest is written
-    ABORTED = "aborted"  # it was given up: its id is burnt, and nothing else has changed
+    ABORTED = "aborted"  # the attempt was given up: its id is never used again, and nothing else has changed
 
 
 class Step(StrEnum):
-    """What takes an attempt from one phase to the next."""
+    """A step that takes an attempt from one phase to the next."""
 
     TRIGGER = "trigger"  # send a stream the barrier
-    ACKNOWLEDGE = "acknowledge"  # one of several streams says where it stood when the barrier passed
+    ACKNOWLEDGE = "acknowledge"  # one of several streams returns its position at the barrier
     ACKNOWLEDGE_LAST = "acknowledge the last"  # or the only one
-    HOLD = "hold"  # keep the files of one of several streams, so that Spark may delete them
+    HOLD = "hold"  # keep the files of one of several streams; Spark may delete its own then
     HOLD_LAST = "hold the last"  # or the only one
-    WRITE = "write the manifest"  # by a write that only one can win
-    GIVE_UP = "give up"  # it took too long, or something failed
+    WRITE = "write the manifest"  # by a conditional write that only one driver can win
+    GIVE_UP = "give up"  # on a timeout, a cancellation or a failure
 
 
 MOVES: dict[tuple[Phase, Step], Phase] = {
@@ -65,15 +68,15 @@ MOVES: dict[tuple[Phase, Step], Phase] = {
 }
 
 POINTS: dict[str, Phase] = {
-    # where a driver may die, in the order of the protocol, and the phase that it leaves behind
-    "checkpoint claimed": Phase.ALIGNING,  # its id is taken
+    # points at which a driver may die, in the order of the protocol, and the phase that it leaves
+    "checkpoint claimed": Phase.ALIGNING,  # its id is claimed
     "barrier sent": Phase.ALIGNING,  # to each stream
     "acknowledged": Phase.ALIGNING,  # by each stream
-    "aligned": Phase.ALIGNED,  # the streams run on
-    "files held": Phase.ALIGNING,  # of each stream, aligned or not
-    "all held": Phase.HELD,  # just before the manifest
-    "manifest written": Phase.RESTORABLE,  # nobody has been told
-    "checkpoint aborted": Phase.ABORTED,  # nobody has been told
+    "aligned": Phase.ALIGNED,  # the streams continue
+    "files held": Phase.ALIGNING,  # of each stream, before or after the alignment
+    "all held": Phase.HELD,  # just before the manifest is written
+    "manifest written": Phase.RESTORABLE,  # the caller has no answer yet
+    "checkpoint aborted": Phase.ABORTED,  # the caller has no answer yet
 }
 
 
@@ -87,11 +90,11 @@ def diagram() -> str:
     return drawn(MOVES, Phase.ALIGNING, (Phase.RESTORABLE, Phase.ABORTED))
 
 
-# --- who reads from whom ---------------------------------------------------------------------------------------------
+# --- the order of the streams ----------------------------------------------------------------------------------------
 
 
 class Topology:
-    """The streams of a pipeline and who reads from whom; a cycle is refused."""
+    """The streams of a pipeline and which stream reads from which; a cycle is refused."""
 
     def __init__(self, reads: Mapping[str, Iterable[str]]) -> None:
         self.reads = {stream: tuple(dict.fromkeys(above)) for stream, above in reads.items()}
@@ -103,9 +106,9 @@ class Topology:
         try:
             self.upstream_first = tuple(TopologicalSorter(self.reads).static_order())
         except CycleError as error:
-            way = " reads from ".join(reversed(error.args[1]))
-            why = "a cut would need each of them before the other"
-            raise BadValue(what="streams", value=way, why=why, do="break the cycle") from None
+            cycle = " reads from ".join(reversed(error.args[1]))
+            why = "in a cycle, each stream would have to be checkpointed before the other"
+            raise BadValue(what="streams", value=cycle, why=why, do="break the cycle") from None
         self.readers = {stream: {each for each in self.reads if stream in self.reads[each]} for stream in self.reads}
 
 
@@ -114,15 +117,15 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPosition:
-    """Where one stream stood when the barrier passed: what its acknowledgement says."""
+    """The position of one stream at the barrier: the content of its acknowledgement."""
 
     stream: str  # its name
-    epoch: int  # the last one that every sink has; 0 before the first
+    epoch: int  # the last epoch that every sink has; 0 before the first
     offsets: tuple[str | None, ...] = ()  # the end of that epoch by source, verbatim from Spark's offset log
-    sinks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by sink: its epoch, and its own marks
+    sinks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by sink: its epoch and its own marks
     watermark_ms: int = 0
-    rows: int = 0  # given to each sink since the first epoch
-    stage: bytes | None = None  # the state of its stage, where it has one
+    rows: int = 0  # written to each sink since the first epoch
+    stage: bytes | None = None  # the state of its stage, if it has one
 
 
 # --- one attempt -----------------------------------------------------------------------------------------------------
@@ -137,7 +140,7 @@ class CheckpointAttempt:
         self.phase = Phase.ALIGNING
         self.begun = begun
         self.positions: dict[str, StreamPosition] = {}
-        self.why: str | None = None  # it was given up
+        self.why: str | None = None  # the reason why it was given up
         self._deadline = begun + timeout
         self._timeout = timeout
         self._topology = topology
@@ -145,7 +148,7 @@ class CheckpointAttempt:
         self._held: set[str] = set()
 
     def due(self) -> list[str]:
-        """Return the streams to be sent the barrier now: those whose readers have all acknowledged."""
+        """Return the streams to send the barrier to now: those whose readers have all acknowledged."""
         if self.phase is not Phase.ALIGNING:
             return []
         return [
@@ -155,7 +158,7 @@ class CheckpointAttempt:
         ]
 
     def trigger(self, stream: str) -> None:
-        """Note that a stream was sent the barrier."""
+        """Record that a stream was sent the barrier."""
         if stream not in self.due():
             raise BadValue(what="stream", value=stream, why="a stream that reads from it has not acknowledged")
         self.phase = after(self.phase, Step.TRIGGER)
@@ -167,7 +170,7 @@ class CheckpointAttempt:
         return tuple(each for each in self._topology.upstream_first if each in self._triggered - self.positions.keys())
 
     def acknowledge(self, checkpoint: int, position: StreamPosition) -> bool:
-        """Take a stream's acknowledgement; return whether it counts. One for another attempt, or too late, does not."""
+        """Record an acknowledgement; return whether it counts. One of another attempt, or a late one, does not."""
         stream = position.stream
         if checkpoint != self.checkpoint or self.phase is not Phase.ALIGNING or stream not in self.awaited:
             return False
@@ -184,17 +187,17 @@ class CheckpointAttempt:
         return tuple(each for each in self.positions if each not in self._held)
 
     def hold(self, stream: str) -> None:
-        """Note that a stream's files are kept."""
+        """Record that a stream's files are kept."""
         last = self.phase is Phase.ALIGNED and self.to_hold == (stream,)
         self.phase = after(self.phase, Step.HOLD_LAST if last else Step.HOLD)
         self._held.add(stream)
 
     def write(self) -> None:
-        """Note that the manifest is written: it is restorable."""
+        """Record that the manifest is written: the checkpoint is restorable."""
         self.phase = after(self.phase, Step.WRITE)
 
     def give_up(self, why: str) -> tuple[str, ...]:
-        """Note that it is given up; return the streams whose barrier is to be cancelled."""
+        """Record that the attempt is given up; return the streams whose barrier must be cancelled."""
         pending = self.awaited
         self.phase = after(self.phase, Step.GIVE_UP)
         self.why = why
@@ -202,11 +205,11 @@ class CheckpointAttempt:
 
     @property
     def late(self) -> tuple[str, ...]:
-        """Whom it waits for: for an acknowledgement, or for Spark's commit of it."""
+        """The streams that the attempt waits for: for an acknowledgement, or for Spark's commit of the epoch."""
         return self.awaited or self.to_hold
 
     def overdue(self, now: float) -> str | None:
-        """Return why it must be given up now, or `None`."""
+        """Return why the attempt must be given up now, or `None`."""
         if now < self._deadline or self.phase in (Phase.RESTORABLE, Phase.ABORTED):
             return None
         if self.awaited:
@@ -216,58 +219,89 @@ class CheckpointAttempt:
         return f"it was not written within {self._timeout:g} s"
 
 
-# --- when ------------------------------------------------------------------------------------------------------------
+# --- the schedule ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A checkpoint that somebody asked for, or that is due."""
+class CheckpointRequest:
+    """A checkpoint to take: requested by a caller, or due by the policy."""
 
     flags: BarrierFlags = BarrierFlags.NONE
     savepoint: str | None = None
-    ticket: Any = field(default=None, compare=False)  # of whoever asked for it
+    ticket: Future[Manifest] | None = field(default=None, compare=False)  # the caller waits for it; `None` if due
 
 
 @dataclass(slots=True)
 class Schedule:
-    """Says what to begin next: what was asked for, in its order, then what is due; and counts failures in a row."""
+    """Decides which checkpoint to begin next: requests in their order, then due ones. Counts failures in a row."""
 
     policy: CheckpointPolicy
     failures: int = 0
-    _asked: deque[Wanted] = field(default_factory=deque)
+    _requests: deque[CheckpointRequest] = field(default_factory=deque)
     _marks: IntervalPolicy | None = None
     _ended: float | None = None
 
     def __post_init__(self) -> None:
         self._marks = self.policy.marks()
 
-    def ask(self, wanted: Wanted) -> None:
-        """Let a checkpoint be taken as soon as the one that is under way has ended."""
-        self._asked.append(wanted)
+    @property
+    def is_periodic(self) -> bool:
+        """Whether the policy takes checkpoints without a request."""
+        return self._marks is not None
+
+    def add(self, request: CheckpointRequest) -> None:
+        """Add a request: it begins as soon as the current attempt has ended."""
+        self._requests.append(request)
 
     def begin_with(self, progress: Progress) -> None:
-        """Count intervals from here."""
+        """Count intervals from this point."""
         if self._marks is not None:
             self._marks.taken(_ALL, progress)
 
-    def next(self, progress: Progress) -> Wanted | None:
-        """Return what to begin now, or `None`. What was asked for waits for no pause.
+    def next(self, progress: Progress) -> CheckpointRequest | None:
+        """Return the checkpoint to begin now, or `None`. A request does not wait for the minimum pause.
 
-        Intervals count from one beginning to the next, however long each takes.
+        Intervals count from one beginning to the next, however long each checkpoint takes.
         """
         rested = self._ended is None or progress.now >= self._ended + self.policy.min_pause_s
         due = self._marks is not None and rested and self._marks.due(_ALL, progress)
-        if not self._asked and not due:
+        if not self._requests and not due:
             return None
         self.begin_with(progress)
-        return self._asked.popleft() if self._asked else Wanted()
+        return self._requests.popleft() if self._requests else CheckpointRequest()
 
     def ended(self, progress: Progress, *, restorable: bool, counts: bool = True) -> bool:
-        """Note an end; return whether so many failures in a row that count are still tolerable."""
+        """Record the end of an attempt; return whether the number of failures in a row is still tolerable."""
         self.failures = 0 if restorable else self.failures + counts
         self._ended = progress.now
         most = self.policy.tolerable_failures
         return most is None or not counts or self.failures <= most
+
+
+@dataclass(slots=True)
+class FinalCheckpoint:
+    """The checkpoint to take when every stream has ended: the one that a drain requested, or one per graceful stop."""
+
+    _request: CheckpointRequest | None = None
+    _tried: bool = False
+
+    def add(self, request: CheckpointRequest) -> None:
+        """Add the request of a drain; there can be only one."""
+        if self._request is not None:
+            raise AlreadyExists(what="a request for the last checkpoint", do="wait for the drain under way")
+        self._request = request
+
+    def mark_tried(self) -> None:
+        """Record that an attempt failed after the streams had ended: nothing has changed, so another would fail too."""
+        self._tried = True
+
+    def next(self, *, wanted: bool) -> CheckpointRequest | None:
+        """Return the checkpoint to begin now that every stream has ended, once; `wanted` without a drain."""
+        request, self._request = self._request, None
+        tried, self._tried = self._tried, True
+        if request is not None:
+            return request
+        return CheckpointRequest() if wanted and not tried else None
 
 
 _ALL = "all streams"

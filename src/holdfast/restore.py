@@ -34,7 +34,8 @@ from holdfast.errors import (
     UnsupportedVersion,
 )
 from holdfast.formats.manifest import Manifest
-from holdfast.repository import CheckpointPlace, Checkpoints, FileList, HeldFile, Identity, Repository
+from holdfast.repository import Checkpoints, FileList, HeldFile, Identity, Repository
+from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.repository.files import failing_as, hadoop_address, local_path, replace_durably
 
 METADATA = "metadata"

@@ -67,7 +67,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     read_until(process, "slow")
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    heard = next((line for line in process.stderr if "once more stops at once" in line), None)
+    heard = next((line for line in process.stderr if "a second signal stops at once" in line), None)
     assert heard is not None
     assert process.poll() is None  # it waits for the epoch's end
     process.send_signal(signal.SIGINT)

@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 from holdfast import control
 from holdfast.barriers import BarrierFlags
 from holdfast.control import request_prune
-from holdfast.coordinator import POINTS, Wanted
+from holdfast.coordinator import POINTS, CheckpointRequest
 from holdfast.epoch import Decision
 from holdfast.errors import (
     AlreadyExists,
@@ -43,9 +43,11 @@ from holdfast.repository.checkpoint_keys import place_of
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark import checkpoints as checkpointing
+from holdfast.spark import housekeeping
 from holdfast.spark.context import StreamCallbacks
 from holdfast.spark.failures import BUDGETED
-from holdfast.spark.pipeline import Pipeline, PipelineHandle
+from holdfast.spark.handle import PipelineHandle
+from holdfast.spark.pipeline import Pipeline
 from holdfast.stages import CallbackObserver
 from holdfast.testing import CrashAt, Crashed
 from holdfast.verification import verify, verify_all
@@ -171,7 +173,7 @@ def test_a_cycle_and_an_unknown_stream_are_refused(spark: SparkSession, tmp_path
     made.stream(lambda _: chain.source(), name="one", sinks=[FileSink(tmp_path / "1")], reads=["none"])
     with pytest.raises(BadValue, match="no such stream"):
         made.start(spark)
-    with pytest.raises(ValueError, match="only while a stream is built"):
+    with pytest.raises(ValueError, match="only known while its function is called"):
         made.read("one")
 
 
@@ -185,7 +187,7 @@ def test_checkpoints_are_on_by_default_and_a_graceful_stop_takes_a_last_one(
     chain.add()
     with chain.pipeline().start(spark) as handle:
         eventually(lambda: handle.status().streams["a"].epoch == 1)
-        assert handle._checkpointing._policy.every == "1m"
+        assert handle._checkpointing._setup.policy.every == "1m"
     assert chain.checkpoints.latest(1).streams["a"].epoch == 1
     assert handle.status().checkpoints.taken == 1
     chain.pipeline().start(spark).stop()
@@ -265,7 +267,7 @@ def test_idle_slow_and_just_started_streams_in_one_pipeline(spark: SparkSession,
         assert "b did not acknowledge" in str(aborted.why)
         slow.gate.set()
         eventually(lambda: handle.status().streams["c"].epoch > 0)
-        handle._checkpointing._policy = CheckpointPolicy(every=None)
+        use_policy(handle, CheckpointPolicy(every=None))
         manifest = handle.checkpoint(timeout=120)
         assert manifest.checkpoint_id == 2  # the first id is burnt
         assert all(cut.epoch for cut in manifest.streams.values())
@@ -293,7 +295,7 @@ def test_a_fast_stream_is_kept_though_spark_forgets_its_epoch_while_another_is_r
                     each.rename(each.with_name(".0.hidden"))
             attempt = handle._checkpointing._attempt
             assert attempt is not None
-            attempt.cut._deadline = 0.0  # the timeout is for what is waited for
+            attempt.protocol._deadline = 0.0  # the timeout is for what is waited for
             return hold_all(*args, **options)
 
         monkeypatch.setattr(LocalRepository, "hold_all", forgotten_meanwhile)
@@ -473,7 +475,7 @@ def test_a_checkpoint_that_somebody_waits_for_has_the_time_that_the_policy_gives
     eventually(lambda: handle.status().streams["a"].epoch == 1)
     gate, keep = threading.Event(), handle._streams[0].snapshots.keep
     monkeypatch.setattr(handle._streams[0].snapshots, "keep", lambda pinned: keep(pinned) if gate.is_set() else None)
-    asked = [handle._checkpointing.ask(Wanted(BarrierFlags.FULL_SNAPSHOT, name)) for name in ("x", "y")]
+    asked = [handle._checkpointing.request(CheckpointRequest(BarrierFlags.FULL_SNAPSHOT, name)) for name in ("x", "y")]
     eventually(lambda: handle.status().checkpoints.under_way == 1)
     stopping = threading.Thread(target=handle.stop)
     stopping.start()
@@ -525,14 +527,20 @@ def test_a_checkpoint_that_cannot_even_begin_is_counted_and_the_streams_go_on(
     chain = Single(spark, tmp_path)
     chain.add()
     with running(chain.pipeline(), spark) as handle:
-        real = handle._checkpointing._checkpoints.claim
-        handle._checkpointing._checkpoints.claim = full_disk  # type: ignore[method-assign]
+        real = handle._checkpointing._setup.checkpoints.claim
+        handle._checkpointing._setup.checkpoints.claim = full_disk  # type: ignore[method-assign]
         with pytest.raises(CheckpointFailed, match="No space left"):
             handle.checkpoint(timeout=120)
-        handle._checkpointing._checkpoints.claim = real  # type: ignore[method-assign]
+        handle._checkpointing._setup.checkpoints.claim = real  # type: ignore[method-assign]
         eventually(lambda: handle.status().streams["a"].epoch == 1)
         assert handle.checkpoint(timeout=120).checkpoint_id == 1
         assert handle.status().checkpoints.failed == 1
+
+
+def use_policy(handle: PipelineHandle, policy: CheckpointPolicy) -> None:
+    """Take the next checkpoints by another policy."""
+    checkpointing = handle._checkpointing
+    checkpointing._setup = dataclasses.replace(checkpointing._setup, policy=policy)
 
 
 def full_disk(*_: object) -> int:
@@ -595,7 +603,7 @@ def test_a_prune_from_another_process_beside_a_running_pipeline_takes_nothing_th
 def test_an_answer_that_lies_there_costs_nothing_until_it_is_old(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointing, "_ASKED_S", 0.0)
+    monkeypatch.setattr(housekeeping, "_REQUESTS_S", 0.0)
     told: list[str] = []
     chain = Single(spark, tmp_path, observers=[CallbackObserver(lambda what, _: told.append(what))])
     with running(chain.pipeline(), spark) as handle:
@@ -617,7 +625,7 @@ def test_an_answer_that_lies_there_costs_nothing_until_it_is_old(
         assert len(told) == before
         assert set(looks) == {"requests"}
         monkeypatch.setattr(control, "ANSWERS_KEPT_MS", 0)
-        monkeypatch.setattr(checkpointing, "_FORGET_S", 0.0)
+        monkeypatch.setattr(housekeeping, "_ANSWERS_S", 0.0)
         eventually(lambda: not listed(chain.repository, "requests"))
 
 
@@ -642,12 +650,12 @@ def test_retention_is_kept_while_it_runs_and_decisions_that_a_checkpoint_needs_s
 def test_where_all_are_kept_a_checkpoint_does_not_read_all_before_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointing, "_PRUNE_S", 0.0)
+    monkeypatch.setattr(housekeeping, "_PRUNE_S", 0.0)
     chain = Single(spark, tmp_path)
     chain.add()
     with running(chain.pipeline(), spark, checkpoint_every=CheckpointPolicy(every=None, retention=None)) as handle:
         eventually(lambda: handle.status().streams["a"].epoch == 1)
-        checkpoints, looks = handle._checkpointing._checkpoints, []
+        checkpoints, looks = handle._checkpointing._setup.checkpoints, []
         restorable = checkpoints.restorable
         checkpoints.restorable = lambda *at: looks.append(at) or restorable(*at)  # type: ignore[method-assign]
         for _ in range(4):
@@ -659,10 +667,10 @@ def test_where_all_are_kept_a_checkpoint_does_not_read_all_before_it(
 def test_what_failed_attempts_have_kept_is_collected_but_for_what_the_next_one_can_use(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointing, "_PRUNE_S", 0.0)
+    monkeypatch.setattr(housekeeping, "_PRUNE_S", 0.0)
     chain = Single(spark, tmp_path)
     with running(chain.pipeline(), spark) as handle:
-        handle._checkpointing._checkpoints.put = full_disk  # type: ignore[method-assign,assignment]
+        handle._checkpointing._setup.checkpoints.put = full_disk  # type: ignore[method-assign,assignment]
         for number in range(1, 4):
             chain.add()
             eventually(lambda epoch=number: handle.status().streams["a"].epoch == epoch)
@@ -677,7 +685,7 @@ def test_what_failed_attempts_have_kept_is_collected_but_for_what_the_next_one_c
 def test_a_damaged_checkpoint_that_holds_up_the_clean_up_is_told_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(checkpointing, "_PRUNE_S", 0.0)
+    monkeypatch.setattr(housekeeping, "_PRUNE_S", 0.0)
     chain = Single(spark, tmp_path)
     with running(chain.pipeline(), spark) as handle:
         handle.checkpoint(timeout=120)
@@ -702,7 +710,7 @@ def test_two_savepoints_of_one_name_leave_the_first(spark: SparkSession, tmp_pat
     chain.add()
     with running(chain.pipeline(), spark) as handle:
         eventually(lambda: handle.status().streams["a"].epoch == 1)
-        asked = [handle._checkpointing.ask(Wanted(BarrierFlags.FULL_SNAPSHOT, "x")) for _ in range(2)]
+        asked = [handle._checkpointing.request(CheckpointRequest(BarrierFlags.FULL_SNAPSHOT, "x")) for _ in range(2)]
         assert asked[0].result(30).savepoint == "x"
         with pytest.raises(CheckpointFailed, match="already exists"):
             asked[1].result(30)
@@ -719,7 +727,7 @@ def test_a_savepoint_that_fails_leaves_no_copies_and_gives_up_in_the_space_that_
     copies = chain.repository.root / "savepoints/x"
     with running(chain.pipeline(), spark) as handle:
         eventually(lambda: handle.status().streams["a"].epoch == 1)
-        checkpoints = handle._checkpointing._checkpoints
+        checkpoints = handle._checkpointing._setup.checkpoints
         put, abort = checkpoints.put, checkpoints.abort
 
         def fills_the_disk(*_: object) -> str:
@@ -747,13 +755,13 @@ def test_a_savepoint_that_fails_with_its_manifest_written_is_left_to_the_next_st
     chain.add()
     with running(chain.pipeline(), spark) as handle:
         eventually(lambda: handle.status().streams["a"].epoch == 1)
-        put = handle._checkpointing._checkpoints.put
+        put = handle._checkpointing._setup.checkpoints.put
 
         def writes_and_fails(*facts: Any) -> str:
             put(*facts)
             raise OutcomeUnknown(action="write", key="manifest.json", why="on purpose")
 
-        handle._checkpointing._checkpoints.put = writes_and_fails  # type: ignore[method-assign]
+        handle._checkpointing._setup.checkpoints.put = writes_and_fails  # type: ignore[method-assign]
         with pytest.raises(CheckpointFailed, match="on purpose"):
             handle.savepoint("x", timeout=120)
         assert (chain.repository.root / "savepoints/x/manifest.json").exists()
@@ -767,7 +775,7 @@ def test_a_driver_that_was_replaced_deletes_nothing_when_it_gives_up(spark: Spar
     chain.add()
     handle = chain.pipeline({"a": slow}).start(spark, checkpoint_every=CheckpointPolicy(every=None, timeout=10))
     slow.inside.wait(60)
-    ticket = handle._checkpointing.ask(Wanted(BarrierFlags.FULL_SNAPSHOT, "x"))
+    ticket = handle._checkpointing.request(CheckpointRequest(BarrierFlags.FULL_SNAPSHOT, "x"))
     eventually(lambda: handle.status().checkpoints.under_way == 1)
     Lease.take(chain.repository, locker=lambda: None, shared=True)
     others = chain.repository.root / "savepoints/x/manifest.json"
@@ -813,7 +821,7 @@ def test_nobody_acknowledges_for_a_stream_whose_last_epoch_is_in_doubt(
             handle.checkpoint(timeout=120)
         sink.commit = commit  # type: ignore[method-assign]
         eventually(lambda: handle.status().streams["a"].epoch == 1)
-        handle._checkpointing._policy = CheckpointPolicy(every=None)
+        use_policy(handle, CheckpointPolicy(every=None))
         assert handle.checkpoint(timeout=120).streams["a"].epoch == 1
     finally:
         handle.stop()

@@ -77,7 +77,10 @@ def busy_state(spark: SparkSession) -> Iterator[None]:
     One thread a JVM does so, at the pace that the first query asked for: it is stopped before and after.
     """
     store = getattr(spark._jvm, "org.apache.spark.sql.execution.streaming.state.StateStore$")  # type: ignore[arg-type]
-    settings = {f"{adapter._STATE}.maintenanceInterval": "200ms", f"{adapter._STATE}.minDeltasForSnapshot": "3"}
+    settings = {
+        f"{adapter.STATE_STORE}.maintenanceInterval": "200ms",
+        f"{adapter.STATE_STORE}.minDeltasForSnapshot": "3",
+    }
     getattr(store, "MODULE$").stop()
     for name, value in settings.items():
         spark.conf.set(name, value)

@@ -243,9 +243,9 @@ def test_offsets_of_another_history_are_refused(tmp_path: Path) -> None:
     there = reader.reportLatestOffset()
     start = reader.initialOffset()
     for wrong, words in (
-        ({"log": "another"}, "it has read log another"),
+        ({"log": "another"}, "the offset is of log another"),
         ({"sequence": 3}, "the log ends before sequence 2"),
-        ({"chain": "0" * 16}, "took another course"),
+        ({"chain": "0" * 16}, "was rolled back since then"),
     ):
         for ask in (
             lambda offset: reader.latestOffset(offset, ReadAllAvailable()),

@@ -16,12 +16,12 @@ from holdfast.coordinator import (
     MOVES,
     POINTS,
     CheckpointAttempt,
+    CheckpointRequest,
     Phase,
     Schedule,
     Step,
     StreamPosition,
     Topology,
-    Wanted,
 )
 from holdfast.errors import BadValue
 from holdfast.policy import CheckpointPolicy, Progress
@@ -165,12 +165,12 @@ def test_acknowledging_for_a_stream_whose_last_epoch_is_in_doubt_breaks_the_cut(
 # --- one attempt ---
 
 
-def cut(reads: dict[str, tuple[str, ...]] | None = None, timeout: float = 10.0) -> CheckpointAttempt:
+def begun(reads: dict[str, tuple[str, ...]] | None = None, timeout: float = 10.0) -> CheckpointAttempt:
     return CheckpointAttempt(7, BarrierFlags.NONE, Topology(reads or CHAIN), 100.0, timeout)
 
 
 def test_readers_come_first() -> None:
-    attempt = cut(DIAMOND)
+    attempt = begun(DIAMOND)
     assert attempt.due() == ["d"]
     attempt.trigger("d")
     assert attempt.due() == []
@@ -187,14 +187,14 @@ def test_readers_come_first() -> None:
 
 
 def test_a_stream_is_not_triggered_before_its_readers() -> None:
-    attempt = cut()
+    attempt = begun()
     with pytest.raises(BadValue, match="has not acknowledged"):
         attempt.trigger("a")
     assert attempt.awaited == ()
 
 
 def test_what_is_not_awaited_does_not_count() -> None:
-    attempt = cut()
+    attempt = begun()
     attempt.trigger("c")
     assert not attempt.acknowledge(6, position("c"))
     assert not attempt.acknowledge(7, position("a"))
@@ -204,7 +204,7 @@ def test_what_is_not_awaited_does_not_count() -> None:
 
 
 def test_it_says_who_was_late() -> None:
-    attempt = cut()
+    attempt = begun()
     assert attempt.overdue(109.9) is None
     attempt.trigger("c")
     attempt.acknowledge(7, position("c"))
@@ -219,7 +219,7 @@ def test_it_says_who_was_late() -> None:
 
 
 def test_files_are_held_before_or_after_the_alignment() -> None:
-    attempt = cut({"a": (), "b": ("a",)})
+    attempt = begun({"a": (), "b": ("a",)})
     attempt.trigger("b")
     attempt.acknowledge(7, position("b"))
     assert attempt.to_hold == ("b",)
@@ -286,15 +286,15 @@ def test_one_is_due_by_time_rows_or_epochs_from_where_the_last_one_began() -> No
     schedule = Schedule(CheckpointPolicy(every="30s", rows=100, epochs=5))
     schedule.begin_with(at(0))
     assert schedule.next(at(29)) is None
-    assert schedule.next(at(30)) == Wanted()
+    assert schedule.next(at(30)) == CheckpointRequest()
     assert schedule.ended(at(31, rows=40), restorable=True)
     assert schedule.next(at(40, rows=99)) is None
-    assert schedule.next(at(40, rows=100, epochs=3)) == Wanted()
+    assert schedule.next(at(40, rows=100, epochs=3)) == CheckpointRequest()
     schedule.ended(at(41, rows=150, epochs=3), restorable=True)
     assert schedule.next(at(42, rows=151, epochs=7)) is None
-    assert schedule.next(at(42, rows=151, epochs=8)) == Wanted()
+    assert schedule.next(at(42, rows=151, epochs=8)) == CheckpointRequest()
     assert schedule.next(at(71, rows=151, epochs=8)) is None
-    assert schedule.next(at(72, rows=151, epochs=8)) == Wanted()
+    assert schedule.next(at(72, rows=151, epochs=8)) == CheckpointRequest()
 
 
 def test_the_pause_is_kept_and_what_is_asked_for_waits_for_none() -> None:
@@ -302,12 +302,12 @@ def test_the_pause_is_kept_and_what_is_asked_for_waits_for_none() -> None:
     schedule.begin_with(at(0))
     schedule.ended(at(1), restorable=True)
     assert schedule.next(at(10.9)) is None
-    schedule.ask(Wanted(BarrierFlags.FULL_SNAPSHOT, "one"))
-    schedule.ask(Wanted(BarrierFlags.DRAIN))
-    assert schedule.next(at(3)) == Wanted(BarrierFlags.FULL_SNAPSHOT, "one")
-    assert schedule.next(at(3)) == Wanted(BarrierFlags.DRAIN)
+    schedule.add(CheckpointRequest(BarrierFlags.FULL_SNAPSHOT, "one"))
+    schedule.add(CheckpointRequest(BarrierFlags.DRAIN))
+    assert schedule.next(at(3)) == CheckpointRequest(BarrierFlags.FULL_SNAPSHOT, "one")
+    assert schedule.next(at(3)) == CheckpointRequest(BarrierFlags.DRAIN)
     assert schedule.next(at(10.9)) is None
-    assert schedule.next(at(11)) == Wanted()
+    assert schedule.next(at(11)) == CheckpointRequest()
 
 
 def test_failures_in_a_row_are_counted() -> None:

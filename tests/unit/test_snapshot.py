@@ -9,8 +9,9 @@ import pytest
 from holdfast import LocalRepository
 from holdfast.errors import NotFound, StorageFailed
 from holdfast.repository.checkpoint_keys import place_of
-from holdfast.spark import snapshot
-from holdfast.spark.snapshot import Pinned, Snapshots, SparkCut
+from holdfast.spark import pins
+from holdfast.spark.pins import Pinned, SparkCut
+from holdfast.spark.snapshot import Snapshots
 
 STATE = ("1.delta", "2.delta")
 
@@ -65,7 +66,7 @@ def test_files_are_read_in_parts_and_what_was_read_is_not_read_again(
     live: Path, repository: LocalRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An attempt that is given up in the middle has not been in vain."""
-    monkeypatch.setattr(snapshot, "_PART", 1)
+    monkeypatch.setattr(pins, "_PART", 1)
     snapshots = Snapshots(live, repository)
     pinned = snapshots.pin(1, PLACES[False])
     for _ in range(4):
@@ -92,7 +93,7 @@ def test_what_is_gone_before_it_could_be_pinned_is_told_and_leaves_no_pin(
     live: Path, repository: LocalRepository
 ) -> None:
     (live / "state/0/0/1.delta").unlink()
-    with pytest.raises(StorageFailed, match=r"1\.delta is not there any more"):
+    with pytest.raises(StorageFailed, match=r"1\.delta no longer exists"):
         Snapshots(live, repository).pin(1, PLACES[False])
     assert not list(live.parent.glob(".*/*"))
 

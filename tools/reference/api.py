@@ -20,7 +20,7 @@ from holdfast import errors, testing
 from tools.reference.source import class_node, fields, module_of, prose, summary, table
 
 _PAGES = {  # page -> the modules that it describes, in this order; all others go to `_ELSE`
-    "pipelines": "spark.pipeline spark.context spark.status spark.checkpoints policy spark.outages",
+    "pipelines": "spark.pipeline spark.handle spark.pipeline_status spark.context spark.status policy spark.outages",
     "sinks": "sinks.base sinks.files sinks.sqlite sinks.postgres sinks.log sinks.foreach",
     "checkpoints": "repository.checkpoints repository.summary formats.manifest verification difference spark",
     "logs": "eventlog.log eventlog.writer eventlog.segment eventlog.region eventlog.cursor eventlog spark.logsource",
@@ -123,10 +123,15 @@ def _entry(name: str, thing: Any, module: ModuleType, named: dict[str, Any]) -> 
         parts += ["As the type of a parameter, the name stands for:", *alias] if meant else []
     blocks = "".join(re.findall(r"```py\n.*?```", "\n".join(parts), re.DOTALL))
     for word in re.findall(r"\b[A-Z]\w+", re.sub(r"#.*|'.*?'", "", blocks)):
-        found = vars(module).get(word)
+        found = _named(word, module)
         if word in _ALIASES or str(getattr(found, "__module__", "")).startswith("holdfast."):
             named[word] = found if isinstance(found, type) else named.get(word, found)
     return [f"### {name}", *parts]
+
+
+def _named(word: str, module: ModuleType) -> Any:
+    """Return the object that a signature names: from its own module, or from the one that defines shared options."""
+    return vars(module).get(word, getattr(importlib.import_module("holdfast.spark.options"), word, None))
 
 
 def _bases(thing: type) -> list[type]:

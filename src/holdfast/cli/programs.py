@@ -89,7 +89,8 @@ def _nearby(file: Path) -> str:
 
 def pipeline_of(target: Target, arguments: Sequence[str] = ()) -> Pipeline:
     """Load a program and return its pipeline."""
-    from holdfast.spark.pipeline import Pipeline, defining  # PySpark is slow to import, and may not be installed
+    from holdfast.spark.loading import defining  # PySpark is slow to import, and may not be installed
+    from holdfast.spark.pipeline import Pipeline
 
     with defining(target.program), failing_as_program(target.program):
         module = _load(target, arguments)

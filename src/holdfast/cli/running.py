@@ -31,8 +31,9 @@ from holdfast.repository import GapRecord, Gaps
 if TYPE_CHECKING:
     from holdfast.formats.manifest import Manifest
     from holdfast.spark.context import StreamCallbacks
+    from holdfast.spark.handle import PipelineHandle
     from holdfast.spark.outages import Outage
-    from holdfast.spark.pipeline import Pipeline, PipelineHandle
+    from holdfast.spark.pipeline import Pipeline
     from holdfast.spark.spec import Accept
 
 _SAMPLE_S = 0.5

@@ -1,8 +1,8 @@
-"""Chains: which stream reads from which, found out as their functions are called.
+"""Chains: which stream reads from which, determined when the functions of the streams are called.
 
 `pipeline.read("orders")`, called inside the function of a stream, is an edge to the stream `orders`, which is built
-first if it was not. The two are joined by an event log: the `LogSink` that `orders` has, or else one that it is given
-for this, in the repository under `logs/<stream>/log`.
+first if necessary. An event log joins the two: the `LogSink` of `orders`, or else one that is added to it, in the
+repository under `logs/<stream>/log`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FOLDER = "logs"
-_INNER = "log"  # the name of a sink that a stream is given because another reads it
+_INNER = "log"  # the name of a sink that is added to a stream because another stream reads it
 _building: ContextVar[tuple[Chain, str] | None] = ContextVar("holdfast_building", default=None)
 
 
 class Chain:
-    """The streams of one run, and who reads from whom."""
+    """The streams of one run, and which stream reads from which."""
 
     def __init__(self, pipeline: str, specs: Mapping[str, StreamSpec], root: Path, spark: SparkSession) -> None:
         self.pipeline = pipeline
@@ -42,8 +42,8 @@ class Chain:
         self._under_way: list[str] = []
 
     def join(self) -> tuple[Topology, list[StreamSpec]]:
-        """Build every stream once; return who reads from whom, and the streams with the sinks that they need for it."""
-        Topology(self._reads)  # what was declared is refused before anything is built
+        """Build every stream once; return the topology, and the streams with the event logs that were added."""
+        Topology(self._reads)  # a wrong declaration is refused before anything is built
         for name in self._specs:
             self._frame(name)
         topology = Topology(self._reads)
@@ -54,29 +54,31 @@ class Chain:
         return topology, specs
 
     def build(self, spec: StreamSpec) -> DataFrame:
-        """Return a stream's DataFrame: the one that was built to find out who reads it, or for a restart a new one."""
+        """Return a stream's DataFrame: the one that `join` built, or a new one for a restart."""
         found = self._frames.pop(spec.name, None)
         return self._built(spec.name) if found is None else found
 
     def read(self, reader: str, stream: str, rows_per_epoch: int | None) -> DataFrame:
-        """Return what a stream gives to its log, as a streaming DataFrame of its own columns."""
+        """Return the output of a stream from its event log, as a streaming DataFrame of its columns."""
         if stream not in self._specs:
             why = f"the pipeline has no such stream; it has {', '.join(sorted(self._specs))}"
-            raise BadValue(what=f"what stream {reader!r} reads,", value=stream, why=why)
+            raise BadValue(what=f"stream to read in stream {reader!r}", value=stream, why=why)
         if stream not in self._reads[reader]:
             self._reads[reader].append(stream)
         if stream in self._under_way:
-            Topology({**self._reads, reader: [*self._reads[reader], stream]})  # names the whole way round
+            Topology(
+                {**self._reads, reader: [*self._reads[reader], stream]}
+            )  # raises an error that names the whole cycle
         log = self._log(stream)
         return read_log_stream(self._spark, log.path, rows_per_epoch=rows_per_epoch).select("payload.*")
 
     def _log(self, stream: str) -> LogSink:
-        """Return the log that joins a stream to those who read it; it is made where there is none yet."""
+        """Return the event log that joins a stream to its readers; add one if there is none."""
         logs = [sink for sink in self._specs[stream].sinks if isinstance(sink, LogSink)]
         if len(logs) > 1:
             why, do = (
                 "it has several event logs",
-                "read the one that you mean with hf.read_log_stream, and say reads=[...]",
+                "read one of them with hf.read_log_stream, and pass reads=[...]",
             )
             raise BadValue(what="stream to read", value=stream, why=why, do=do)
         if not logs and stream not in self._inner:
@@ -106,13 +108,13 @@ class Chain:
 
 
 def _streaming(name: str, df: DataFrame | None) -> DataFrame:
-    """Return what the function of a stream returned if it is a streaming DataFrame."""
+    """Return the result of a stream's function if it is a streaming DataFrame."""
     if df is not None and getattr(df, "isStreaming", False):
         return df
-    why, do = "it is no streaming DataFrame", "read with spark.readStream, not spark.read"
+    why, do = "it is not a streaming DataFrame", "read with spark.readStream, not spark.read"
     if df is None:
-        why, do = "a streaming DataFrame is due", "let the function return it: is there a return statement?"
-    raise BadValue(what=f"what the function of stream {name!r} returned,", value=df, why=why, do=do)
+        why, do = "expected a streaming DataFrame", "return it from the function: is a return statement missing?"
+    raise BadValue(what=f"result of the function of stream {name!r}", value=df, why=why, do=do)
 
 
 @contextmanager
@@ -128,7 +130,7 @@ def read_here(pipeline: str, stream: str, rows_per_epoch: int | None) -> DataFra
     """Read a stream of the pipeline that is being built; only inside the function of another stream."""
     found = _building.get()
     if found is None:
-        why = "only while a stream is built is it known who reads"
+        why = "the reading stream is only known while its function is called"
         do = "call it inside the function of the stream that reads, or use hf.read_log_stream with the log's path"
         raise NotSupported(what=f"reading stream {stream!r} of pipeline {pipeline!r} here", why=why, do=do)
     chain, reader = found

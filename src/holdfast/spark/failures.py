@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pyspark.errors import AnalysisException
 
+from holdfast._error_text import reported_kind
 from holdfast.epoch import State
 from holdfast.errors import (
     BadInput,

@@ -1,16 +1,16 @@
-"""An event log as a source of Spark: streams chain through it, and a batch query reads it as it stands.
+"""An event log as a Spark source: streams are chained through it, and a batch query reads its current content.
 
-An offset is `{"log": uid, "sequence": the next one to read, "chain": 16 hex digits}`. The chain stands for the whole
-history before that sequence, so a log that went back and took another course is known by it.
+An offset is `{"log": uid, "sequence": the next one to read, "chain": 16 hex digits}`. The chain is a digest of the
+whole history before that sequence, so a log that was rolled back and continued differently is detected.
 
 Rules:
-- What the head counts is read, and nothing else. Cancelled ranges are passed over.
-- Each segment is checked against its digest before one event of it is given.
-- Another log in the same place, one that ends before the offset, or one of another history is refused: `LogDiverged`.
-- A partition is a run of whole segments, or of parts at the ends of an epoch, and carries their facts: executors read
+- Only events that the head counts are read. Cancelled ranges are skipped.
+- Each segment is checked against its digest before any of its events is returned.
+- Another log at the same path, one that ends before the offset, or one with another history is refused: `LogDiverged`.
+- A partition is a run of whole segments, or of parts at the ends of an epoch, and contains their facts: executors read
   segments and `log.json`, and no index.
 
-Not done: a segment is never split between partitions, because whoever reads a part must check the whole.
+Not done: a segment is never split between partitions, because each reader of a part must check the whole segment.
 """
 
 from __future__ import annotations
@@ -60,27 +60,27 @@ def read_log_stream(
 ) -> DataFrame:
     """Return an event log as a streaming DataFrame, from its first event on.
 
-    Columns: sequence, scope, entity, category, type, clock where the log keeps one, payload. `rows_per_epoch` is the
-    most that one epoch takes. The log must be there.
+    Columns: sequence, scope, entity, category, type, clock if the log has one, payload. `rows_per_epoch` is the most
+    rows that one epoch reads. The log must exist.
     """
     folder = local_path("event log", path)
-    spark_schema(folder)  # said here, in our words, before Spark says it in its own
+    spark_schema(folder)  # an error here is clearer than Spark's own
     reader = spark.readStream.format(FORMAT).option(_PATH, str(folder))
     reader = reader.option(_PARTITIONS, str(spark.sparkContext.defaultParallelism))
     if rows_per_epoch is not None:
         reader = reader.option(_MAX_ROWS, str(checked_positive("rows per epoch", rows_per_epoch)))
     with _loading:
-        # Each reader registers anew: two queries that share one registration share a map of the JVM's, which one of
-        # them may be changing while the other's tasks are serialized.
+        # Each reader registers the source again: two queries with the same registration share a map in the JVM, which
+        # one of them may change while the tasks of the other are serialised.
         adapter.let_replace_sources(spark)
         spark.dataSource.register(LogSource)
         return reader.load()
 
 
 def read_log(spark: SparkSession, path: str | os.PathLike[str], *, start: int = 0, end: int | None = None) -> DataFrame:
-    """Return the events from `start` to before `end`, or to the tail as it is now, as a batch DataFrame.
+    """Return the events from `start` to before `end`, or to the current tail, as a batch DataFrame.
 
-    Spark reads the segments by itself, only the columns and rows that are asked for; so their digests are not checked.
+    Spark reads the segments itself, and only the requested columns and rows; therefore digests are not checked.
     """
     log = EventLog.open(path)
     end = log.tail if end is None else min(checked_u64("end", end), log.tail)
@@ -95,7 +95,7 @@ def read_log(spark: SparkSession, path: str | os.PathLike[str], *, start: int = 
 
 
 def spark_schema(folder: Path) -> StructType:
-    """Return the columns of a log as Spark sees them, or raise what is wrong with it."""
+    """Return the columns of a log as Spark types; raise if the log cannot be read."""
     schema = read_schema(read_about(folder), folder)
     columns = [StructField(each.name, spark_of(each.type), each.nullable) for each in schema]
     return StructType([StructField(SEQUENCE, LongType(), nullable=False), *columns])
@@ -111,7 +111,7 @@ class Piece:
 
 
 class SegmentRun(InputPartition):  # type: ignore[misc] # pyspark's classes are skipped by the type checker
-    """Pieces that follow one another; what one task reads."""
+    """Consecutive pieces: the input of one task."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(None)
@@ -119,7 +119,7 @@ class SegmentRun(InputPartition):  # type: ignore[misc] # pyspark's classes are 
 
 
 class LogSource(DataSource):  # type: ignore[misc]
-    """The format `holdfast_log`. Options: path, maxRowsPerTrigger, partitions (the most that an epoch is cut into)."""
+    """The format `holdfast_log`. Options: path, maxRowsPerTrigger, partitions (the most per epoch)."""
 
     @classmethod
     def name(cls) -> str:
@@ -131,14 +131,14 @@ class LogSource(DataSource):  # type: ignore[misc]
         return spark_schema(_folder(self.options))
 
     def streamReader(self, schema: StructType) -> LogReader:  # noqa: N802 - Spark's name
-        """Return the reader; it opens the log when it is first asked something."""
-        limit = _whole(self.options, _MAX_ROWS, None)
-        partitions = _whole(self.options, _PARTITIONS, _DEFAULT_PARTITIONS)
+        """Return the reader; it opens the log on first use."""
+        limit = _integer(self.options, _MAX_ROWS, None)
+        partitions = _integer(self.options, _PARTITIONS, _DEFAULT_PARTITIONS)
         return LogReader(_folder(self.options), schema, limit, partitions or _DEFAULT_PARTITIONS)
 
 
 class _Offset(msgspec.Struct):
-    """An offset as this source gives it to Spark."""
+    """An offset as this source passes it to Spark."""
 
     log: str
     sequence: int
@@ -146,7 +146,7 @@ class _Offset(msgspec.Struct):
 
 
 class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Tells Spark how far the log goes, and reads it."""
+    """Reports the end of the log to Spark, and reads it."""
 
     def __init__(self, folder: Path, schema: StructType, limit: int | None, partitions: int) -> None:
         self._folder = folder
@@ -159,19 +159,19 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
     # --- on the driver ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are the next ones
-        """Return where a new stream begins."""
+        """Return the offset at which a new stream begins."""
         return self._offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit that the options ask for."""
+        """Return the limit from the options."""
         return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read up to the tail as it is now, and no further."""
+        """Read up to the current tail, and no further."""
         self._target = self._log.refresh()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next epoch ends: at the tail, or where the limit is reached."""
+        """Return the end of the next epoch: the tail, or the offset at which the limit is reached."""
         begin = self.checked(start)
         end = self._log.tail if self._target is None else min(self._target, self._log.tail)
         if isinstance(limit, ReadMaxRows):
@@ -183,7 +183,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
         return self._offset(self._log.refresh())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Cut the segments between two offsets into runs of about as many rows each."""
+        """Divide the segments between two offsets into runs of about equal numbers of rows."""
         pieces = list(self._pieces(self.checked(start), self.checked(end)))
         return [SegmentRun(run) for run in in_runs(pieces, self._partitions)]
 
@@ -213,18 +213,18 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
         return "" if chain is None else chain.hex()[:_CHAIN_DIGITS]
 
     def checked(self, offset: dict[str, Any]) -> int:
-        """Return an offset's sequence if this log has the history that the offset stands for."""
+        """Return the sequence of an offset; raise if this log does not have the history of the offset."""
         try:
             at = converted(offset, _Offset)
         except Undecodable as error:
             raise LogDiverged(path=str(self._folder), sequence=0, why=f"its offset cannot be read: {error}") from error
         sequence, tail = at.sequence, self._log.refresh()
         if at.log != self._log.identity:
-            why = f"it has read log {at.log}, and this one is {self._log.identity}"
+            why = f"the offset is of log {at.log}, and this is log {self._log.identity}"
         elif sequence > tail:
             why = f"the log ends before sequence {tail}"
         elif at.chain != self._chain(sequence):
-            why = "the log went back since, and took another course"
+            why = "the log was rolled back since then and has other events"
         else:
             return sequence
         raise LogDiverged(path=str(self._folder), sequence=sequence, why=why)
@@ -232,7 +232,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
     # --- on the executors ---
 
     def read(self, partition: SegmentRun) -> Iterator[pa.RecordBatch]:
-        """Give the events of a run, checked."""
+        """Yield the events of a run, checked."""
         schema = read_schema(read_about(self._folder), self._folder)
         target = pa.schema([_field(each) for each in self._schema.fields])
         for piece in partition.pieces:
@@ -243,7 +243,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
 
 
 def in_runs(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
-    """Cut pieces into at most so many runs, each of about as many rows."""
+    """Divide pieces into at most `most` runs of about equal numbers of rows."""
     rows = sum(piece.stop - piece.start for piece in pieces)
     runs: list[list[Piece]] = []
     done = 0
@@ -256,7 +256,7 @@ def in_runs(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
 
 
 def _numbers(first: int, count: int) -> pa.Array:
-    """Return whole numbers that follow one another. `pa.array` imports pandas first, which takes a worker its time."""
+    """Return consecutive integers. `pa.array` would import pandas first, which takes a worker some time."""
     return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(array("q", range(first, first + count)))])
 
 
@@ -266,11 +266,11 @@ def _field(column: StructField) -> pa.Field:
 
 def _folder(options: dict[str, str]) -> Path:
     if _PATH not in options:
-        raise BadValue(what="option", value=_PATH, why="it is missing", do='give it: .option("path", ...)')
+        raise BadValue(what="option", value=_PATH, why="it is missing", do='set it: .option("path", ...)')
     return local_path("event log", options[_PATH])
 
 
-def _whole(options: dict[str, str], name: str, otherwise: int | None) -> int | None:
+def _integer(options: dict[str, str], name: str, otherwise: int | None) -> int | None:
     if name not in options:
         return otherwise
     text = options[name]

@@ -1,4 +1,4 @@
-"""The embedded Spark session, for programs that bring none of their own."""
+"""The embedded Spark session, for programs that do not create one."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
 }
 _DEADLY = (signal.SIGINT, signal.SIGTERM)
-_PROGRESS = "spark.ui.showConsoleProgress"  # Spark itself sets it where it is started from Python
+_PROGRESS = "spark.ui.showConsoleProgress"  # Spark itself sets it when it is started from Python
 _SUBMITTED = "PYSPARK_SUBMIT_ARGS"
-_CLASS_PATH = "SPARK_DIST_CLASSPATH"  # what Spark's launcher puts behind all else, whatever the user has set
+_CLASS_PATH = "SPARK_DIST_CLASSPATH"  # Spark's launcher appends it to the class path, regardless of user settings
 _VERSION = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 
 
 def embedded() -> tuple[SparkSession, bool]:
-    """Return the session at hand, or a new one on this machine, and whether it is new.
+    """Return the active session, or a new one on this machine, and whether it is new.
 
-    What `spark-submit`, `spark-defaults.conf` or PYSPARK_SUBMIT_ARGS has set is kept, the master too; only what nobody
-    set is ours.
+    Settings of `spark-submit`, `spark-defaults.conf` and PYSPARK_SUBMIT_ARGS are kept, including the master; the
+    settings here are defaults for the others.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -53,20 +53,20 @@ def embedded() -> tuple[SparkSession, bool]:
     require_java()
     try:
         return _made(), True
-    except Exception as error:  # whatever Java says, and it may be pages
+    except Exception as error:  # Java's text may be pages long
         raise SessionFailed(why=one_line(error)) from error
 
 
 def _made() -> SparkSession:
     with _undisturbed(), _with_jar():
-        SparkContext._ensure_initialized()  # before, a SparkConf knows nothing of what others have set
+        SparkContext._ensure_initialized()  # before that, a SparkConf does not contain the user's settings
     given = SparkConf()
     builder = SparkSession.builder
     master = given.get("spark.master", None)
     if master is None:
         builder = builder.master("local[*]")
     if master is None or master.startswith("local"):
-        settings = _SETTINGS if _logs_as_users_say() else {**_SETTINGS, "spark.log.level": "ERROR"}
+        settings = _SETTINGS if _has_log_settings() else {**_SETTINGS, "spark.log.level": "ERROR"}
         if _has_local_files():
             settings = {**settings, SETTING: CLASS}
         for name, value in settings.items():
@@ -75,15 +75,15 @@ def _made() -> SparkSession:
         if _PROGRESS not in os.environ.get(_SUBMITTED, ""):
             builder = builder.config(_PROGRESS, "false")
     spark = builder.getOrCreate()
-    if adapter.is_local(spark) and not _logs_as_users_say():
+    if adapter.is_local(spark) and not _has_log_settings():
         adapter.quiet(spark)
-        hush()
+        silence_spark()
     return spark
 
 
 @contextlib.contextmanager
 def borrowed() -> Iterator[SparkSession]:
-    """Give the session at hand, or a new one that is stopped afterwards."""
+    """Provide the active session, or a new one that is stopped afterwards."""
     spark, new = embedded()
     try:
         yield spark
@@ -94,7 +94,7 @@ def borrowed() -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def _with_jar() -> Iterator[None]:
-    """Let a JVM that is started meanwhile know our own class."""
+    """Put `holdfast.LocalFiles` on the class path of a JVM that is started in this block."""
     before = os.environ.get(_CLASS_PATH)
     os.environ[_CLASS_PATH] = os.pathsep.join(filter(None, (before, str(JAR))))
     try:
@@ -107,7 +107,10 @@ def _with_jar() -> Iterator[None]:
 
 
 def _has_local_files() -> bool:
-    """Whether the JVM knows our own class, and the user has none: a JVM that somebody else has started does not."""
+    """Whether the JVM has `holdfast.LocalFiles`, and no other file system is configured.
+
+    A JVM that was started elsewhere does not have it.
+    """
     jvm: Any = SparkContext._jvm
     try:
         jvm.java.lang.Class.forName(CLASS)
@@ -118,7 +121,7 @@ def _has_local_files() -> bool:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let signals wait while Java starts: pyspark would forget it half-way, and it would live on without anybody."""
+    """Delay signals while Java starts: interrupted half-way, pyspark would leave the JVM process running."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -134,9 +137,9 @@ def _undisturbed() -> Iterator[None]:
 
 
 def require_java() -> None:
-    """Raise `JavaMissing` where Spark would find no Java, or one that is too old: it says so in pages.
+    """Raise `JavaMissing` if Spark would find no Java, or one that is too old: its own error is pages long.
 
-    Where a JVM runs already, or a `spark-env.sh` may know better, nothing is looked at.
+    Nothing is checked if a JVM runs already, or if a `spark-env.sh` may choose another Java.
     """
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ or _conf("spark-env.sh"):
         return
@@ -151,23 +154,23 @@ def require_java() -> None:
         raise JavaMissing(why=f"{found} is Java {version[1]}")
 
 
-def _logs_as_users_say() -> bool:
+def _has_log_settings() -> bool:
     return _conf("log4j2.properties") or "log4j" in os.environ.get(_SUBMITTED, "")
 
 
 def _conf(name: str) -> bool:
-    """Whether the user has a file of Spark's configuration."""
+    """Whether Spark's configuration contains a file of this name."""
     folders = [os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME") and f"{os.environ['SPARK_HOME']}/conf"]
     return any((Path(each) / name).is_file() for each in folders if each)
 
 
 def send_by_value(module: ModuleType) -> None:
-    """Let functions of a module travel to executors as they are: these need not import it, and run its top level."""
+    """Send functions of a module to executors by value: executors need not import it and run its top level."""
     cloudpickle.register_pickle_by_value(module)
 
 
-def hush() -> None:
-    """Keep pyspark and py4j from printing each error as a page of their own, unless the program has set their level."""
+def silence_spark() -> None:
+    """Silence the loggers of pyspark and py4j that print a page per error, unless the program has set their level."""
     if logging.getLogger("py4j").level == logging.NOTSET:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):

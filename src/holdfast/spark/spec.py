@@ -1,4 +1,4 @@
-"""What the user says of a stream, checked once: its sinks, its output mode, its trigger, its options."""
+"""The definition of a stream, checked once: its sinks, its output mode, its trigger, its options."""
 
 from __future__ import annotations
 
@@ -22,27 +22,29 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Accept: TypeAlias = Literal["gaps", "replay", "sinks"]
-"""A change that the user knows of and accepts; see `Pipeline.start`."""
+"""A change that the user accepts; see `Pipeline.start`."""
 ACCEPTABLE: tuple[Accept, ...] = get_args(Accept)
 _TRIGGERS = ("processingTime", "availableNow", "once")
 _REFUSED_TRIGGERS = {
-    "continuous": "continuous processing has no batches, so there is nothing to decide on",
-    "realTime": "in real-time mode rows leave a batch before it ends, so they cannot be held back until it is decided",
+    "continuous": "continuous processing has no batches, and each decision is about a batch",
+    "realTime": "in real-time mode rows leave a batch before it ends, so before the epoch is decided",
 }
 _REFUSED_OPTIONS = {
-    "asyncprogress": "asynchronous progress tracking lets Spark forget a batch that was decided",
+    "asyncprogress": "with asynchronous progress tracking, Spark can lose a batch that was decided",
     "checkpointlocation": "the repository keeps Spark's checkpoint",
-    "path": "where rows go is said by sinks",
+    "path": "sinks= defines where rows are written",
 }
 OutageLimits: TypeAlias = float | str | timedelta | Mapping[str, float | str | timedelta]
-"""How long a stream waits for an outage to end: a time span, or one by kind of failure. With 0 it does not wait."""
+"""How long a stream waits for an outage to end: a time span, or one by kind of failure. 0 means no wait."""
+RestartPolicies: TypeAlias = RestartPolicy | Mapping[str, RestartPolicy]
+"""How often a stream that failed is restarted: one policy, or one by kind of failure."""
 Build = Callable[["SparkSession"], "DataFrame"]
-"""Makes a stream: a streaming DataFrame of the session that it is given."""
+"""A function that makes a stream: from a session to a streaming DataFrame."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """One stream, as the user described it."""
+    """One stream as the user defined it."""
 
     name: str
     build: Build
@@ -59,9 +61,9 @@ class StreamSpec:
 
 
 def defined_twice(one: Build, other: Build) -> bool:
-    """Whether a program defines two streams of one name: a mistake, because one of them would never run.
+    """Whether a program defines two streams with one name: a mistake, because one of them would never run.
 
-    A notebook cell that is run again, or a module that is reloaded, defines the same stream once more.
+    A notebook cell that is run again, or a module that is reloaded, defines the same stream again.
     """
     if getattr(sys.modules.get(getattr(other, "__module__", "")), "__file__", None) is None:
         return False  # a notebook, or a shell
@@ -72,27 +74,30 @@ def defined_twice(one: Build, other: Build) -> bool:
 
 
 def checked_sinks(stream: str, sinks: object) -> tuple[Sink, ...]:
-    """Return the sinks, at least one, each of another name."""
+    """Return the sinks: at least one, with distinct names."""
     found = (sinks,) if isinstance(sinks, Sink) else sinks
     if not isinstance(found, Sequence) or not found or not all(isinstance(each, Sink) for each in found):
-        why = "a list of at least one sink is due"
-        raise BadValue(what=f"sinks of stream {stream!r}", value=sinks, why=why, do="pass sinks=[hf.FileSink(...)]")
+        do = "pass sinks=[hf.FileSink(...)]"
+        raise BadValue(what=f"sinks of stream {stream!r}", value=sinks, expected="a non-empty list of sinks", do=do)
     for each in found:
         if not hasattr(each, "name"):
-            why = "it has no name, which Sink gives it"
-            do = f"let {type(each).__name__}.__init__ call super().__init__(name)"
+            why = "it has no name: Sink.__init__ was not called"
+            do = f"call super().__init__(name) in {type(each).__name__}.__init__"
             raise BadValue(what=f"sink of stream {stream!r}", value=type(each), why=why, do=do)
     names = [each.name for each in found]
     for name in names:
         if names.count(name) > 1:
             raise BadValue(
-                what="sink name", value=name, why=f"stream {stream!r} has two of it", do="pass name=... to one"
+                what="sink name",
+                value=name,
+                why=f"stream {stream!r} has two sinks with this name",
+                do="pass name=... to one",
             )
     return tuple(found)
 
 
 def checked_output_mode(mode: object) -> str:
-    """Return an output mode that Spark knows."""
+    """Return one of Spark's output modes."""
     if mode not in OUTPUT_MODES:
         raise BadValue(what="output_mode", value=mode, expected=f"one of {', '.join(OUTPUT_MODES)}")
     return str(mode)
@@ -105,8 +110,9 @@ def checked_trigger(trigger: object) -> dict[str, Any]:
     if isinstance(trigger, str):
         return {"processingTime": trigger}
     if not isinstance(trigger, Mapping) or len(trigger) != 1:
-        why = 'a text such as "10 seconds", or one of Spark\'s triggers as a dict, is due'
-        raise BadValue(what="trigger", value=trigger, why=why, do='pass trigger={"availableNow": True}, say')
+        expected = 'a processing time such as "10 seconds", or one of Spark\'s triggers as a dict'
+        do = 'pass, for example, trigger={"availableNow": True}'
+        raise BadValue(what="trigger", value=trigger, expected=expected, do=do)
     (kind,) = trigger
     if kind in _REFUSED_TRIGGERS:
         raise NotSupported(what=f"the trigger {kind!r}", why=_REFUSED_TRIGGERS[kind], do="use a processing time")
@@ -116,7 +122,7 @@ def checked_trigger(trigger: object) -> dict[str, Any]:
 
 
 def checked_options(options: object) -> dict[str, str]:
-    """Return options for Spark's `writeStream`, without those that would undo what is promised."""
+    """Return options for Spark's `writeStream`; refuse those that would break a guarantee."""
     if options is None:
         return {}
     if not isinstance(options, Mapping):
@@ -143,7 +149,7 @@ def checked_restart(restart: object) -> dict[Kind, RestartPolicy]:
 
 
 def checked_outage(outage: object) -> dict[Kind, float | None]:
-    """Return the limit of outages in seconds for each kind that is given; `None` means that there is no wait."""
+    """Return the longest wait in seconds for each given kind of failure; `None` means no wait."""
     if not isinstance(outage, Mapping):
         return dict.fromkeys(BUDGETED, _span(outage))
     kinds = {str(kind): kind for kind in BUDGETED}
@@ -158,19 +164,19 @@ def _span(span: object) -> float | None:
 
 
 def checked_reads(stream: str, reads: object) -> tuple[str, ...]:
-    """Return the names of the streams that this one reads from by a channel of its own."""
+    """Return the names of the streams that this one reads by a channel outside the pipeline."""
     names = [reads] if isinstance(reads, str) else reads
     if not isinstance(names, Sequence):
-        raise BadValue(what=f"reads of stream {stream!r}", value=reads, expected="a list of streams' names")
+        raise BadValue(what=f"reads of stream {stream!r}", value=reads, expected="a list of stream names")
     return tuple(checked_name("stream", each) for each in names)
 
 
 def checked_stage(stream: str, stage: object, on_epoch: object) -> tuple[Stage[Any] | None, OnEpoch | None]:
-    """Return stage and function: both, or none. A state given bare is the one that the stage begins with."""
+    """Return stage and function: both, or none. A value that is not a `Stage` is the initial state of one."""
     if (stage is None) != (on_epoch is None):
         given = "stage=" if on_epoch is None else "on_epoch="
-        why = f"stage= and on_epoch= belong together, and it has {given} alone"
-        raise BadValue(what="stream", value=stream, why=why, do="give both, or none")
+        why = f"stage= and on_epoch= belong together, and it has only {given}"
+        raise BadValue(what="stream", value=stream, why=why, do="pass both, or neither")
     if stage is None or on_epoch is None:
         return None, None
     if not callable(on_epoch):
@@ -178,9 +184,9 @@ def checked_stage(stream: str, stage: object, on_epoch: object) -> tuple[Stage[A
     try:
         inspect.signature(on_epoch).bind(None, None)
     except TypeError as error:
-        raise BadValue(what="on_epoch", value=on_epoch, why=f"a function of (df, stage) is due: {error}") from None
+        raise BadValue(what="on_epoch", value=on_epoch, why=f"it cannot be called with (df, stage): {error}") from None
     except ValueError:
-        pass  # a builtin tells nothing of itself
+        pass  # a builtin has no signature
     return stage if isinstance(stage, Stage) else Stage(stage), on_epoch
 
 
@@ -203,7 +209,7 @@ def checked_spec(
     on_epoch: object = None,
     outage: object = DEFAULT_OUTAGE,
 ) -> StreamSpec:
-    """Check all that a user says of a stream."""
+    """Check the definition of a stream."""
     if name == "<lambda>":
         raise BadValue(what="stream", value=name, why="a lambda has no name", do="pass name=... to stream()")
     checked = checked_name("stream", name)

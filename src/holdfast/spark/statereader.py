@@ -1,7 +1,8 @@
-"""What only Spark can tell of a checkpoint: its state, loaded for real, and how two states differ, key by key.
+"""Read the state of a checkpoint with Spark, and compare two states key by key.
 
-Spark's own reader of state takes the provider and the format from the session, not from the folder, so both are set
-around each read. Rows are read inside it, never later. A checkpoint's files are put into a temporary folder first.
+Spark's state reader takes the provider and the format from the session, not from the folder, so both are set around
+each read. Rows are read inside that block, never later. A checkpoint's files are restored into a temporary folder
+first.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _UNREADABLE = ("transformWithState", "transformWithStateInPySpark")  # one store
 
 @dataclass(frozen=True, slots=True)
 class StateDigest:
-    """What one store of one operator holds: how many keys, and a digest of keys and values that knows no order."""
+    """The content of one store of one operator: the number of keys, and an order-independent digest."""
 
     keys: int
     digest: str
 
 
 def read_data(spark: SparkSession, repository: Repository) -> ReadData:
-    """Return what `verify` needs for its highest grade: loads the state of every stream, and looks at its logs."""
+    """Return the check of `verify` for its highest grade: it loads the state of every stream, and checks its logs."""
 
     def look(plan: RestorePlan) -> Iterator[Finding]:
         for name, cut in plan.manifest.streams.items():
@@ -55,7 +56,7 @@ def read_data(spark: SparkSession, repository: Repository) -> ReadData:
                     StateFolder(spark, folder, cut.state_format, cut.confs).digests()
             except NotSupported as error:
                 yield Finding("state-not-read", Severity.WARNING, str(error), f"stream {name!r}")
-            except Exception as error:  # whatever Spark says of it
+            except Exception as error:  # any error of Spark
                 yield Finding("state-unreadable", Severity.ERROR, one_line(error), f"stream {name!r}")
 
     return look
@@ -77,7 +78,7 @@ def diff_keys(spark: SparkSession, repository: Repository, a: int | str, b: int 
 
 
 def _lost_events(plan: RestorePlan, name: str, cut: StreamCut) -> Iterator[Finding]:
-    """Look whether the event logs that a stream reads still hold what it goes on from."""
+    """Check whether the event logs that a stream reads still contain its offsets."""
     notes = {
         note["log"]: note for above in plan.manifest.streams.values() for note in above.sinks.values() if "log" in note
     }
@@ -99,7 +100,7 @@ def _restored(repository: Repository, plan: RestorePlan, stream: str) -> Iterato
 
 
 class StateFolder:
-    """The state in one folder of Spark's."""
+    """The state in one of Spark's checkpoint folders."""
 
     def __init__(self, spark: SparkSession, folder: Path, state_format: str, confs: Mapping[str, str]) -> None:
         self._spark = spark
@@ -107,12 +108,12 @@ class StateFolder:
         self._settings = adapter.state_reading(state_format, confs)
 
     def digests(self) -> dict[str, StateDigest]:
-        """Read every store whole; return what each holds, by operator and store."""
+        """Read every store completely; return its digest, by operator and store."""
         with self.reading():
             return {name: _digest(self._store(name)) for name in self.stores()}
 
     def stores(self) -> list[str]:
-        """Return the stores that there are, as `operator/store`."""
+        """Return the names of all stores, as `operator/store`."""
         rows = self._spark.read.format("state-metadata").load(self._address).collect()
         for row in rows:
             if str(row.operatorName).startswith(_UNREADABLE):
@@ -121,7 +122,7 @@ class StateFolder:
         return sorted({f"{row.operatorId}/{row.stateStoreName}" for row in rows})
 
     def changes(self, older: StateFolder) -> dict[str, KeyCounts]:
-        """Compare with an older state, store by store."""
+        """Compare with an older state; return the counts by store."""
         with self.reading():
             mine = {name: _hashed(self._store(name)).cache() for name in self.stores()}
             for each in mine.values():
@@ -140,7 +141,7 @@ class StateFolder:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Let the session read this folder's format for a while."""
+        """Set the session to the state format of this folder."""
         with adapter.with_settings(self._spark, self._settings):
             yield
 
@@ -154,12 +155,12 @@ class StateFolder:
 
 def _none(like: DataFrame | None) -> DataFrame:
     if like is None:
-        raise NotSupported(what="comparing states", why="neither has any")
+        raise NotSupported(what="comparing states", why="neither checkpoint has state")
     return like.limit(0)
 
 
 def _hashed(state: DataFrame) -> DataFrame:
-    """Return each key as JSON, which any type of key can be compared by, and a hash of its value."""
+    """Return each key as JSON, so that keys of any type can be compared, and a hash of its value."""
     return state.select(f.to_json("key").alias("key"), f.xxhash64(f.to_json("value")).alias("value"))
 
 

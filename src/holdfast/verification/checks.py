@@ -22,7 +22,8 @@ from holdfast.errors import BadValue, CheckpointMissing, Corrupt, NotFound, Stor
 from holdfast.formats.manifest import Manifest, Severity
 from holdfast.formats.sidecar import read_state
 from holdfast.in_doubt import in_doubt
-from holdfast.repository import CheckpointPlace, Checkpoints, FileList, Held, Identity, Repository, Status
+from holdfast.repository import Checkpoints, FileList, Held, Identity, Repository, Status
+from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.repository.decisions import stream_folder
 from holdfast.repository.identity import KEY as IDENTITY
 from holdfast.restore import RestorePlan, StreamRestore, missing_files

@@ -127,11 +127,11 @@ def run(
     every = _interval_s(checkpoint_every, off=no_checkpoints)
     interval_s = seconds_of("--interval", interval)
     found = find_target(target)
-    from holdfast.spark.session import hush, require_java  # PySpark may not be installed
+    from holdfast.spark.session import require_java, silence_spark  # PySpark may not be installed
 
     limits = _outage_limits(outage or [])
     require_java()
-    hush()
+    silence_spark()
     live = sys.stdout.isatty() and not (plain or as_json or console().is_dumb_terminal)
     current: PipelineRun | None = None
     try:

@@ -1,8 +1,8 @@
-"""A Hadoop file system for this machine that starts no processes: one class of Java, in a jar beside this file.
+"""A Hadoop file system for local disks that starts no processes: one Java class, in a jar beside this file.
 
-Without its native library, which Spark does not bring, Hadoop starts `chmod` for every file and folder that it makes.
-A small micro-batch makes more than ten, so that is a good third of its time. Checksums, names and permissions are the
-same; whoever takes the settings away again finds nothing changed.
+Without its native library, which Spark does not include, Hadoop runs `chmod` for every file and folder that it creates.
+A small micro-batch creates more than ten, which takes about a third of its time. Checksums, names and permissions are
+the same, so the settings can be removed at any time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SOURCE = Path(__file__).with_name("LocalFiles.java")
 def local_files() -> dict[str, str]:
     """Return the settings with which a session on one machine writes its files faster.
 
-    They are for a session's builder, before it starts Java: `SparkSession.builder.config(map=local_files())`. None,
-    where Holdfast is installed in a folder that no class path can name.
+    Pass them to the builder of a session, before it starts Java: `SparkSession.builder.config(map=local_files())`.
+    Empty if Holdfast is installed in a folder whose path cannot be part of a class path.
     """
     if os.pathsep in str(JAR):
         return {}

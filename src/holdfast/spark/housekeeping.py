@@ -1,0 +1,94 @@
+"""Housekeeping between two checkpoints: retention, the requests of other processes, and the oldest epoch to keep.
+
+Rules:
+- It runs in the thread that takes checkpoints, between two of them, so nothing is deleted while one is being taken.
+- A failure is logged and tried again later; only `Fenced` is raised.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from holdfast._error_text import one_line
+from holdfast.control import FOLDER as REQUESTS
+from holdfast.control import answer_requests, is_asked
+from holdfast.errors import Fenced
+from holdfast.pruning import apply_prune, plan_prune
+from holdfast.spark.checkpoint_setup import CheckpointSetup
+
+_log = logging.getLogger(__name__)
+_PRUNE_S = 10.0  # the least time between two clean-ups
+_REQUESTS_S = 1.0  # between two looks at the requests of other processes
+_ANSWERS_S = 3600.0  # between two looks for old answers
+
+
+class Housekeeping:
+    """The housekeeping of one run."""
+
+    def __init__(self, setup: CheckpointSetup) -> None:
+        self._setup = setup
+        self._changed = False  # whether checkpoints were taken or given up since the last clean-up
+        self._blocked: str | None = None  # why the last clean-up collected nothing
+        self._pruned_at = self._requests_at = self._answered_at = float("-inf")
+
+    def note_change(self) -> None:
+        """Record that a checkpoint was taken or given up: the next clean-up may find files to delete."""
+        self._changed = True
+
+    def work(self, *, ending: bool) -> None:
+        """Clean up by the retention, and answer the requests of other processes, each if it is time to."""
+        run = self._setup.run
+        now = run.clock()
+        try:
+            if self._changed and (now - self._pruned_at >= _PRUNE_S or ending):
+                self._pruned_at, self._changed = now, False
+                self._prune()
+            if now - self._requests_at >= _REQUESTS_S:
+                self._requests_at = now
+                self._answer_requests(now)
+        except Fenced:
+            raise
+        except Exception as error:  # files that could not be removed are found again
+            _log.warning("pipeline %s: could not clean up: %s", run.identity.pipeline, one_line(error))
+
+    def note_oldest(self) -> None:
+        """Set the first epoch of each stream that a checkpoint needs: decisions from there on are kept."""
+        kept = self._setup.checkpoints.restorable(self._setup.timeline)
+        for name, stream in self._setup.streams.items():
+            stream.oldest_kept = min((each.epochs.get(name, 0) for each in kept if each.epochs), default=None)
+
+    def _answer_requests(self, now: float) -> None:
+        """Answer the requests of other processes; now and then, delete old answers."""
+        run = self._setup.run
+        names = run.repository.list(REQUESTS)
+        if not is_asked(names) and (not names or now - self._answered_at < _ANSWERS_S):
+            return
+        self._answered_at = now
+        with self._setup.flush():
+            answered = answer_requests(run.repository, run.lease, reach=run.reach)
+        if answered:
+            self.note_oldest()
+
+    def _prune(self) -> None:
+        run, streams = self._setup.run, self._setup.streams.values()
+        dropped = False
+        if self._setup.policy.retention is not None:
+            found = plan_prune(run.repository, self._setup.policy.retention)
+            self._report_blocked(found.blocked)
+            spared = {key for stream in streams for key in stream.snapshots.kept}
+            plan = replace(found, garbage=tuple(key for key in found.garbage if key not in spared))
+            dropped = bool(plan.drops)
+            if not plan.empty:
+                with self._setup.flush():
+                    apply_prune(run.repository, plan, run.lease, why=None, reach=run.reach)
+        if dropped or any(stream.oldest_kept is None for stream in streams):
+            self.note_oldest()
+
+    def _report_blocked(self, why: str | None) -> None:
+        """Log once why nothing is collected: until it is fixed, the repository grows."""
+        if why is not None and why != self._blocked:
+            do = "restore its files from a copy (holdfast verify --all), or give it up: delete its manifest.json"
+            name = self._setup.run.identity.pipeline
+            _log.warning("pipeline %s: no objects are collected: %s. Next: %s", name, why, do)
+        self._blocked = why

@@ -1,0 +1,208 @@
+"""The start of a pipeline: obtain a session, take the lease, recover every stream, start the threads."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.coordinator import Topology
+from holdfast.epoch import Reach
+from holdfast.errors import BadValue, Locked, NotFound, NotSupported
+from holdfast.formats.manifest import pipeline_hash
+from holdfast.policy import Backoff, CheckpointPolicy
+from holdfast.repository import Checkpoints, Identity, Lease, LocalRepository
+from holdfast.repository.files import failing_as, make_folder
+from holdfast.repository.lease import LOCK, RUN
+from holdfast.spark import adapter
+from holdfast.spark.chain import Chain
+from holdfast.spark.checkpoint_setup import CheckpointSetup, Inbox
+from holdfast.spark.checkpoints import Checkpointing
+from holdfast.spark.context import RunContext, StreamCallbacks
+from holdfast.spark.failures import Kind
+from holdfast.spark.handle import PipelineHandle, start_threads
+from holdfast.spark.options import StartOptions
+from holdfast.spark.session import embedded, require_java
+from holdfast.spark.spec import ACCEPTABLE, Accept, StreamSpec, checked_outage
+from holdfast.spark.stream import StreamRun
+from holdfast.spark.stream_threads import StreamThreads
+from holdfast.stages import FlushObserver
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineDefinition:
+    """A pipeline as it is started."""
+
+    name: str
+    repository: LocalRepository
+    shared: bool
+    backoff: Backoff
+    callbacks: StreamCallbacks
+    observers: tuple[FlushObserver, ...]
+    streams: Mapping[str, StreamSpec]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """The options of one run, checked."""
+
+    available_now: bool
+    policy: CheckpointPolicy
+    accept: frozenset[str]
+    outage: Mapping[Kind, float | None]
+    callbacks: StreamCallbacks | None
+    reach: Reach
+
+    @classmethod
+    def checked(cls, options: StartOptions) -> RunSettings:
+        """Check the options of a run, before Spark takes its seconds to start."""
+        every, outage = options["checkpoint_every"], options["outage"]
+        return cls(
+            available_now=options["available_now"],
+            policy=every if isinstance(every, CheckpointPolicy) else CheckpointPolicy(every=every),
+            accept=_checked_accept(options["accept"]),
+            outage={} if outage is None else checked_outage(outage),
+            callbacks=options["callbacks"],
+            reach=options["reach"],
+        )
+
+
+def _checked_accept(accept: Accept | Collection[Accept]) -> frozenset[str]:
+    words = [accept] if isinstance(accept, str) else accept
+    for word in words:
+        if word not in ACCEPTABLE:
+            raise BadValue(what="accept", value=word, expected=f"one of {', '.join(ACCEPTABLE)}")
+    return frozenset(words)
+
+
+def obtain_session(
+    pipeline: PipelineDefinition, given: SparkSession | None
+) -> tuple[SparkSession, contextlib.ExitStack]:
+    """Return the session to use, and a stack that stops it at the end if it was created here."""
+    if not pipeline.streams:
+        raise BadValue(what="pipeline", value=pipeline.name, why="it has no stream", do="add one with @pipeline.stream")
+    if given is None:
+        require_java()  # nothing is created if Spark cannot start
+    else:
+        _require_fit(pipeline, given)
+    with failing_as("make", pipeline.repository.where):
+        make_folder(pipeline.repository.root)  # before Spark takes its seconds to start
+    with contextlib.ExitStack() as undo:
+        if given is not None:
+            return given, undo.pop_all()
+        session, new = embedded()
+        if new:
+            undo.callback(adapter.stop_session, session)
+        _require_fit(pipeline, session)
+        return session, undo.pop_all()
+
+
+def start_pipeline(
+    pipeline: PipelineDefinition, session: SparkSession, settings: RunSettings, undo: contextlib.ExitStack
+) -> PipelineHandle:
+    """Start a pipeline; on a failure, release everything that was taken.
+
+    1. Take the lease.  2. Build every stream.  3. Recover every stream.  4. Prepare the checkpoints.  5. Start the
+    threads.
+    """
+    with undo:
+        retain = max(adapter.require_retention(session), adapter.RETAINED)
+        lease = _take_lease(pipeline, session)  # 1
+        undo.callback(lease.release)
+        chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.root, session)
+        topology, specs = chain.join()  # 2
+        inbox: Inbox = queue.SimpleQueue()
+        own, more = pipeline.callbacks, settings.callbacks
+        run = RunContext(
+            spark=session,
+            repository=pipeline.repository,
+            identity=_identity(pipeline),
+            lease=lease,
+            retain=retain,
+            shared=pipeline.shared,
+            available_now=settings.available_now,
+            accept=settings.accept,
+            backoff=pipeline.backoff,
+            callbacks=own if more is None else own.and_then(more),
+            reach=settings.reach,
+            acknowledge=lambda checkpoint, state: inbox.put((checkpoint, state)),
+            build=chain.build,
+            outage=settings.outage,
+        )
+        streams = [StreamRun(spec, run) for spec in specs]
+        for stream in streams:
+            undo.callback(stream.close)
+            stream.recover()  # 3
+        threads = StreamThreads(streams, topology, available_now=settings.available_now)
+        setup = _checkpoint_setup(pipeline, run, streams, topology, settings.policy)
+        checkpointing = Checkpointing(setup, inbox, on_fatal=threads.end_after)
+        checkpointing.prepare()  # 4
+        handle = PipelineHandle(run, threads, checkpointing, undo.pop_all())
+        start_threads(handle, pipeline.repository.where)  # 5
+        return handle
+
+
+def _checkpoint_setup(
+    pipeline: PipelineDefinition,
+    run: RunContext,
+    streams: list[StreamRun],
+    topology: Topology,
+    policy: CheckpointPolicy,
+) -> CheckpointSetup:
+    return CheckpointSetup(
+        run=run,
+        streams={stream.name: stream for stream in streams},
+        topology=topology,
+        policy=policy,
+        checkpoints=Checkpoints(run.repository),
+        program=pipeline_hash({stream.name: stream.description for stream in streams}),
+        observers=pipeline.observers,
+    )
+
+
+def _identity(pipeline: PipelineDefinition) -> Identity:
+    repository = pipeline.repository
+    try:
+        identity = Identity.load(repository)
+    except NotFound:
+        if repository.list("timelines"):
+            why = "there are timelines, but no holdfast.json"
+            raise BadValue(what="repository", value=repository.where, why=why, do="restore the file") from None
+        return Identity.create(repository, pipeline.name)
+    if identity.pipeline != pipeline.name:
+        why = f"it belongs to pipeline {identity.pipeline!r}"
+        raise BadValue(what="repository", value=repository.where, why=why, do="choose another root")
+    return identity
+
+
+def _require_fit(pipeline: PipelineDefinition, spark: SparkSession) -> None:
+    """Refuse a session that this pipeline cannot run on."""
+    adapter.require_classic(spark)
+    if not adapter.is_local(spark) and not pipeline.shared:
+        raise NotSupported(
+            what=f"the local root {pipeline.repository.where} on a cluster",
+            why="executors on other machines would not see Spark's checkpoint in it",
+            do="use a folder that every machine mounts at the same path, and pass Pipeline(..., shared=True)",
+        )
+
+
+def _take_lease(pipeline: PipelineDefinition, spark: SparkSession) -> Lease:
+    return Lease.take(pipeline.repository, locker=lambda: _lock(pipeline, spark), shared=pipeline.shared, why=RUN)
+
+
+def _lock(pipeline: PipelineDefinition, spark: SparkSession) -> adapter.JvmLock | None:
+    if pipeline.shared:
+        return None  # drivers may be on other machines: only the leases keep them apart
+    path = pipeline.repository.root / LOCK
+    with failing_as("make", str(path.parent)):
+        make_folder(path.parent)
+    try:
+        return adapter.JvmLock.acquire(spark, path, f"the lease of pipeline {pipeline.name!r}")
+    except Locked as error:
+        error.do = "the pipeline runs: use pipeline.handle, or stop it first with pipeline.handle.stop()"
+        raise

@@ -1,0 +1,211 @@
+"""The files that make up one version of a state store, for each provider.
+
+V is the version.
+
+- HDFS-backed stores: the newest `S.snapshot` up to V, then `S+1.delta` to `V.delta`.
+- RocksDB: the newest `S.zip` up to V, then the changelogs to V; of the folders `SSTs/` and `logs/`, exactly the files
+  that the zip lists. In format 2 every name contains an id, and Spark's checksum file is beside it. The ids of V are in
+  the commit of its batch; those of an earlier version are in the commit before, or in the header of the changelog of
+  the next version.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import UnsupportedVersion
+from holdfast.formats.decoding import Undecodable, from_json
+from holdfast.spark.pins import Links, Vanished
+from holdfast.spark.sparkrecords import CommitEntry, damaged, lines_of, record_of
+
+_VERSIONED = re.compile(r"(\d+)(?:_([0-9a-fA-F-]+))?\.(delta|snapshot|changelog|zip)")
+_DESCRIPTIONS = ("_metadata", "_stateSchema")
+_CODEC = "spark.sql.streaming.stateStore.compression.codec"
+_BESIDE_ZIP = re.compile(r"(?:SSTs|logs)/[^/\0]*[^/\0.][^/\0]*")  # a file in the folder, not a path out of it
+_STORED = 0x10  # the method of a block that is not compressed
+_BLOCK_MOST = 1 << 25  # lz4-java makes no larger block
+_ZIP_DAMAGED = (zipfile.BadZipFile, zlib.error, KeyError, EOFError, OSError, ValueError, RuntimeError)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFolder:
+    """One store of one partition of one operator, and the names in its folder."""
+
+    path: str
+    operator: str
+    partition: int
+    names: frozenset[str]
+
+    @property
+    def kind(self) -> str:
+        """The provider: "hdfs" or "rocksdb"."""
+        return "hdfs" if any(name.endswith((".delta", ".snapshot")) for name in self.names) else "rocksdb"
+
+    def chain(self, version: int, names: VersionNames) -> list[str]:
+        """Return the files that make up a version: the newest base up to it, and the changes since the base."""
+        base, step = ("snapshot", "delta") if self.kind == "hdfs" else ("zip", "changelog")
+        chosen: list[str] = []
+        while version > 0:
+            stem = names.stem(self, version, chosen[-1] if chosen else None)
+            for suffix in (base, step):
+                name = f"{stem}.{suffix}"
+                if name in self.names:
+                    chosen += [f"{name}.crc"] * (f"{name}.crc" in self.names) + [name]
+                    break
+            else:
+                raise Vanished(f"{self.path}/{stem}.{step}")
+            if chosen[-1].endswith(base):
+                break
+            version -= 1
+        return chosen
+
+
+class VersionNames:
+    """The file names of versions: in format 1 the number of the version, in format 2 the number and an id."""
+
+    def __init__(self, links: Links, batch: int, commit: CommitEntry) -> None:
+        self._links = links
+        self._commits: dict[int, CommitEntry | None] = {batch + 1: commit}
+        self._with_ids = bool(commit.ids)
+
+    def stem(self, store: StoreFolder, version: int, above: str | None) -> str:
+        """Return a version's name without its suffix; `above` is the file of the next version."""
+        if not self._with_ids:
+            return str(version)
+        commit = self._commit(version)
+        for each in commit.ids_of(store.operator, store.partition) if commit is not None else ():
+            stem = f"{version}_{each}"
+            if f"{stem}.changelog" in store.names or f"{stem}.zip" in store.names:
+                return stem
+        found = {name.partition(".")[0] for name in store.names if name.startswith(f"{version}_")}
+        if (
+            len(found) > 1 and above is not None
+        ):  # failed attempts left files: only the lineage identifies the right one
+            path = f"{store.path}/{above}"
+            found &= set(_lineage(self._links.changelog(path), version, self._links.path_of(path)))
+        if len(found) != 1:
+            raise Vanished(f"{store.path}/{version}_*.changelog")
+        return found.pop()
+
+    def _commit(self, version: int) -> CommitEntry | None:
+        if version not in self._commits:
+            data = self._links.commit(version - 1)
+            where = self._links.path_of(f"commits/{version - 1}")
+            self._commits[version] = None if data is None else CommitEntry(data, where)
+        return self._commits[version]
+
+
+class _Version(msgspec.Struct):
+    """One version of a store, in the header of a changelog."""
+
+    version: int
+    checkpointUniqueId: str  # noqa: N815 - Spark's name, as are the next ones
+
+
+def _lineage(changelog: bytes, version: int, path: Path) -> Iterator[str]:
+    """Yield the name of a version from the header of a later changelog.
+
+    The file is a series of LZ4 blocks as lz4-java frames them; its first record is the list of versions and ids.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - needed only if a failed attempt left files
+
+    try:
+        magic, method, packed, size, _ = struct.unpack_from("<8sBIII", changelog)
+        if magic != b"LZ4Block":
+            raise UnsupportedVersion(what=f"Spark's changelog {path} with another {_CODEC}", found=0, known="lz4")
+        block = changelog[21 : 21 + packed]
+        if method & 0xF0 == _STORED:
+            text = block
+        elif size <= _BLOCK_MOST:
+            text = pa.Codec("lz4_raw").decompress(block, size, asbytes=True)
+        else:
+            raise damaged(path, f"its header gives {size} bytes for the first block")
+        at = 2 + struct.unpack_from(">H", text)[0]
+        (length,) = struct.unpack_from(">H", text, at)
+        found = from_json(text[at + 2 : at + 2 + length], list[_Version])
+    except (struct.error, OSError, pa.ArrowException, Undecodable) as error:
+        raise damaged(path, str(error)) from error
+    for each in found:
+        if each.version == version:
+            yield f"{version}_{each.checkpointUniqueId}"
+
+
+class _SstFile(msgspec.Struct):
+    dfsSstFileName: str  # noqa: N815
+
+
+class _LogFile(msgspec.Struct):
+    dfsLogFileName: str  # noqa: N815
+
+
+class _Archive(msgspec.Struct):
+    """The fields that are read from the metadata in a zip: the files beside it."""
+
+    sstFiles: list[_SstFile] = []  # noqa: N815
+    logFiles: list[_LogFile] = []  # noqa: N815
+
+
+def listed_in_zip(data: bytes, path: Path) -> Iterator[str]:
+    """Yield the files beside a zip that its metadata lists."""
+    try:
+        with zipfile.ZipFile(BytesIO(data)) as archive:
+            text = archive.read("metadata")
+    except _ZIP_DAMAGED as error:
+        raise damaged(path, f"it is not a zip file with its metadata: {error}") from error
+    _, record, *_ = lines_of(text, path)
+    found = record_of(record, _Archive, path)
+    names = [f"SSTs/{each.dfsSstFileName}" for each in found.sstFiles]
+    names += [f"logs/{each.dfsLogFileName}" for each in found.logFiles]
+    for name in names:
+        if not _BESIDE_ZIP.fullmatch(name):
+            raise damaged(path, f"it lists the invalid file name {name!r}")
+        yield name
+
+
+def stores_in(folder: Path) -> Iterator[StoreFolder]:
+    """Find every store: a folder of versions in `state/<operator>/<partition>`."""
+    for operator in _folders(folder / "state"):
+        for partition in _folders(operator):
+            for each in (partition, *_folders(partition)):
+                names = names_in(each)
+                if partition.name.isdecimal() and any(_VERSIONED.fullmatch(name) for name in names):
+                    path = each.relative_to(folder).as_posix()
+                    yield StoreFolder(path, operator.name, int(partition.name), frozenset(names))
+
+
+def descriptions_in(folder: Path) -> Iterator[str]:
+    """Yield the files that describe the state: few, and required for every version."""
+    for top, folders, names in os.walk(folder / "state"):
+        inside = Path(top).relative_to(folder)
+        if any(part in _DESCRIPTIONS for part in inside.parts):
+            yield from (f"{inside.as_posix()}/{name}" for name in names if not name.startswith("."))
+        folders[:] = [each for each in folders if each not in ("SSTs", "logs")]
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of the plain files in a folder, without hidden ones."""
+    try:
+        with os.scandir(folder) as found:
+            return [each.name for each in found if not each.name.startswith(".") and each.is_file()]
+    except FileNotFoundError:
+        return []
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Return the subfolders that belong to operators, partitions or stores."""
+    try:
+        with os.scandir(folder) as found:
+            inside = [each.name for each in found if each.is_dir() and not each.name.startswith((".", "_"))]
+    except FileNotFoundError:
+        return []
+    return [folder / name for name in sorted(inside) if name not in ("SSTs", "logs")]
