@@ -20,7 +20,7 @@ def session() -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         # A run of a pipeline leaves some 3 MB behind, and here are hundreds: in 1 GB the collector took over at last.
-        .config("spark.driver.memory", "4g")
+        .config("spark.driver.memory", "2g")
         # Thousands of tiny jobs, each run a few times: what the second compiler would win is never earned back.
         # Else the JVM keeps 48 MB of compiled code, which the classes that Spark makes fill: then all is interpreted.
         .config(

@@ -17,6 +17,8 @@ import holdfast as hf
 from holdfast.demo.show import FAST_KILLS
 from support import eventually
 
+pytestmark = pytest.mark.jvm  # its processes start Spark
+
 pytestmark = pytest.mark.timeout(600)  # Spark starts eight times
 
 

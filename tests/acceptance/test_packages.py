@@ -104,8 +104,18 @@ def test_what_needs_no_spark_works_without_any_optional_package(place: Path) -> 
 
 
 def test_every_verb_has_its_help_without_any_optional_package(tmp_path: Path) -> None:
-    for verb in VERBS:
-        assert ran(BARE + MAIN, f"{verb} --help", tmp_path).returncode == 0
+    program = """
+from holdfast.cli import main
+from holdfast.cli.app import VERBS
+for verb in VERBS:
+    sys.argv = ["holdfast", verb, "--help"]
+    try:
+        main()
+    except SystemExit as end:
+        print(verb, "ended with", end.code or 0)
+"""
+    done = ran(BARE + program, "", tmp_path)
+    assert [line for line in done.stdout.splitlines() if " ended with " in line] == [f"{v} ended with 0" for v in VERBS]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +182,7 @@ def other_pyspark(folder: Path, version: str) -> str:
 def test_another_pyspark_is_refused_before_anything_is_created_or_started(place: Path, version: str) -> None:
     found = {"PYTHONPATH": other_pyspark(place, version), "JAVA_HOME": str(place / "no-java")}
     before = names_in(place)
-    for words in NEEDS_SPARK:
+    for words in NEEDS_SPARK if version == "4.2.0" else NEEDS_SPARK[:1]:  # every verb asks in one place
         done = ran(MAIN, words, place, **found)
         assert (words, done.returncode) == (words, 2)
         assert f"the installed PySpark {version} is refused" in done.stderr

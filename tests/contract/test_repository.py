@@ -419,7 +419,9 @@ def test_what_a_look_finds_is_made_durable_before_it_is_told(repository: Reposit
 
 
 @pytest.mark.parametrize(
-    "facts", [{"x": (1, 2)}, {"x": float("nan")}, {"x": b"bytes"}, {1: "x"}, {"x": {1: 2}}, {"x": object()}], ids=str
+    "facts",
+    [{"x": (1, 2)}, {"x": float("nan")}, {"x": b"bytes"}, {1: "x"}, {"x": {1: 2}}, {"x": object()}],
+    ids=["tuple", "nan", "bytes", "integer-key", "deep-integer-key", "object"],
 )
 def test_facts_that_json_would_change_are_refused(repository: Repository, facts: Any) -> None:
     with pytest.raises(BadValue):
@@ -490,7 +492,7 @@ def test_a_decision_in_another_slot_or_damaged_is_refused(repository: Repository
 
 @pytest.mark.parametrize("bad", [{"epoch": 0}, {"attempt": 0}, {"timeline": 0}, {"epoch": -1}, {"stream": "a/b"}])
 def test_slots_that_cannot_be_are_refused(bad: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="invalid|refused"):
+    with pytest.raises(ValueError, match=r"invalid|refused"):
         Attempt(**{"stream": "s", "timeline": 1, "epoch": 1, "attempt": 1, **bad})
 
 

@@ -90,7 +90,7 @@ def test_no_window_ever_holds_more_than_the_budget(most: int, within: float, ste
 
 @pytest.mark.parametrize(("most", "within"), [(0, 1), (-1, 1), (1, 0), (1, -5), (1, float("inf"))])
 def test_budgets_out_of_range_are_refused(most: int, within: float) -> None:
-    with pytest.raises(ValueError, match="invalid|refused"):
+    with pytest.raises(ValueError, match=r"invalid|refused"):
         RestartPolicy.bounded(most, within)
 
 

@@ -77,11 +77,11 @@ def test_kinds_scopes_and_clocks_filter() -> None:
     ],
 )
 def test_regions_that_can_hold_nothing_are_refused(bad: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="invalid|refused"):
+    with pytest.raises(ValueError, match=r"invalid|refused"):
         Region(**bad)
 
 
 @pytest.mark.parametrize("bad", [(-1, None), (65536, None), (None, 1), (1, 70_000), (True, None)])
 def test_kinds_out_of_range_are_refused(bad: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="invalid|refused"):
+    with pytest.raises(ValueError, match=r"invalid|refused"):
         KindFilter(*bad)
