@@ -5,7 +5,9 @@ Rules:
    `acceptance` on every test of that folder. They are set here, by folder and by import, so that none is forgotten.
    Only a module whose subprocesses start Java sets `pytestmark` itself.
 2. A test without the mark `jvm` finds a `java` that fails, in JAVA_HOME and on the PATH.
-3. Modules that take longest come first, so that parallel workers end at about the same time.
+3. Temporary files are in memory where there is room. No test here can lose what the kernel has taken: a crash is one of
+   a process, and the tests of durability watch the calls. TMPDIR names another place.
+4. Modules that take longest come first, so that parallel workers end at about the same time.
 """
 
 import atexit
@@ -29,7 +31,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
+MEMORY = Path("/dev/shm")  # noqa: S108
+ROOM = 8 << 30
 LONGEST = ["test_pipeline_killed", "test_crash_matrix", "test_run", "test_copied_repository", "test_docs", "test_demo"]
+
+
+def pytest_configure() -> None:
+    """Keep temporary files in memory where there is room: on a disk, each sync and each truncation waits for it."""
+    if "TMPDIR" in os.environ or not MEMORY.is_dir():
+        return
+    if min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available) > ROOM:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
