@@ -39,7 +39,7 @@ test: .venv/spark.jsa
 
 check: WORKERS = 2
 check: lint
-	@$(PYTEST) -q -m "not jvm" $(ARGS)
+	@$(PYTEST) -q -m "not jvm" --ignore=tests/spark $(ARGS)
 
 demo: .venv/ready
 	@$(RUN) -m holdfast demo $(ARGS)
@@ -55,7 +55,7 @@ soak: .venv/ready
 	@RUNS=$(RUNS) $(RUN) -m pytest tests/spark/test_leaks.py -k runs_leave --timeout 0 -q -s
 	@HOLDFAST_SOAK=1 $(RUN) -m pytest tests/unit tests/faults/test_worker_killed.py tests/faults/test_log_killed.py \
 	    -k "eight_threads or forgotten or random_moments" --timeout 0 -q
-	@HOLDFAST_FUZZ_SEED=random HOLDFAST_FUZZ_FACTOR=20 $(RUN) -m pytest tests/formats/test_fuzz.py \
+	@HOLDFAST_SOAK=1 HOLDFAST_FUZZ_SEED=random HOLDFAST_FUZZ_FACTOR=20 $(RUN) -m pytest tests/formats/test_fuzz.py \
 	    tests/formats/test_fuzz_command.py --timeout 0 -q
 
 lint: .venv/ready

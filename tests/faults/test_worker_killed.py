@@ -10,7 +10,7 @@ from holdfast import LocalRepository, NewEvent
 from holdfast.eventlog._cursor_file import read_cursor
 from support import eventually, new_log, rounds
 
-ROUNDS = rounds(12, 50)
+ROUNDS = rounds(8, 50)
 PROGRAM = """
 import os, sys, time
 import holdfast as hf
