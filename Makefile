@@ -1,11 +1,12 @@
 # Every target sets up what it needs: on a new machine with Python 3.11, `make test` is enough.
-.PHONY: help test demo soak lint docs jar bench bench-quick bench-docs lock clean
+.PHONY: help check test demo soak lint docs jar bench bench-quick bench-docs lock clean
 SHELL := /bin/sh
 RUN := JAVA_HOME="$$(cat .venv/java-home)" SPARK_LOCAL_IP=127.0.0.1 .venv/bin/python
 UV := 0.13.7
 
 help:
-	@echo "make test    set up and run the tests"
+	@echo "make check   ruff, mypy, and every test that needs no Java: about a minute"
+	@echo "make test    set up and run all tests; WORKERS=n of them at a time (3)"
 	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs; ARGS=--fast: a minute"
 	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50); restore each of CUTS=n checkpoints (60);"
 	@echo "             stop PostgreSQL under a running pipeline for OUTAGE_S=n seconds (600);"
@@ -23,8 +24,22 @@ help:
 .venv/ready: requirements.lock pyproject.toml tools/setup.sh tools/find-java.sh
 	@sh tools/setup.sh
 
-test: .venv/ready
-	@$(RUN) -m pytest $(ARGS)
+# A module stays with one worker, which has one Spark session and one PostgreSQL server for all of its modules. Spark
+# waits about half of the time, so there are more workers than cores. Slow modules come first (tests/conftest.py).
+WORKERS ?= 3
+PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Spark starts in half of the time with an archive of its classes. Java ignores an archive that does not fit.
+JAVA_FAST := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
+.venv/spark.jsa: .venv/ready
+	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:ArchiveClassesAtExit=$(CURDIR)/$@" $(RUN) tests/sparkfixture.py
+
+test: .venv/spark.jsa
+	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:SharedArchiveFile=$(CURDIR)/.venv/spark.jsa" $(PYTEST) $(ARGS)
+
+check: WORKERS = 2
+check: lint
+	@$(PYTEST) -q -m "not jvm" --ignore=tests/spark $(ARGS)
 
 demo: .venv/ready
 	@$(RUN) -m holdfast demo $(ARGS)
@@ -38,7 +53,9 @@ soak: .venv/ready
 	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_pipeline_killed.py -k random_moments --timeout 0 -q
 	@OUTAGE_S=$(OUTAGE_S) $(RUN) -m pytest tests/spark/test_outages.py -k long_outage --timeout 0 -q -s
 	@RUNS=$(RUNS) $(RUN) -m pytest tests/spark/test_leaks.py -k runs_leave --timeout 0 -q -s
-	@HOLDFAST_FUZZ_SEED=random HOLDFAST_FUZZ_FACTOR=20 $(RUN) -m pytest tests/formats/test_fuzz.py \
+	@HOLDFAST_SOAK=1 $(RUN) -m pytest tests/unit tests/faults/test_worker_killed.py tests/faults/test_log_killed.py \
+	    -k "eight_threads or forgotten or random_moments" --timeout 0 -q
+	@HOLDFAST_SOAK=1 HOLDFAST_FUZZ_SEED=random HOLDFAST_FUZZ_FACTOR=20 $(RUN) -m pytest tests/formats/test_fuzz.py \
 	    tests/formats/test_fuzz_command.py --timeout 0 -q
 
 lint: .venv/ready

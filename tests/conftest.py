@@ -1,6 +1,25 @@
+"""What all tests share: their lanes, their order, and the end of what a failed one has left running.
+
+Rules:
+1. The mark `jvm` is on every test that may start Java, `postgres` on every test that may start PostgreSQL, and
+   `acceptance` on every test of that folder. They are set here, by folder and by import, so that none is forgotten.
+   Only a module whose subprocesses start Java sets `pytestmark` itself.
+2. A test without the mark `jvm` finds a `java` that fails, in JAVA_HOME and on the PATH.
+3. Temporary files are in memory where there is room. No test here can lose what the kernel has taken: a crash is one of
+   a process, and the tests of durability watch the calls. TMPDIR names another place.
+4. Modules that take longest come first, so that parallel workers end at about the same time.
+"""
+
+import atexit
 import contextlib
+import os
+import shutil
 import signal
-from collections.abc import Generator
+import sys
+import tempfile
+from collections.abc import Generator, Iterator
+from functools import cache
+from pathlib import Path
 
 import psutil
 import pytest
@@ -10,6 +29,67 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.load_profile("default")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background; what a test starts would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+HERE = Path(__file__).parent
+MEMORY = Path("/dev/shm")  # noqa: S108
+ROOM = 8 << 30
+LONGEST = ["test_pipeline_killed", "test_crash_matrix", "test_run", "test_copied_repository", "test_docs", "test_demo"]
+
+
+def pytest_configure() -> None:
+    """Keep temporary files in memory where there is room: on a disk, each sync and each truncation waits for it."""
+    if "TMPDIR" in os.environ or not MEMORY.is_dir():
+        return
+    if min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available) > ROOM:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put every test into its lanes, and the longest modules first."""
+    for item in items:
+        folder = item.path.relative_to(HERE).parts[0]
+        if folder == "spark" or _imports(item, "sparkfixture", "session"):
+            item.add_marker("jvm")
+        if _imports(item, "pgfixture", "server"):
+            item.add_marker("postgres")
+        if folder == "acceptance":
+            item.add_marker("acceptance")
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
+def _imports(item: pytest.Item, module: str, name: str) -> bool:
+    """Whether the test's module has imported a function that starts a shared server."""
+    found = getattr(sys.modules.get(module), name, None)
+    return found is not None and getattr(getattr(item, "module", None), name, None) is found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Keep Java from a test that is not marked for it."""
+    if item.get_closest_marker("jvm"):
+        return (yield)
+    with _without_java():
+        return (yield)
+
+
+@contextlib.contextmanager
+def _without_java() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(_java_that_fails()))
+        patch.setenv("PATH", str(_java_that_fails() / "bin"), prepend=os.pathsep)
+        yield
+
+
+@cache
+def _java_that_fails() -> Path:
+    home = Path(tempfile.mkdtemp(prefix="hfnojava"))
+    (home / "bin").mkdir()
+    java = home / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'this test is not marked jvm' >&2\nexit 1\n")
+    java.chmod(0o755)
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    return home
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.epoch import Reach, unwatched
@@ -52,7 +53,11 @@ class FilesTarget(Target):
     def visible(self, spark: SparkSession, columns: str = "n") -> list[Any]:
         if not list(self.path.rglob("*part-*")):
             return []
-        rows = spark.read.format(self.format).load(str(self.path)).select(*columns.split()).collect()
+        if self.format == "parquet":  # Arrow needs a tenth of the time that Spark needs
+            found = ds.dataset(self.path, format="parquet", partitioning="hive").to_table(columns=columns.split())
+            rows: list[Any] = [tuple(row.values()) for row in found.to_pylist()]
+        else:
+            rows = spark.read.format(self.format).load(str(self.path)).select(*columns.split()).collect()
         return sorted(row[0] if len(row) == 1 else tuple(row) for row in rows)
 
     def staged(self) -> int:
@@ -179,6 +184,7 @@ class Rig:
         self.options = options
         self.inputs = 0
         self.rows: list[int] = []
+        self.epochs: list[list[int]] = []
         (folder / "in").mkdir(parents=True, exist_ok=True)
 
     @property
@@ -198,6 +204,12 @@ class Rig:
         os.utime(hidden, (1_700_000_000 + self.inputs,) * 2)  # Spark takes older files first
         hidden.rename(path)
         self.rows += numbers
+        self.epochs.append(list(numbers))
+
+    def add_more(self, count: int) -> None:
+        """Give one epoch's input, of numbers that were never given."""
+        first = max(self.rows, default=-1) + 1
+        self.add(*range(first, first + count))
 
     def build(self, spark: SparkSession) -> DataFrame:
         source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).option("latestFirst", "false")

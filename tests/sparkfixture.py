@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from functools import cache
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -20,7 +22,7 @@ def session() -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         # A run of a pipeline leaves some 3 MB behind, and here are hundreds: in 1 GB the collector took over at last.
-        .config("spark.driver.memory", "4g")
+        .config("spark.driver.memory", "2g")
         # Thousands of tiny jobs, each run a few times: what the second compiler would win is never earned back.
         # Else the JVM keeps 48 MB of compiled code, which the classes that Spark makes fill: then all is interpreted.
         .config(
@@ -39,3 +41,24 @@ def session() -> SparkSession:
     )
     found.sparkContext.setLogLevel("OFF")  # crashes are what these tests make
     return found
+
+
+def _start_and_stop() -> None:
+    """Load the classes that most tests need; `make` lets Java write an archive of them when it ends."""
+    spark = session()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = spark.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
+        counted = rows.groupBy("value").count().writeStream.outputMode("update")
+        counted.trigger(availableNow=True).foreachBatch(lambda df, _: df.write.parquet(f"{folder}/out")).option(
+            "checkpointLocation", f"{folder}/checkpoint"
+        ).start().awaitTermination(120)
+        spark.createDataFrame([(1, "a")], "n long, text string").write.json(f"{folder}/json")
+        spark.read.json(f"{folder}/json").groupBy("text").count().collect()
+    java: Any = spark.sparkContext._gateway.proc
+    spark.stop()
+    java.stdin.close()  # which ends it
+    java.wait()
+
+
+if __name__ == "__main__":
+    _start_and_stop()

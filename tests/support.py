@@ -13,6 +13,11 @@ from holdfast.eventlog.segment import to_parquet, to_table
 from holdfast.eventlog.writer import StagedSegment
 
 
+def rounds(few: int, many: int) -> int:
+    """How often to repeat what depends on chance: `make soak` sets HOLDFAST_SOAK and takes its time."""
+    return many if os.environ.get("HOLDFAST_SOAK") else few
+
+
 def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Every copy of `data` with one bit turned over, and which."""
     for bit in range(len(data) * 8):

@@ -17,7 +17,7 @@ import holdfast as hf
 from holdfast.demo.show import FAST_KILLS
 from support import eventually
 
-pytestmark = pytest.mark.timeout(600)  # Spark starts eight times
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]  # its processes start Spark, eight times
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:

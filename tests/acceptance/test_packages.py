@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,24 @@ def ran(program: str, words: str, folder: Path, **environment: str) -> "subproce
     return done
 
 
+def each_of(commands: Iterable[str]) -> str:
+    """Return a program that runs commands one after the other: a process for each would take ten times as long."""
+    return f"""
+import sys
+from holdfast.cli import main
+for words in {list(commands)!r}:
+    sys.argv = ["holdfast", *words.split()]
+    try:
+        main()
+    except SystemExit as end:
+        print(words, "ended with", end.code or 0)
+"""
+
+
+def ended(text: str) -> list[str]:
+    return [line for line in text.splitlines() if " ended with " in line]
+
+
 def names_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
@@ -98,14 +117,15 @@ def test_every_verb_is_tried() -> None:
 
 
 def test_what_needs_no_spark_works_without_any_optional_package(place: Path) -> None:
-    for words, code in WORKS.items():
-        done = ran(BARE + MAIN, words, place)
-        assert (words, done.returncode, done.stderr) == (words, code, "")
+    done = ran(BARE + each_of(WORKS), "", place)
+    assert done.stderr == ""
+    assert ended(done.stdout) == [f"{words} ended with {code}" for words, code in WORKS.items()]
 
 
 def test_every_verb_has_its_help_without_any_optional_package(tmp_path: Path) -> None:
-    for verb in VERBS:
-        assert ran(BARE + MAIN, f"{verb} --help", tmp_path).returncode == 0
+    words = [f"{verb} --help" for verb in VERBS]
+    done = ran(BARE + each_of(words), "", tmp_path)
+    assert ended(done.stdout) == [f"{each} ended with 0" for each in words]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +192,7 @@ def other_pyspark(folder: Path, version: str) -> str:
 def test_another_pyspark_is_refused_before_anything_is_created_or_started(place: Path, version: str) -> None:
     found = {"PYTHONPATH": other_pyspark(place, version), "JAVA_HOME": str(place / "no-java")}
     before = names_in(place)
-    for words in NEEDS_SPARK:
+    for words in NEEDS_SPARK if version == "4.2.0" else NEEDS_SPARK[:1]:  # every verb asks in one place
         done = ran(MAIN, words, place, **found)
         assert (words, done.returncode) == (words, 2)
         assert f"the installed PySpark {version} is not supported" in done.stderr

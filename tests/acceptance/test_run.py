@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.jvm  # its processes start Spark
 PATIENCE_S = 300  # a busy machine takes its time to start Spark
 APP = """
 import sys, time

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.jvm  # its processes start Spark
 PROGRAM = """
 import json, sys, time
 from pathlib import Path

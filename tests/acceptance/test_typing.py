@@ -32,6 +32,12 @@ number: int = stage.state["n"]
 """
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for all: to check the package itself takes longest."""
+    return tmp_path_factory.mktemp("typing")
+
+
 def checked(program: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     (folder / "program.py").write_text(program)
     return subprocess.run(
@@ -67,14 +73,14 @@ TYPOS = {
 }
 
 
-def test_a_type_checker_sees_a_typo_in_what_users_choose_from(tmp_path: Path) -> None:
-    good = checked(STREAMS, tmp_path)
+def test_a_type_checker_sees_a_typo_in_what_users_choose_from(folder: Path) -> None:
+    good = checked(STREAMS, folder)
     assert good.returncode == 0, good.stdout
     text = STREAMS
     for right, wrong in TYPOS.items():
         assert right in text
         text = text.replace(right, wrong)
-    found = checked(text, tmp_path)
+    found = checked(text, folder)
     assert found.stdout.count("error:") == len(TYPOS), found.stdout
 
 
@@ -94,15 +100,15 @@ def test_exactly_once_names_its_own_options() -> None:
     assert of_stream <= inspect.signature(holdfast.exactly_once).parameters.keys()
 
 
-def test_a_sound_program_passes_and_wrong_ones_do_not(tmp_path: Path) -> None:
-    good = checked(PROGRAM, tmp_path)
+def test_a_sound_program_passes_and_wrong_ones_do_not(folder: Path) -> None:
+    good = checked(PROGRAM, folder)
     assert good.returncode == 0, good.stdout
     wrong = checked(
         PROGRAM.replace('number: int = stage.state["n"]', 'number: str = stage.state["n"]').replace(
             "log=log, repo", 'log="orders.log", repo'
         ),
-        tmp_path,
+        folder,
     )
     assert wrong.stdout.count("error:") == 2, wrong.stdout
-    misspelt = checked("import holdfast as hf\nfrom holdfast import EventLogs\nhf.CursorWorkr\n", tmp_path)
+    misspelt = checked("import holdfast as hf\nfrom holdfast import EventLogs\nhf.CursorWorkr\n", folder)
     assert misspelt.stdout.count("error:") == 2, misspelt.stdout

@@ -421,7 +421,9 @@ def test_what_a_look_finds_is_made_durable_before_it_is_told(repository: Reposit
 
 
 @pytest.mark.parametrize(
-    "facts", [{"x": (1, 2)}, {"x": float("nan")}, {"x": b"bytes"}, {1: "x"}, {"x": {1: 2}}, {"x": object()}], ids=str
+    "facts",
+    [{"x": (1, 2)}, {"x": float("nan")}, {"x": b"bytes"}, {1: "x"}, {"x": {1: 2}}, {"x": object()}],
+    ids=["tuple", "nan", "bytes", "integer-key", "deep-integer-key", "object"],
 )
 def test_facts_that_json_would_change_are_refused(repository: Repository, facts: Any) -> None:
     with pytest.raises(BadValue):

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 from holdfast import EventLog
+from support import rounds
 
-ROUNDS = 20
+ROUNDS = rounds(8, 20)
 PROGRAM = """
 import os, sys
 import holdfast as hf
@@ -26,7 +27,7 @@ with log.writer() as writer:
 """
 
 
-def test_twenty_kills(tmp_path: Path) -> None:
+def test_kills_at_random_moments(tmp_path: Path) -> None:
     rng = random.Random(7)
     log = EventLog.create(tmp_path / "log")
     out = tmp_path / "acknowledged"

@@ -90,7 +90,7 @@ def test_drivers_killed_at_random_moments_lose_nothing_and_double_nothing(
     A round counts only if it struck after the first prepare. KILLS says how many rounds. The next driver starts its
     Spark while the last one runs, and waits for its turn: that saves most of the time.
     """
-    kills = int(os.environ.get("KILLS", "8"))
+    kills = int(os.environ.get("KILLS", "4"))
     dsn = None
     if "KILLS" in os.environ:  # a soak has the time for more sinks
         dsn = server().dsn(server().fresh_database())

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from holdfast import LocalRepository, NewEvent
 from holdfast.eventlog._cursor_file import read_cursor
-from support import eventually, new_log
+from support import eventually, new_log, rounds
 
-ROUNDS = 50
+ROUNDS = rounds(8, 50)
 PROGRAM = """
 import os, sys, time
 import holdfast as hf
@@ -41,7 +41,7 @@ def batch_of(first: int, count: int) -> list[NewEvent]:
     ]
 
 
-def test_fifty_kills(tmp_path: Path) -> None:
+def test_kills_at_random_moments(tmp_path: Path) -> None:
     rng = random.Random(20260101)
     log = new_log(tmp_path / "log", batch_of(0, 300))
     repository = LocalRepository(tmp_path / "repository")

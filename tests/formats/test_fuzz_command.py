@@ -27,10 +27,10 @@ from holdfast.formats.sealed_json import is_sealed
 from holdfast.repository import Decisions, Gaps, History
 from holdfast.sinks.places import record_places
 from mutations import FACTOR, Mutator, Untyped
-from support import events, new_log
+from support import events, new_log, rounds
 
 DIGEST = "ab" * 32
-INPUTS = 1500
+INPUTS = rounds(750, 1500)
 EACH = 5  # verbs after each damage
 
 

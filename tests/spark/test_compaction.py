@@ -129,17 +129,16 @@ def test_columns_that_changed_end_a_run(spark: SparkSession, tmp_path: Path) -> 
         assert found.where("more = 1.5").count() == 8
 
 
-def test_a_crash_at_each_point(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_at_a_point(point: str, spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "out"
     rig = Rig(spark, tmp_path, [FilesTarget(path)])
-    epochs(rig, 3)
-    for point in POINTS:
-        epochs(rig, 1)
-        with pytest.raises(Crashed):
-            compact(rig, reach=CrashAt(point))
-        assert rows(rig) == rig.rows, point
-        assert sorted(ds.dataset(path, partitioning="hive").to_table(columns=["n"])["n"].to_pylist()) == rig.rows
-        assert sorted(n for name in path.glob("**/*.parquet") for n in numbers(name)) == rig.rows
+    epochs(rig, 4)
+    with pytest.raises(Crashed):
+        compact(rig, reach=CrashAt(point))
+    assert rows(rig) == rig.rows
+    assert sorted(ds.dataset(path, partitioning="hive").to_table(columns=["n"])["n"].to_pylist()) == rig.rows
+    assert sorted(n for name in path.glob("**/*.parquet") for n in numbers(name)) == rig.rows
     epochs(rig, 1)
     compact(rig)
     assert rows(rig) == rig.rows

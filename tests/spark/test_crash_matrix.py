@@ -1,10 +1,13 @@
 """Die at every named point of the protocol, into every kind of sink; run again; every row is there once.
 
 After each crash it is asserted what is prepared and what is visible; the protocol's own table says what that must be.
+Each point is a test. The points of one kind share a pipeline, which dies at each of them in turn and goes on. After a
+test that fails, the next one gets a new pipeline.
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,33 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "postgres-prepared": lambda _: postgres(method="prepared"),
     "postgres-staged": lambda _: postgres(method="staged"),
 }
-PLAIN = [point for point in POINTS if point not in ("aborted", "discarded")]
+CLEARING = ["aborted", "discarded"]  # reached by a second driver, which clears up after the first
+PLAIN = [point for point in POINTS if point not in CLEARING]
+Make = Callable[[Path], Rig]
+
+
+class Rigs:
+    """One rig for all points of a kind."""
+
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        self._factory = factory
+        self._whole: dict[str, Rig] = {}
+
+    @contextmanager
+    def of(self, kind: str, make: Make) -> Iterator[Rig]:
+        """Give the rig of a kind, after its first epoch; the next test gets it too, unless this one fails."""
+        rig = self._whole.pop(kind, None)
+        if rig is None:
+            rig = make(self._factory.mktemp(kind))
+            rig.add(0)
+            rig.run()
+        yield rig
+        self._whole[kind] = rig
+
+
+@pytest.fixture(scope="module")
+def rigs(tmp_path_factory: pytest.TempPathFactory) -> Rigs:
+    return Rigs(tmp_path_factory)
 
 
 def after_a_crash(rig: Rig, before: list[int], point: str) -> None:
@@ -54,37 +83,42 @@ def after_a_crash(rig: Rig, before: list[int], point: str) -> None:
         assert staged
 
 
+def one_sink(kind: str, spark: SparkSession) -> Make:
+    # Two parts for PostgreSQL: between them is a point.
+    query = (lambda df: df.repartition(2)) if kind.startswith("postgres") else None
+    return lambda folder: Rig(spark, folder, [TARGETS[kind](folder)], query)
+
+
+@pytest.mark.parametrize("point", PLAIN)
 @pytest.mark.parametrize("kind", TARGETS)
-def test_every_point(kind: str, spark: SparkSession, tmp_path: Path) -> None:
-    """One pipeline dies at every point in turn, and goes on after each."""
-    query = (
-        (lambda df: df.repartition(2)) if kind.startswith("postgres") else None
-    )  # two parts: between them is a point
-    rig = Rig(spark, tmp_path, [TARGETS[kind](tmp_path)], query)
-    rig.add(0)
-    rig.run()
-    for number, point in enumerate(PLAIN, 1):
+def test_a_crash_at_a_point(kind: str, point: str, spark: SparkSession, rigs: Rigs) -> None:
+    with rigs.of(kind, one_sink(kind, spark)) as rig:
         before = sorted(rig.rows)
-        rig.add(*range(10 * number, 10 * number + 3))
+        rig.add_more(3)
         assert rig.crash(CrashAt(point)).startswith(point)
         after_a_crash(rig, before, point)
         rig.run()
-        assert rig.visible() == [sorted(rig.rows)], point
-    for point in ("aborted", "discarded"):  # of a second driver, that clears up after the first
+        assert rig.visible() == [sorted(rig.rows)]
+
+
+@pytest.mark.parametrize("point", CLEARING)
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_crash_of_the_driver_that_clears_up(kind: str, point: str, spark: SparkSession, rigs: Rigs) -> None:
+    with rigs.of(kind, one_sink(kind, spark)) as rig:
         before = sorted(rig.rows)
-        rig.add(1000 + len(rig.rows), 2000 + len(rig.rows))
+        rig.add_more(2)
         rig.crash(CrashAt("durable"))
         assert rig.crash(CrashAt(point)).startswith(point)
         assert rig.visible() == [before]
         own = 0 if kind in ("files", "postgres-prepared") else 1  # what the epoch before staged stays until the next
-        assert rig.staged()[0] == own + (point == "aborted") * (2 if kind == "postgres-prepared" else 1), point
+        assert rig.staged()[0] == own + (point == "aborted") * (2 if kind == "postgres-prepared" else 1)
         rig.run()
-        assert rig.visible() == [sorted(rig.rows)], point
+        assert rig.visible() == [sorted(rig.rows)]
 
 
 def test_the_matrix_has_every_point_of_the_table() -> None:
     """A new point cannot be left out."""
-    assert {*PLAIN, "aborted", "discarded"} == set(POINTS)
+    assert {*PLAIN, *CLEARING} == set(POINTS)
 
 
 def totals(df: DataFrame) -> DataFrame:
@@ -111,31 +145,32 @@ def expected_totals(epochs: list[list[int]]) -> list[tuple[str, int, int]]:
     return sorted(found)
 
 
-def test_every_point_of_an_aggregation(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", PLAIN)
+def test_a_crash_of_an_aggregation(point: str, spark: SparkSession, rigs: Rigs) -> None:
     """State goes on as if nothing had happened: each epoch's totals are those of the rows so far."""
-    target = FilesTarget(tmp_path / "out", changelog=True)
-    rig = Rig(spark, tmp_path, [target], totals, output_mode="update")
-    epochs = [[0, 1, 2]]
-    rig.add(*epochs[0])
-    rig.run()
-    for number, point in enumerate(PLAIN, 1):
-        epochs.append([10 * number, 10 * number + 1])
-        rig.add(*epochs[-1])
+
+    def make(folder: Path) -> Rig:
+        return Rig(spark, folder, [FilesTarget(folder / "out", changelog=True)], totals, output_mode="update")
+
+    with rigs.of("aggregation", make) as rig:
+        rig.add_more(2)
         rig.crash(CrashAt(point))
         rig.run()
-        assert target.visible(spark, "hf_epoch k total") == expected_totals(epochs), point
+        assert rig.targets[0].visible(spark, "hf_epoch k total") == expected_totals(rig.epochs)
 
 
-def test_every_point_of_a_join_of_two_streams(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", PLAIN)
+def test_a_crash_of_a_join_of_two_streams(point: str, spark: SparkSession, rigs: Rigs) -> None:
     """Each pair is found once."""
-    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")], self_join(spark, tmp_path))
-    rig.add(0, 1)
-    rig.run()
-    for number, point in enumerate(PLAIN, 1):
-        rig.add(10 * number, 10 * number + 1)
+
+    def make(folder: Path) -> Rig:
+        return Rig(spark, folder, [FilesTarget(folder / "out")], self_join(spark, folder))
+
+    with rigs.of("join", make) as rig:
+        rig.add_more(2)
         rig.crash(CrashAt(point))
         rig.run()
-        assert rig.visible() == [sorted(rig.rows)], point
+        assert rig.visible() == [sorted(rig.rows)]
 
 
 def by_chance(df: DataFrame) -> DataFrame:
@@ -143,33 +178,36 @@ def by_chance(df: DataFrame) -> DataFrame:
     return df.withColumn("text", f.udf(lambda _: uuid.uuid4().hex, "string", useArrow=False)("n"))
 
 
-def test_every_point_with_all_sinks_on_one_stream(spark: SparkSession, tmp_path: Path) -> None:
-    """A query that gives other rows each time it runs: every sink still has the same ones, at every point."""
-    targets: list[Target] = [make(tmp_path / kind) for kind, make in TARGETS.items() if kind != "partitioned"]
-    for kind in TARGETS:
-        (tmp_path / kind).mkdir()
-    for number, target in enumerate(targets):
+SHARED = [kind for kind in TARGETS if kind != "partitioned"]  # on one stream, each is a sink
+HITS = {"prepared": (1, 3, len(SHARED)), "committed": (1, 3, len(SHARED)), "staging": (1, 2), "committing": (1, 2)}
+
+
+def all_sinks(spark: SparkSession, folder: Path) -> Rig:
+    targets = []
+    for number, kind in enumerate(SHARED):
+        (folder / kind).mkdir()
+        target = TARGETS[kind](folder / kind)
         make = target.make
         target.make = lambda make=make, number=number: _named(make(), f"sink-{number}")
-    rig = Rig(spark, tmp_path, targets, by_chance)
-    rig.add(0)
-    rig.run()
-    hits = dict.fromkeys(("prepared", "committed"), (1, 3, len(targets))) | dict.fromkeys(
-        ("staging", "committing"), (1, 2)
-    )
-    for number, point in enumerate(PLAIN, 1):
-        for hit in hits.get(point, (1,)):
-            before = sorted(rig.rows)
-            rig.add(100 * number + 10 * hit, 100 * number + 10 * hit + 1)
-            rig.crash(CrashAt(point, hit))
-            for found in rig.visible():
-                assert set(before) <= set(found) <= set(rig.rows)
-                if HOLDS[POINTS[point]][1] is Extent.NONE:
-                    assert found == before
-            rig.run()
-            rows = [target.visible(spark, "n text") for target in targets]
-            assert all(each == rows[0] for each in rows)
-            assert [n for n, _ in rows[0]] == sorted(rig.rows)
+        targets.append(target)
+    return Rig(spark, folder, targets, by_chance)
+
+
+@pytest.mark.parametrize(("point", "hit"), [(point, hit) for point in PLAIN for hit in HITS.get(point, (1,))])
+def test_a_crash_with_all_sinks_on_one_stream(point: str, hit: int, spark: SparkSession, rigs: Rigs) -> None:
+    """A query that gives other rows each time it runs: every sink still has the same ones, at every point."""
+    with rigs.of("all", lambda folder: all_sinks(spark, folder)) as rig:
+        before = sorted(rig.rows)
+        rig.add_more(2)
+        rig.crash(CrashAt(point, hit))
+        for found in rig.visible():
+            assert set(before) <= set(found) <= set(rig.rows)
+            if HOLDS[POINTS[point]][1] is Extent.NONE:
+                assert found == before
+        rig.run()
+        rows = [target.visible(spark, "n text") for target in rig.targets]
+        assert all(each == rows[0] for each in rows)
+        assert [n for n, _ in rows[0]] == sorted(rig.rows)
 
 
 def _named(sink: object, name: str) -> object:

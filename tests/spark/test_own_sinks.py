@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from holdfast.errors import BadValue, HoldfastError, StreamFailed
+from rig import Rig
 
 
 class Own(hf.Sink):
@@ -64,7 +65,11 @@ def test_prepare_that_returns_something_else(staged: Any, spark: SparkSession, t
     assert "prepare() of sink 'mine'" in said and "return hf.Staged(" in said
 
 
-@pytest.mark.parametrize("value", [object(), b"digest", (1, 2), {1: "a"}, float("nan"), {"a"}, Path("x")], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [object(), b"digest", (1, 2), {1: "a"}, float("nan"), {"a"}, Path("x")],
+    ids=lambda value: type(value).__name__,
+)
 def test_a_handle_that_would_not_come_back_as_it_was(value: Any, spark: SparkSession, tmp_path: Path) -> None:
     """A commit in this process would get it as it is, one after a restart as JSON made of it."""
     assert "handle of sink 'mine'" in refused(spark, tmp_path, Own(hf.Staged({"value": value}, rows=1)))
@@ -94,3 +99,31 @@ def test_what_a_streams_function_raises_says_which_stream_it_was(spark: SparkSes
     with pytest.raises(AnalysisException, match="PATH_NOT_FOUND") as caught:
         pipeline.run(spark, available_now=True)
     assert caught.value.__notes__ == ["in the function of stream 'rows'"]
+
+
+class RddSink(hf.Sink):
+    """Goes around Spark's Datasets, as a user may."""
+
+    def prepare(self, df: DataFrame, key: hf.EpochKey) -> hf.Staged:
+        rows = df.rdd.collect()
+        assert sorted(rows) == sorted(df.rdd.collect())  # twice, and the same
+        return hf.Staged({"rows": len(rows)}, len(rows))
+
+    def commit(self, key: hf.EpochKey, handle: dict[str, Any]) -> None:
+        self.epoch = key.epoch
+
+    def abort(self, key: hf.EpochKey) -> None:
+        pass
+
+    def inspect(self, owner: hf.StreamIdentity, timeline: int) -> hf.SinkPosition:
+        return hf.SinkPosition(getattr(self, "epoch", 0))
+
+
+def test_a_sink_that_goes_around_datasets_does_not_hang_a_stateful_stream(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path, [], lambda df: df.groupBy("text").count(), output_mode="update")
+    rig.add(1, 2)
+    pipeline = hf.Pipeline("torment", tmp_path / "root")
+    sink = RddSink("rdd")
+    pipeline.stream(rig.build, name="rows", sinks=sink, output_mode="update")
+    pipeline.start(spark, available_now=True).await_termination(120)
+    assert sink.epoch == 1

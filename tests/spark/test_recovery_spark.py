@@ -4,11 +4,13 @@ import json
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import (
     HoldfastError,
     InDoubt,
@@ -23,7 +25,7 @@ from holdfast.errors import (
     SparkLogMismatch,
     StreamFailed,
 )
-from holdfast.repository import Gaps, History, Identity, LocalRepository
+from holdfast.repository import Decisions, Gaps, History, Identity, LocalRepository
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline
@@ -520,3 +522,39 @@ def test_a_missing_entry_is_refused_also_where_the_last_epoch_took_no_files(
         rig.add(n)
     with pytest.raises(SparkLogMismatch, match=f"sources/0/{last} is missing"):
         rig.run()
+
+
+def aborted(epoch: int, attempt: int) -> Decision:
+    address = Attempt(stream="rows", timeline=1, epoch=epoch, attempt=attempt)
+    return Decision(attempt=address, verdict=Verdict.ABORT, lease=1)
+
+
+class Counting(FileSink):
+    """Counts what it is told to clear."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.aborted: list[int] = []
+
+    def abort(self, key: Any) -> None:
+        self.aborted.append(key.attempt.attempt)
+        super().abort(key)
+
+
+def test_a_start_after_many_crashes_does_not_clear_all_of_them_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Each is cleared now and then all the same: a task that outlived its try may have left something late."""
+    sink = Counting(tmp_path / "out")
+    target = FilesTarget(sink.path)
+    target.make = lambda: sink
+    rig = Rig(spark, tmp_path, [target])
+    rig.add(1)
+    Identity.create(LocalRepository(rig.repository), rig.repository.name)
+    decisions = Decisions(LocalRepository(rig.repository))
+    for tries, oldest in ((70, 22), (99, 1)):  # and each start closes one more
+        for attempt in range(1, tries + 1):
+            decisions.close(aborted(1, attempt))
+        sink.aborted.clear()
+        rig.crash(CrashAt("opened"))
+        assert sink.aborted == list(range(oldest, tries + 2))
+    rig.run()
+    assert rig.visible() == [[1]]

@@ -1,19 +1,22 @@
 """The SQLite sink: whose a table is, and which rows it refuses before they are decided."""
 
 import math
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from holdfast.epoch import Attempt
-from holdfast.errors import SinkFailed, SinkForeign
+from holdfast.errors import SchemaMismatch, SinkFailed, SinkForeign, StreamFailed
 from holdfast.policy import RestartPolicy
 from holdfast.sinks.base import EpochKey, SinkContext, StreamIdentity
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.pipeline import Pipeline
+from holdfast.testing import CrashAt
 from rig import Rig, SqliteTarget
 
 OWNER, OTHER = StreamIdentity("shop", "uid-1", "orders"), StreamIdentity("bakery", "uid-2", "bread")
@@ -146,3 +149,55 @@ def test_an_epoch_with_such_a_null_can_be_passed_over(spark: SparkSession, tmp_p
         rig.add(n)
     rig.run(restart=RestartPolicy.bounded(5, 60))
     assert rig.visible() == [[1, 3]]
+
+
+@pytest.mark.parametrize("keys", [(None, 2), (2, 2)], ids=["null", "twice"])
+def test_a_key_that_cannot_be_one_is_refused_before_the_decision(
+    keys: tuple[int | None, int], spark: SparkSession, tmp_path: Path
+) -> None:
+    """SQLite would have made up a key for NULL, and taken any of two rows for the last."""
+    first, second = keys
+    rig = Rig(
+        spark,
+        tmp_path,
+        [SqliteTarget(tmp_path / "out.db", key="n")],
+        lambda df: df.withColumn("n", f.when(f.col("n") == 1, f.lit(first)).otherwise(f.lit(second))),
+    )
+    rig.add(1, 3)
+    with pytest.raises(StreamFailed) as caught:
+        rig.run()
+    assert isinstance(caught.value.__cause__, SinkFailed)
+    assert "never null" in str(caught.value)
+    assert rig.visible() == [[]]
+
+
+def test_a_dropped_table_is_missed(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path, [SqliteTarget(tmp_path / "out.db")])
+    rig.add(1)
+    rig.run()
+    connection = sqlite3.connect(tmp_path / "out.db")
+    connection.execute("DROP TABLE rows")
+    connection.close()
+    rig.add(2)
+    with pytest.raises(SchemaMismatch, match="says that it holds epochs"):
+        rig.run()
+
+
+def test_an_epoch_in_doubt_is_committed_into_its_own_columns(spark: SparkSession, tmp_path: Path) -> None:
+    """The program gives them in another order when it comes back."""
+    rig = Rig(spark, tmp_path, [SqliteTarget(tmp_path / "out.db")], lambda df: df.selectExpr("text a", "text || '!' b"))
+    rig.add(1)
+    rig.crash(CrashAt("decided"))
+    rig.query = lambda df: df.selectExpr("text || '!' b", "text a")
+    rig.run()
+    assert rig.targets[0].visible(spark, "a b") == [("row 1", "row 1!")]
+
+
+def test_a_tables_name_is_the_same_in_any_case(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path, [SqliteTarget(tmp_path / "out.db", "rows")])
+    rig.add(1)
+    rig.run()
+    shutil.rmtree(rig.repository)
+    rig.targets = [SqliteTarget(tmp_path / "out.db", "Rows")]
+    with pytest.raises(SinkForeign):
+        rig.run()

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from holdfast import PipelineHandle
 from holdfast.errors import BadInput, NotSupported, SinkFailed, StorageFailed, StreamFailed
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.repository import Decisions, GapRecord, Gaps, LocalRepository
@@ -692,3 +693,19 @@ def test_an_error_of_a_batch_is_logged_without_its_secrets(
         rig.run(restart=RestartPolicy.never())
     assert any(record.name.startswith("py4j") for record in caplog.records)
     assert "hunter2" not in caplog.text
+
+
+def test_a_callback_may_stop_the_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+    """It waited for itself."""
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    rig.add(1)
+    handles: list[PipelineHandle] = []
+    ready = threading.Event()
+
+    def stop(*_: object) -> None:
+        assert ready.wait(120)
+        handles[0].stop()
+
+    handles.append(rig.pipeline(callbacks=StreamCallbacks(on_epoch=stop)).start(spark))
+    ready.set()
+    assert handles[0].await_termination(120).streams["rows"].state == "stopped"

@@ -35,7 +35,7 @@ from holdfast.errors import (
 from holdfast.eventlog._cursor_file import read_cursor
 from holdfast.eventlog.worker import Quarantined, _Run, read_quarantine
 from holdfast.testing import FaultyRepository, ManualClock
-from support import events, eventually, new_log
+from support import events, eventually, new_log, rounds
 
 ALL = Region.everything()
 
@@ -280,7 +280,7 @@ def handle(batch, log, witness):
 log = hf.EventLog.open({str(log.path)!r})
 kept = [hf.CursorWorker(hf.Region(), handle, log=log, batch=1, idle_sleep=0.0001).start() for _ in range(8)]
 """
-    for _ in range(8):
+    for _ in range(rounds(2, 8)):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -537,7 +537,7 @@ def test_wrong_cursors_are_refused_before_anything_runs(log: EventLog, tmp_path:
         {"repository": "./state", "cursor": "mine"},
         {"repository": MemoryRepository()},
     ],
-    ids=str,
+    ids=",".join,
 )
 def test_options_that_cannot_work_are_refused(log: EventLog, bad: dict[str, Any]) -> None:
     with pytest.raises(BadValue):

@@ -1,0 +1,35 @@
+"""The lane without Java: whatever is not marked for it cannot start it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+START = "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate()"
+
+
+@pytest.mark.parametrize("home", [True, False], ids=["from JAVA_HOME", "from the PATH"])
+def test_a_test_that_is_not_marked_cannot_start_java(home: bool) -> None:
+    environment = dict(os.environ)
+    if not home:
+        del environment["JAVA_HOME"]
+    done = subprocess.run(
+        [sys.executable, "-c", START], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode != 0
+    assert "this test is not marked jvm" in done.stderr
+
+
+def test_marks_come_by_folder_and_by_import(request: pytest.FixtureRequest) -> None:
+    """Of all tests of this run; `make test` has every one."""
+    tests = Path(__file__).parents[1]
+    for item in request.session.items:
+        folder = item.path.relative_to(tests).parts[0]
+        marks = {mark.name for mark in item.iter_markers()}
+        imports = re.search("^from sparkfixture import session", item.path.read_text(), re.MULTILINE)
+        assert ("jvm" in marks) >= (folder == "spark" or imports is not None), item.nodeid
+        assert ("jvm" in marks) <= (folder in ("spark", "faults", "acceptance")), item.nodeid
+        assert ("acceptance" in marks) == (folder == "acceptance"), item.nodeid
