@@ -288,7 +288,7 @@ class MissingExtra(BadInput, ImportError):
     extra: str
     module: str
     says = "the Python package {e.module!r} is needed for this and is not installed"
-    next_step = "pip install 'holdfast[{e.extra}]'"
+    next_step = "pip install 'holdfast-spark[{e.extra}]'"
 
 
 # --- create it, or correct the path ----------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_a_verb_whose_package_is_missing_names_the_extra_and_creates_nothing(
     before = names_in(place)
     done = ran(BARE + MAIN, words, place)
     assert done.returncode == 2
-    assert done.stderr.endswith(f"[MissingExtra]\nnext:  pip install 'holdfast[{extra}]'\n")
+    assert done.stderr.endswith(f"[MissingExtra]\nnext:  pip install 'holdfast-spark[{extra}]'\n")
     assert json.loads(ran(BARE + MAIN, f"{words} --json", place).stdout)["error"]["kind"] == "MissingExtra"
     assert names_in(place) == before
 

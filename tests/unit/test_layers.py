@@ -177,8 +177,8 @@ assert "Pipeline" not in hf.__all__
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("MissingExtra")
-    assert "pip install 'holdfast[log]'" in done.stdout
-    assert "pip install 'holdfast[spark]'" in done.stdout
+    assert "pip install 'holdfast-spark[log]'" in done.stdout
+    assert "pip install 'holdfast-spark[spark]'" in done.stdout
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
