@@ -1,4 +1,4 @@
-"""The distribution `holdfast-spark`: what `python -m build` makes installs and runs, and another `holdfast` is reported."""
+"""The distribution `holdfast-spark`: what `python -m build` makes installs and runs; a foreign `holdfast` is reported."""
 
 import os
 import subprocess
@@ -69,7 +69,8 @@ def commands(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_the_package_its_jar_and_nothing_else(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"holdfast", "holdfast_spark", "holdfast_spark.py"}
     assert "holdfast/py.typed" in names
     assert any(name.endswith(".jar") for name in names)
@@ -78,7 +79,8 @@ def test_the_wheel_holds_the_package_its_jar_and_nothing_else(built: Path) -> No
 
 def test_the_sdist_installs_too(built: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("holdfast_spark-*.tar.gz")
-    names = tarfile.open(sdist).getnames()
+    with tarfile.open(sdist) as archive:
+        names = archive.getnames()
     assert not any("/tests/" in name or ".venv" in name for name in names)
     done = run(installed(tmp_path / "env", sdist) / "holdfast", "version", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
