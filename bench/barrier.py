@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from bench.compare import Result, in_turn, timed
-from holdfast import BarrierInjector
+from holdfast.barriers import BarrierInjector
 
 CALLS = 500_000
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from bench.compare import Result, calls_in_turn, timed
 from bench.scratch import scratch
-from holdfast import Checkpoints, Identity, LocalRepository, Manifest, Retention, StreamCut, plan_prune, plan_restore
+from holdfast import Checkpoints, Manifest, Retention, plan_prune, plan_restore
 from holdfast import verify as verify_checkpoint
-from holdfast.repository import FileList, HeldFile
+from holdfast.formats import StreamCut
+from holdfast.repository import FileList, HeldFile, Identity, LocalRepository
 from holdfast.repository.checkpoint_keys import AttemptRecord, place_of
 
 CHECKPOINTS = 1_000

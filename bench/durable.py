@@ -8,9 +8,9 @@ from pathlib import Path
 
 from bench.compare import Result, calls_in_turn
 from bench.scratch import scratch
-from holdfast import CheckpointedStage, FileBlocks, LocalRepository, MsgpackCodec
 from holdfast.epoch import Attempt, Decision, Verdict
-from holdfast.repository import Decisions
+from holdfast.repository import Decisions, FileBlocks, LocalRepository
+from holdfast.stages import CheckpointedStage, MsgpackCodec
 
 ROUNDS, QUICK_ROUNDS = 300, 100
 

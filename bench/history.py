@@ -29,9 +29,9 @@ import msgspec
 from pyarrow.dataset import dataset
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast import FileSink, LocalRepository, Pipeline, StreamCallbacks
+from holdfast import FileSink, Pipeline, StreamCallbacks
 from holdfast.epoch import Decision, Facts
-from holdfast.repository import Decisions
+from holdfast.repository import Decisions, LocalRepository
 from holdfast.repository.decisions import stream_folder
 from holdfast.sinks.files.epoch_folders import KEY_FILE, folder_name, folder_of
 from holdfast.spark.adapter import RETAINED

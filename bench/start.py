@@ -18,7 +18,7 @@ LIMIT_S = 0.4
 def run(quick: bool) -> list[Result]:
     sys.path.insert(0, "tests")
     from fabricated import Fabricated  # noqa: PLC0415 - the tests make the checkpoints
-    from holdfast import LocalRepository  # noqa: PLC0415
+    from holdfast.repository import LocalRepository  # noqa: PLC0415
 
     command = Path(sys.executable).with_name("holdfast")
     with tempfile.TemporaryDirectory() as folder:

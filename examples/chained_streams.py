@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DATA = os.environ.get("HOLDFAST_DATA", "data")
-LARGE = hf.Region(kind=hf.KindFilter(0, 1))  # category 0, type 1: rows whose column `large` is 1
+LARGE = hf.eventlog.Region(kind=hf.eventlog.KindFilter(0, 1))  # category 0, type 1: rows whose column `large` is 1
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -88,7 +88,9 @@ def work(options: argparse.Namespace) -> None:
     alerts = Path(options.output, "alerts")
     alerts.mkdir(parents=True, exist_ok=True)
 
-    def handle(batch: hf.Batch, log: hf.EventLog, witness: hf.AtLeastOnce | None) -> hf.Action:
+    def handle(
+        batch: hf.eventlog.Batch, log: hf.eventlog.EventLog, witness: hf.eventlog.AtLeastOnce | None
+    ) -> hf.eventlog.Action:
         """Write alerts in place of a webhook call; a batch may be repeated, so the sequence names the alert."""
         del log, witness
         for event in batch:
@@ -96,20 +98,20 @@ def work(options: argparse.Namespace) -> None:
             hidden = alerts / f".{event.sequence}.json"  # for a POST, use the sequence as idempotency key
             hidden.write_text(json.dumps(alert))
             hidden.replace(alerts / f"{event.sequence}.json")
-        return hf.Action.CONTINUE
+        return hf.eventlog.Action.CONTINUE
 
     log = _log(Path(options.output, "payments.log"), wait=not options.once)
     repository = hf.open_repository(Path(options.checkpoints, "payments"))
-    worker = hf.CursorWorker(LARGE, handle, log=log, repository=repository, cursor="alerts", idle_sleep=0.2)
+    worker = hf.eventlog.CursorWorker(LARGE, handle, log=log, repository=repository, cursor="alerts", idle_sleep=0.2)
     with contextlib.suppress(KeyboardInterrupt), worker.start() as running:
         running.drain() if options.once else running.join()
 
 
-def _log(path: Path, *, wait: bool) -> hf.EventLog:
+def _log(path: Path, *, wait: bool) -> hf.eventlog.EventLog:
     """Open the log, which the first start of the pipeline creates."""
     while True:
         try:
-            return hf.EventLog.open(path)
+            return hf.eventlog.EventLog.open(path)
         except hf.errors.LogMissing:
             if not wait:
                 raise

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from holdfast import EventLog, NewEvent
+from holdfast.eventlog import EventLog, NewEvent
 from holdfast.eventlog.segment import to_parquet, to_table
 from holdfast.eventlog.writer import StagedSegment
 

@@ -18,6 +18,17 @@ from typing import Any, TypeAlias
 from holdfast._validation import checked_bytes, checked_u64
 from holdfast.errors import BadValue
 
+__all__ = [
+    "Barrier",
+    "BarrierFlags",
+    "BarrierHandle",
+    "BarrierInjector",
+    "CheckpointBarrier",
+    "Event",
+    "StreamMessage",
+    "Watermark",
+]
+
 _WIRE = struct.Struct("<QQQ")
 _WORD_BITS = 32
 _WORD_MAX = (1 << _WORD_BITS) - 1

@@ -45,6 +45,8 @@ from holdfast.repository.base import now_ms as clock_ms
 from holdfast.repository.history import current_user
 from holdfast.repository.lease import newest_lease
 
+__all__ = ["answer_requests", "request_prune"]
+
 FOLDER = "requests"
 ANSWERS_KEPT_MS = 24 * 3600 * 1000
 _NAME = re.compile(r"([0-9a-f]{32})(\.done)?\.json")

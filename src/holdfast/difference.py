@@ -19,6 +19,8 @@ from holdfast.formats.sealed_json import plain
 from holdfast.repository import Checkpoints, FileList, Repository
 from holdfast.repository.summary import utc
 
+__all__ = ["Change", "Difference", "FileChanges", "KeyCounts", "OffsetChange", "StreamDifference", "diff"]
+
 T = TypeVar("T")
 _LINES: dict[str, Callable[[Any], str]] = {
     "epoch": str,

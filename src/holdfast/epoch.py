@@ -25,6 +25,8 @@ from holdfast.errors import BadValue, RecordCorrupt
 from holdfast.formats.decoding import Undecodable, converted
 from holdfast.formats.sealed_json import Record
 
+__all__ = ["Attempt", "Decision", "Facts", "Share", "Verdict"]
+
 T = TypeVar("T")
 
 

@@ -23,6 +23,8 @@ from holdfast.errors import BadValue
 if TYPE_CHECKING:
     from datetime import timedelta  # a duration, not a clock
 
+__all__ = ["Backoff", "CheckpointPolicy", "IntervalPolicy", "Progress", "RestartBudget", "RestartPolicy", "Retention"]
+
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 CHECKPOINT_EVERY = "1m"  # by default

@@ -35,6 +35,8 @@ from holdfast.repository.base import held_key
 from holdfast.repository.base import now_ms as clock_ms
 from holdfast.repository.checkpoint_keys import OBJECTS, place_of
 
+__all__ = ["PrunePlan", "Pruned", "apply_prune", "plan_prune"]
+
 POINTS = {
     # the crash points of a prune, in order, and what has been done by then
     "prune planned": "nothing has changed",

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from holdfast.epoch import Decision, Facts
 from holdfast.errors import SinkAhead, SinkBehind, SinksChanged, SparkLogMismatch
 
+__all__ = ["RecoveryPlan"]
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:

@@ -38,6 +38,8 @@ from holdfast.repository import Checkpoints, FileList, HeldFile, Identity, Repos
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.repository.files import failing_as, hadoop_address, local_path, replace_durably
 
+__all__ = ["RestorePlan", "StreamRestore", "plan_restore", "restore_stream", "stage_states"]
+
 METADATA = "metadata"
 _OPERATOR = re.compile(r"state/(\d+)/_metadata/v(\d{1,9})/.+")
 _PATHS = "stateSchemaFilePaths"

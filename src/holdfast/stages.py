@@ -31,8 +31,23 @@ from holdfast.errors import (
     StageStale,
     StageUnserializable,
 )
-from holdfast.formats.blocks import BlockDevice, Device, Found, Image
+from holdfast.formats.blocks import BlockDevice, Device, Found, Image, MemoryBlocks
 
+__all__ = [
+    "BlockDevice",
+    "CallbackObserver",
+    "CheckpointedStage",
+    "Codec",
+    "EdgeCheckpoint",
+    "FlushObserver",
+    "MarkerFileObserver",
+    "MemoryBlocks",
+    "MetricObserver",
+    "MsgpackCodec",
+    "Restored",
+    "Stage",
+    "StageView",
+]
 _log = logging.getLogger(__name__)
 DEFAULT_NAME = "stage"
 
@@ -188,7 +203,7 @@ class Stage(Generic[S]):
 
     def encode(self, state: S, what: str) -> bytes:
         """Return a state as bytes that decode to an equal state, or raise `StageUnserializable`."""
-        do = "use values that decode to themselves, or pass a codec: hf.Stage(initial, hf.MsgpackCodec(ItsType))"
+        do = "use values that decode to themselves, or pass a codec: hf.Stage(initial, hf.stages.MsgpackCodec(ItsType))"
         try:
             data = checked_bytes("encoded state", self.codec.encode(state))
             again = self.codec.decode(data)

@@ -61,19 +61,19 @@ def run_alone(words: str, folder: Path, **environment: str) -> Ran:
 @pytest.fixture
 def made(tmp_path: Path) -> Fabricated:
     """A finished pipeline with three checkpoints and a savepoint."""
-    found = Fabricated(hf.LocalRepository(tmp_path / "checkpoints/orders"))
+    found = Fabricated(hf.repository.LocalRepository(tmp_path / "checkpoints/orders"))
     for text in "abc":
         found.take(text, "kept")
     number = found.checkpoints.claim(1, 1)
     found.finish(number, {"orders": ["d"]}, savepoint="before", states={"orders/stage": b"x" * 40})
-    hf.Lease.take(found.repository).release()
+    hf.repository.Lease.take(found.repository).release()
     return found
 
 
 @pytest.fixture
 def live(made: Fabricated) -> Iterator[Fabricated]:
     """The same, held by a process that lives: this one."""
-    with hf.Lease.take(made.repository):
+    with hf.repository.Lease.take(made.repository):
         yield made
 
 
@@ -148,11 +148,11 @@ def test_prune_plans_first_and_acts_only_when_told(made: Fabricated, tmp_path: P
 
 def test_gaps_and_doubts_are_found(made: Fabricated, tmp_path: Path) -> None:
     assert (run("gaps", tmp_path).out, run("gaps", tmp_path).code) == ("no gaps\n", 0)
-    hf.Gaps(made.repository).add("orders", 1, 2, kind="quarantined", why="ValueError: bad row", facts={})
+    hf.repository.Gaps(made.repository).add("orders", 1, 2, kind="quarantined", why="ValueError: bad row", facts={})
     ran = run("gaps", tmp_path)
     assert (ran.code, "ValueError: bad row" in ran.out) == (1, True)
     assert run("gaps --since 1h", tmp_path).code == 1
-    hours_ago = hf.Gaps(made.repository, clock=lambda: time.time() - 7200)
+    hours_ago = hf.repository.Gaps(made.repository, clock=lambda: time.time() - 7200)
     hours_ago.add("totals", 1, 2, kind="quarantined", why="long ago", facts={})
     assert [gap["stream"] for gap in run("gaps --since 1h --json", tmp_path).result["gaps"]] == ["orders"]
     assert (run("gaps --since soon", tmp_path).code, run("gaps", tmp_path).out.count("long ago")) == (2, 1)
@@ -171,16 +171,18 @@ def decide(made: Fabricated, decided_at_ms: int, rows: int = 7) -> None:
     attempt = Attempt(stream="orders", timeline=1, epoch=4, attempt=1)
     share = {"handle": {}, "rows": rows, "stands": 4, "before": 3}
     facts = {"sinks": {"files": share, "table": share}, "decided_at_ms": decided_at_ms}
-    hf.Decisions(made.repository).close(Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1, facts=facts))
+    hf.repository.Decisions(made.repository).close(
+        Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1, facts=facts)
+    )
     made.repository.put("timelines/1/streams/orders/spark/commits/2", b"v1")
 
 
 def test_cursors_are_shown(made: Fabricated, tmp_path: Path) -> None:
-    log = hf.EventLog.create(tmp_path / "orders.log")
+    log = hf.eventlog.EventLog.create(tmp_path / "orders.log")
     with log.writer() as writer:
-        writer.append([hf.NewEvent("order:1", b"paid"), hf.NewEvent("order:2", b"open")])
-    region = hf.Region(entity="order")
-    with hf.DurableCursor(made.repository, "billing", log, region) as cursor:
+        writer.append([hf.eventlog.NewEvent("order:1", b"paid"), hf.eventlog.NewEvent("order:2", b"open")])
+    region = hf.eventlog.Region(entity="order")
+    with hf.eventlog.DurableCursor(made.repository, "billing", log, region) as cursor:
         cursor.poll()
         cursor.commit()
         ran = run("cursor show billing --log orders.log", tmp_path)
@@ -260,7 +262,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_whether_a_shared_pipeline_of_another_machine_runs_is_unknown(made: Fabricated, tmp_path: Path) -> None:
-    taken = hf.Lease.take(made.repository, locker=lambda: None, shared=True, why="run")
+    taken = hf.repository.Lease.take(made.repository, locker=lambda: None, shared=True, why="run")
     elsewhere = msgspec.structs.replace(taken.record, number=3, host="elsewhere", pid=os.getpid())
     made.repository.put("lease/00000003.json", elsewhere.sealed())
     assert (
@@ -273,7 +275,8 @@ def test_whether_a_shared_pipeline_of_another_machine_runs_is_unknown(made: Fabr
 
 def test_a_shared_pipeline_of_this_machine_runs_while_its_process_lives(made: Fabricated, tmp_path: Path) -> None:
     take = (
-        "import sys, holdfast as hf; hf.Lease.take(hf.LocalRepository(sys.argv[1]), locker=lambda: None, shared=True)"
+        "import sys; from holdfast.repository import Lease, LocalRepository; "
+        "Lease.take(LocalRepository(sys.argv[1]), locker=lambda: None, shared=True)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", f"{take}; print('taken', flush=True); sys.stdin.read()", made.repository.where],
@@ -291,7 +294,7 @@ def test_a_shared_pipeline_of_this_machine_runs_while_its_process_lives(made: Fa
 
 def test_a_process_that_is_younger_than_a_shared_lease_did_not_take_it(made: Fabricated, tmp_path: Path) -> None:
     """As after a reboot: another process has its number."""
-    hf.Lease.take(made.repository, locker=lambda: None, shared=True, clock=lambda: 1_000_000.0)
+    hf.repository.Lease.take(made.repository, locker=lambda: None, shared=True, clock=lambda: 1_000_000.0)
     assert "not running" in run("ls", tmp_path).out
 
 
@@ -361,7 +364,7 @@ def test_a_damaged_record_is_one_line_and_no_traceback(made: Fabricated, tmp_pat
 def test_a_damaged_entry_of_the_history_is_reported_after_the_others(
     made: Fabricated, tmp_path: Path, key: str
 ) -> None:
-    hf.History(made.repository).add("prune", "test")
+    hf.repository.History(made.repository).add("prune", "test")
     flip(made.repository, key)
     ran = run("log", tmp_path)
     assert ran.code == 1
@@ -402,7 +405,7 @@ def test_a_repository_that_is_missing_is_described_as_it_is(tmp_path: Path, word
 
 
 def test_a_repository_without_a_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:
-    hf.Identity.create(hf.LocalRepository(tmp_path / "checkpoints/orders"), "orders")
+    hf.repository.Identity.create(hf.repository.LocalRepository(tmp_path / "checkpoints/orders"), "orders")
     expected = {"ls": 0, "log": 0, "gaps": 0, "doubt": 0, "cursor ls": 0, "prune --dry-run": 0}
     expected |= {"show": 2, "verify": 2, "verify --all": 2, "diff 1 2": 2}
     for words, code in expected.items():
@@ -429,7 +432,7 @@ def test_the_repository_is_found_by_option_variable_and_nearness(made: Fabricate
 
 
 def test_several_pipelines_in_one_root_are_listed_and_not_guessed(made: Fabricated, tmp_path: Path) -> None:
-    hf.Identity.create(hf.LocalRepository(tmp_path / "checkpoints/totals"), "totals")
+    hf.repository.Identity.create(hf.repository.LocalRepository(tmp_path / "checkpoints/totals"), "totals")
     assert [each["pipeline"] for each in run("ls --json", tmp_path).result["pipelines"]] == ["orders", "totals"]
     ran = run("show", tmp_path)
     assert (ran.code, "name one: --repo checkpoints/orders" in ran.err) == (2, True)
@@ -553,7 +556,7 @@ def test_whoever_reads_no_more_changes_no_exit_code(made: Fabricated, tmp_path: 
 
 
 def test_a_terminal_that_speaks_no_unicode_is_told_all_the_same(made: Fabricated, tmp_path: Path) -> None:
-    hf.History(made.repository).add("prune", "caf\u00e9")
+    hf.repository.History(made.repository).add("prune", "caf\u00e9")
     ran = in_shell("log", tmp_path, PYTHONIOENCODING="ascii")
     assert (ran.code, "caf\\xe9" in ran.out) == (0, True)
     entries = in_shell("log --json", tmp_path, PYTHONIOENCODING="ascii").result["entries"]
@@ -561,7 +564,7 @@ def test_a_terminal_that_speaks_no_unicode_is_told_all_the_same(made: Fabricated
 
 
 def test_words_of_others_do_not_reach_the_terminal_as_commands(made: Fabricated, tmp_path: Path) -> None:
-    hf.History(made.repository).add("prune", "\x1b[31mred\x1b]0;title\x07 [bold]x[/] \u202eback")
+    hf.repository.History(made.repository).add("prune", "\x1b[31mred\x1b]0;title\x07 [bold]x[/] \u202eback")
     ran = run("log", tmp_path)
     assert "\\x1b[31mred\\x1b]0;title\\x07 [bold]x[/] \\u202eback" in ran.out
 
@@ -575,7 +578,7 @@ def test_wrong_use_is_a_document_where_json_is_asked_for(tmp_path: Path, words: 
 
 
 def test_one_pipeline_whose_record_is_damaged_hides_no_other(made: Fabricated, tmp_path: Path) -> None:
-    hf.Identity.create(other := hf.LocalRepository(tmp_path / "checkpoints/totals"), "totals")
+    hf.repository.Identity.create(other := hf.repository.LocalRepository(tmp_path / "checkpoints/totals"), "totals")
     flip(other, "holdfast.json")
     ran = run("ls", tmp_path)
     assert (ran.code, "restorable" in ran.out, "is damaged" in ran.out) == (1, True, True)

@@ -225,10 +225,12 @@ def test_every_error_family_stands_in_the_concepts() -> None:
 
 
 def test_every_word_of_the_code_stands_in_the_glossary() -> None:
-    from holdfast import Grade, Verdict, coordinator, epoch
+    from holdfast import coordinator, epoch
+    from holdfast.epoch import Verdict
     from holdfast.repository import Status, gaps
     from holdfast.spark.failures import Kind
     from holdfast.spark.spec import ACCEPTABLE
+    from holdfast.verification import Grade
 
     text = (ROOT / "docs/glossary.md").read_text()
     words = [*Status, *Verdict, *Kind, *epoch.State, *coordinator.Phase, *(grade.word for grade in Grade)]

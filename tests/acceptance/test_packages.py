@@ -63,13 +63,13 @@ WORKS = {  # and the exit code
 def place(tmp_path: Path) -> Path:
     """A folder with a program, a repository with three checkpoints and a cursor, and sinks to be compacted."""
     (tmp_path / "app.py").write_text(APP)
-    made = Fabricated(hf.LocalRepository(tmp_path / "checkpoints/orders"))
+    made = Fabricated(hf.repository.LocalRepository(tmp_path / "checkpoints/orders"))
     for text in "abc":
         made.take(text, "kept")
-    log = hf.EventLog.create(tmp_path / "orders.log")
+    log = hf.eventlog.EventLog.create(tmp_path / "orders.log")
     with log.writer() as writer:
-        writer.append([hf.NewEvent("order:1", b"paid")])
-    with hf.DurableCursor(made.repository, "billing", log, hf.Region()) as cursor:
+        writer.append([hf.eventlog.NewEvent("order:1", b"paid")])
+    with hf.eventlog.DurableCursor(made.repository, "billing", log, hf.eventlog.Region()) as cursor:
         cursor.poll()
         cursor.commit()
     for name in ("json", "parquet"):
@@ -137,7 +137,7 @@ def test_a_verb_whose_package_is_missing_names_the_extra_and_creates_nothing(
     before = names_in(place)
     done = ran(BARE + MAIN, words, place)
     assert done.returncode == 2
-    assert done.stderr.endswith(f"[MissingExtra]\nnext:  pip install 'holdfast[{extra}]'\n")
+    assert done.stderr.endswith(f"[MissingExtra]\nnext:  pip install 'holdfast-spark[{extra}]'\n")
     assert json.loads(ran(BARE + MAIN, f"{words} --json", place).stdout)["error"]["kind"] == "MissingExtra"
     assert names_in(place) == before
 

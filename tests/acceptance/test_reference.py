@@ -17,10 +17,12 @@ import typer
 
 import holdfast
 from fabricated import Fabricated, flip
-from holdfast import Attempt, Decision, Decisions, DurableCursor, Gaps, History, LocalRepository, Region, Verdict
 from holdfast.cli.app import VERBS, app
 from holdfast.cli.results import Envelope
+from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import HoldfastError
+from holdfast.eventlog import DurableCursor, Region
+from holdfast.repository import Decisions, Gaps, History, LocalRepository
 from support import events, new_log
 from tools.reference import __main__ as reference
 from tools.reference.shapes import shapes

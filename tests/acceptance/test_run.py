@@ -404,7 +404,7 @@ def test_no_pyspark_is_said_in_a_line(app: Path) -> None:
         [sys.executable, "-c", program, "run", f"{app}:ticks"], capture_output=True, text=True, check=False
     )
     assert found.returncode == 2
-    assert "pip install 'holdfast[spark]'" in found.stderr
+    assert "pip install 'holdfast-spark[spark]'" in found.stderr
 
 
 def test_a_function_that_leaves_by_sys_exit_was_ended_by_nobody(tmp_path: Path) -> None:

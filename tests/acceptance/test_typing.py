@@ -12,22 +12,24 @@ import holdfast
 
 PROGRAM = """
 import holdfast as hf
-from holdfast import EventLog, Region
+from holdfast.eventlog import EventLog, Region
 
-log: hf.EventLog = EventLog.open("orders.log")
+log: hf.eventlog.EventLog = EventLog.open("orders.log")
 
 
-def handle(batch: hf.Batch, log: hf.EventLog, witness: hf.AtLeastOnce | None) -> hf.Action:
+def handle(
+    batch: hf.eventlog.Batch, log: hf.eventlog.EventLog, witness: hf.eventlog.AtLeastOnce | None
+) -> hf.eventlog.Action:
     total: int = sum(event.sequence for event in batch)
-    return hf.Action.STOP if total else hf.Action.CONTINUE
+    return hf.eventlog.Action.STOP if total else hf.eventlog.Action.CONTINUE
 
 
-worker = hf.CursorWorker(Region(), handle, log=log, repository=hf.open_repository("memory:"), cursor="c")
+worker = hf.eventlog.CursorWorker(Region(), handle, log=log, repository=hf.open_repository("memory:"), cursor="c")
 try:
     worker.start().join()
 except hf.errors.WorkerFailed as failed:
     print(failed.position, failed.restarts)
-stage = hf.CheckpointedStage({"n": 1}, hf.MemoryBlocks(8), hf.MsgpackCodec(dict[str, int]))
+stage = hf.stages.CheckpointedStage({"n": 1}, hf.stages.MemoryBlocks(8), hf.stages.MsgpackCodec(dict[str, int]))
 number: int = stage.state["n"]
 """
 

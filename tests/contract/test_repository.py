@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import LocalRepository, MemoryRepository, Repository, open_repository
+from holdfast import open_repository
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import (
     AlreadyExists,
@@ -25,7 +25,17 @@ from holdfast.errors import (
     StorageFailed,
 )
 from holdfast.formats.sealed_json import seal
-from holdfast.repository import Decisions, Held, History, Identity, Lease, files
+from holdfast.repository import (
+    Decisions,
+    Held,
+    History,
+    Identity,
+    Lease,
+    LocalRepository,
+    MemoryRepository,
+    Repository,
+    files,
+)
 from holdfast.repository.base import held_key
 from holdfast.repository.lease import newest_lease
 from holdfast.testing import FaultyRepository, ManualClock

@@ -7,18 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import (
+from holdfast.errors import BadValue, SaveTooOld, StateCorrupt, StorageFailed
+from holdfast.policy import IntervalPolicy
+from holdfast.repository import LocalRepository, MemoryRepository
+from holdfast.stores import (
     Checkpointer,
     CheckpointId,
     CheckpointState,
     CheckpointStore,
     DurableCheckpointStore,
-    IntervalPolicy,
-    LocalRepository,
     MemoryCheckpointStore,
-    MemoryRepository,
 )
-from holdfast.errors import BadValue, SaveTooOld, StateCorrupt, StorageFailed
 from holdfast.stores.base import evicted_by
 from holdfast.testing import FaultyRepository, ManualClock
 

@@ -10,11 +10,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # started by spawn, without pytest's own path
 
 from fabricated import Fabricated
-from holdfast import Lease, LocalRepository, Retention
+from holdfast import Retention
 from holdfast.control import answer_requests, request_prune
 from holdfast.errors import Absent, CheckpointDamaged, HoldfastError, Locked, RequestUnanswered
 from holdfast.pruning import Pruned
-from holdfast.repository import Checkpoints
+from holdfast.repository import Checkpoints, Lease, LocalRepository
 
 KEPT = 3
 

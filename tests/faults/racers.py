@@ -6,9 +6,8 @@ import os
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
-from holdfast import LocalRepository
 from holdfast.errors import Locked
-from holdfast.repository import Lease
+from holdfast.repository import Lease, LocalRepository
 from holdfast.repository.lease import newest_lease
 
 

@@ -10,24 +10,14 @@ from typing import Any
 import pytest
 
 from deaths import crash_everywhere
-from holdfast import (
-    CheckpointedStage,
-    CheckpointId,
-    CheckpointState,
-    DurableCheckpointStore,
-    DurableCursor,
-    EventLog,
-    FileBlocks,
-    LocalRepository,
-    MsgpackCodec,
-    Region,
-)
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import LogMissing, NotFound, StageBlank
+from holdfast.eventlog import DurableCursor, EventLog, Region, repair
 from holdfast.eventlog._cursor_file import read_cursor
-from holdfast.eventlog.repair import repair
-from holdfast.repository import History, Lease
+from holdfast.repository import FileBlocks, History, Lease, LocalRepository
 from holdfast.repository.lease import newest_lease
+from holdfast.stages import CheckpointedStage, MsgpackCodec
+from holdfast.stores import CheckpointId, CheckpointState, DurableCheckpointStore
 from holdfast.testing import CrashAt, Crashed
 from support import events, new_log, segment_files
 

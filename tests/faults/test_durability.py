@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import CheckpointedStage, EventLog, FileBlocks, LocalRepository, MsgpackCodec
-from holdfast.repository import files
+from holdfast.eventlog import EventLog
+from holdfast.repository import FileBlocks, LocalRepository, files
+from holdfast.stages import CheckpointedStage, MsgpackCodec
 from support import events
 
 

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast import EventLog
+from holdfast.eventlog import EventLog
 from support import rounds
 
 ROUNDS = rounds(8, 20)
@@ -14,7 +14,7 @@ PROGRAM = """
 import os, sys
 import holdfast as hf
 acknowledged = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-log = hf.EventLog.open(sys.argv[1])
+log = hf.eventlog.EventLog.open(sys.argv[1])
 with log.writer() as writer:
     os.write(acknowledged, b"start\\n")
     while True:
@@ -22,7 +22,7 @@ with log.writer() as writer:
         if first % 5 == 4:
             got = writer.cancel(2, "on purpose")
         else:
-            got = writer.append([hf.NewEvent("e", f"{first} {place}".encode()) for place in range(3)])
+            got = writer.append([hf.eventlog.NewEvent("e", f"{first} {place}".encode()) for place in range(3)])
         os.write(acknowledged, f"{got.start} {got.stop}\\n".encode())
 """
 

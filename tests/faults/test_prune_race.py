@@ -12,9 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent))  # the processes import their par
 from prunerace import KEPT, ask, hold, read, read_all
 
 from fabricated import Fabricated
-from holdfast import LocalRepository, Retention
+from holdfast import Retention
 from holdfast.control import request_prune
 from holdfast.pruning import plan_prune
+from holdfast.repository import LocalRepository
 
 KILLS = ["hold", "ask", "hold", "hold", "ask", "hold"]
 SIGN_OF_LIFE = {"hold": "took", "ask": "pruned"}

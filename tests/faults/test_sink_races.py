@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 import holdfast.sinks.log
-from holdfast import EventLog, LogWriter, NewEvent
 from holdfast.epoch import Attempt
 from holdfast.errors import SinkFailed, StagedDamaged
+from holdfast.eventlog import EventLog, LogWriter, NewEvent
 from holdfast.formats.sealed_json import digest_of
 from holdfast.sinks.base import EpochKey, Sink, SinkContext, StreamIdentity
 from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord

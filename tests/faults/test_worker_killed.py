@@ -6,8 +6,9 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast import LocalRepository, NewEvent
+from holdfast.eventlog import NewEvent
 from holdfast.eventlog._cursor_file import read_cursor
+from holdfast.repository import LocalRepository
 from support import eventually, new_log, rounds
 
 ROUNDS = rounds(8, 50)
@@ -15,8 +16,8 @@ PROGRAM = """
 import os, sys, time
 import holdfast as hf
 
-log = hf.EventLog.open(sys.argv[1])
-repository = hf.LocalRepository(sys.argv[2])
+log = hf.eventlog.EventLog.open(sys.argv[1])
+repository = hf.repository.LocalRepository(sys.argv[2])
 out = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 last = int(sys.argv[4])
 
@@ -24,11 +25,11 @@ def handle(batch, log, witness):
     for event in batch:
         time.sleep(0.0005)
         os.write(out, f"{event.sequence} {event.payload.decode()}\\n".encode())
-    return hf.Action.STOP if batch[-1].sequence >= last else hf.Action.CONTINUE
+    return hf.eventlog.Action.STOP if batch[-1].sequence >= last else hf.eventlog.Action.CONTINUE
 
 os.write(out, b"start\\n")
-region = hf.Region(entity="order")
-worker = hf.CursorWorker(region, handle, log=log, repository=repository, cursor="orders", batch=7)
+region = hf.eventlog.Region(entity="order")
+worker = hf.eventlog.CursorWorker(region, handle, log=log, repository=repository, cursor="orders", batch=7)
 worker.start().join()
 """
 
@@ -113,11 +114,11 @@ from pathlib import Path
 import holdfast as hf
 from holdfast.errors import StorageFailed
 root = Path(sys.argv[1])
-repository = hf.LocalRepository(root / "r")
+repository = hf.repository.LocalRepository(root / "r")
 repository.put("small", b"old")
-log = hf.EventLog.create(root / "log")
+log = hf.eventlog.EventLog.create(root / "log")
 writer = log.writer()
-writer.append([hf.NewEvent("a", b"a")])
+writer.append([hf.eventlog.NewEvent("a", b"a")])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 import os
@@ -125,8 +126,8 @@ refused = 0
 for act in (
     lambda: repository.put("small", os.urandom(100_000)),
     lambda: repository.put_if_absent("slot", os.urandom(100_000)),
-    lambda: writer.append([hf.NewEvent("b", os.urandom(100_000))]),
-    lambda: hf.FileBlocks.create(root / "blocks", 1000),
+    lambda: writer.append([hf.eventlog.NewEvent("b", os.urandom(100_000))]),
+    lambda: hf.repository.FileBlocks.create(root / "blocks", 1000),
 ):
     try:
         act()
@@ -135,7 +136,7 @@ for act in (
         refused += 1
 assert repository.read("small") == b"old"
 assert repository.put_if_absent("slot", b"fits").won
-assert writer.append([hf.NewEvent("c", b"c")]) == range(1, 2)
+assert writer.append([hf.eventlog.NewEvent("c", b"c")]) == range(1, 2)
 assert [event.entity for event in log.read()] == ["a", "c"]
 assert not (root / "blocks").exists()
 assert not list(root.rglob(".tmp-*"))

@@ -29,9 +29,9 @@ from holdfast.control import ControlAnswer, PruneRequest, _PendingPrune, answer_
 from holdfast.epoch import Attempt, Decision, Facts, Share, Verdict
 from holdfast.errors import CheckpointDamaged, HoldfastError
 from holdfast.eventlog import _files as loghead
+from holdfast.eventlog import repair
 from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, cursor_names, read_cursor
 from holdfast.eventlog.index import Committed, IndexHead, Segment, encode
-from holdfast.eventlog.repair import repair
 from holdfast.eventlog.worker import Quarantined, read_quarantine
 from holdfast.eventlog.writer import LogWriter
 from holdfast.formats import envelope, state
@@ -117,8 +117,8 @@ def in_msgpack(mutator: Mutator, data: bytes) -> bytes:
 
 # --- values ----------------------------------------------------------------------------------------------------------
 
-STATE = hf.CheckpointState(
-    hf.CheckpointId("orders", 7, 99),
+STATE = hf.stores.CheckpointState(
+    hf.stores.CheckpointId("orders", 7, 99),
     operator_states={"sum": b"\0" * 20, "é": b""},
     source_offsets={"kafka": 12},
     watermark_ns=5,
@@ -136,7 +136,7 @@ def in_bytes(mutator: Mutator, data: bytes) -> bytes:
 
 
 def test_barriers_and_states() -> None:
-    memory = hf.MemoryRepository()
+    memory = hf.repository.MemoryRepository()
     store = DurableCheckpointStore(memory, 5)
     key = f"states/orders/{7:020}.state"
 
@@ -149,8 +149,8 @@ def test_barriers_and_states() -> None:
     fuzzed(
         [
             Format("barrier", [CheckpointBarrier(1, 2).to_bytes()], CheckpointBarrier.from_bytes),
-            Format("state v1", [v1], lambda data: hf.CheckpointState.from_v1_bytes(data, "orders"), inputs=400),
-            Format("state v2", [v2], hf.CheckpointState.from_bytes, body, inputs=400),
+            Format("state v1", [v1], lambda data: hf.stores.CheckpointState.from_v1_bytes(data, "orders"), inputs=400),
+            Format("state v2", [v2], hf.stores.CheckpointState.from_bytes, body, inputs=400),
             Format("stored state", [v1, v2], stored, lambda m, _: body(m, v2), key, inputs=400),
         ]
     )
@@ -163,7 +163,7 @@ MANIFEST = Manifest(
     source_offsets={"k": ConnectorCheckpoint(offsets={"partition-0": "1"}, epoch=2, metadata={"a": "b"})},
     sink_epochs={"files": 3},
     sink_commit_statuses={"files": SinkStatus("Committed"), "pg": SinkStatus.failed("no")},
-    operator_states=hf.pack_states({"a": b"small", "b": b"x" * 40}, threshold=16).entries,
+    operator_states=hf.formats.pack_states({"a": b"small", "b": b"x" * 40}, threshold=16).entries,
     watermark=5,
     source_watermarks={"k": -5},
     source_names=("k",),
@@ -215,7 +215,7 @@ def test_manifests() -> None:
 
 
 def test_file_lists() -> None:
-    checkpoints = Checkpoints(hf.MemoryRepository())
+    checkpoints = Checkpoints(hf.repository.MemoryRepository())
     place = place_of(1, 1)
 
     def read(data: bytes) -> object:
@@ -235,7 +235,7 @@ CURSOR = CursorRecord(position=5, started=True, region_identity="entity=*", log_
 
 
 def test_cursors() -> None:
-    repository = hf.MemoryRepository()
+    repository = hf.repository.MemoryRepository()
     key = cursor_key("c")
 
     def read(data: bytes) -> object:
@@ -298,7 +298,7 @@ def test_stages(tmp_path: Path) -> None:
 
     def read_file(data: bytes) -> object:
         path.write_bytes(data)
-        with hf.FileBlocks.open(path) as blocks:
+        with hf.repository.FileBlocks.open(path) as blocks:
             return CheckpointedStage.restore(blocks, CODEC)
 
     repository = LocalRepository(tmp_path / "repository")
@@ -352,9 +352,9 @@ class FuzzedLog:
         self.sound = {name: (folder / name).read_bytes() for name in names}
 
     def look(self) -> object:
-        found = hf.EventLog.open(self.folder)
+        found = hf.eventlog.EventLog.open(self.folder)
         list(found.read())
-        list(found.read(hf.Region(entity="a", kind=hf.KindFilter(0))))
+        list(found.read(hf.eventlog.Region(entity="a", kind=hf.eventlog.KindFilter(0))))
         list(found.keys())
         found.cancelled(0, found.tail)
         LogWriter(self.folder).close()
@@ -493,7 +493,7 @@ class Kept:
     readers: list[Callable[[Repository], object]] = field(default_factory=list)
 
 
-def kept_records(lease: hf.Lease) -> list[Kept]:
+def kept_records(lease: hf.repository.Lease) -> list[Kept]:
     folder = "timelines/1/streams/orders"
     asked = "ab" * 16
     entry = Entry(at="2026-01-01T00:00:00.000+00:00", who="me", what="prune")
@@ -538,10 +538,10 @@ def kept_records(lease: hf.Lease) -> list[Kept]:
 
 
 def test_records_where_a_repository_keeps_them() -> None:
-    repository = hf.MemoryRepository()
+    repository = hf.repository.MemoryRepository()
     Fabricated(repository).take("a")
     repository.put("timelines/1/streams/orders/spark/commits/0", b"v1\n{}")
-    with hf.Lease.take(repository) as lease:
+    with hf.repository.Lease.take(repository) as lease:
         for kept in kept_records(lease):
             before = repository.read(kept.key) if repository.sizes([kept.key])[kept.key] is not None else None
 
@@ -557,7 +557,7 @@ def test_records_where_a_repository_keeps_them() -> None:
 
 
 def test_manifests_where_a_repository_keeps_them() -> None:
-    repository = hf.MemoryRepository()
+    repository = hf.repository.MemoryRepository()
     made = Fabricated(repository)
     for text in "ab":
         made.take(text)
@@ -566,7 +566,7 @@ def test_manifests_where_a_repository_keeps_them() -> None:
 
     def looks(_: bytes = b"") -> object:
         checkpoints.all(), checkpoints.standing(), checkpoints.savepoints(), checkpoints.restorable(1)
-        checkpoints.highest(), hf.plan_prune(repository, hf.Retention(1)), hf.verify_all(repository)
+        checkpoints.highest(), hf.plan_prune(repository, hf.Retention(1)), hf.verification.verify_all(repository)
         for name in (2, "s"):
             manifest = checkpoints.read(name)
             hf.diff(repository, 1, name)
@@ -669,7 +669,7 @@ def in_lines(mutator: Mutator, data: bytes) -> bytes:
 
 def test_the_checkpoint_folder_of_spark(tmp_path: Path) -> None:
     folder = tmp_path / "timelines/1/streams/orders/spark"
-    repository = hf.MemoryRepository()
+    repository = hf.repository.MemoryRepository()
 
     def fill(files: dict[str, bytes]) -> None:
         shutil.rmtree(folder, ignore_errors=True)

@@ -52,7 +52,7 @@ def verbs(root: Path) -> list[str]:
 
 def make(root: Path) -> None:
     """Make a repository with a record of every kind, one of a file sink, and an event log."""
-    made = Fabricated(hf.LocalRepository(root / "orders"))
+    made = Fabricated(hf.repository.LocalRepository(root / "orders"))
     repository = made.repository
     for text in "abc":
         made.take(text, "kept", cuts={"orders": {"offsets": ('{"logOffset":1}',), "sources": ("files",)}})
@@ -60,7 +60,7 @@ def make(root: Path) -> None:
     made.checkpoints.abort(1, made.checkpoints.claim(1, 1), 1, "it took too long", ["orders"])
     made.checkpoints.claim(1, 1)
     for why in ("run", "prune"):
-        hf.Lease.take(repository, why=why).release()
+        hf.repository.Lease.take(repository, why=why).release()
     for why in ("first", "second"):
         History(repository).add("prune", why=why)
     for stream in ("orders", "totals"):
@@ -80,7 +80,7 @@ def make(root: Path) -> None:
         commits.mkdir(parents=True)
         (commits / "1").write_text("v1\n{}")
     log = new_log(root / "events", events(*"abc"))
-    old = hf.Region().identity
+    old = hf.eventlog.Region().identity
     v1 = b"\x84\xa8position\x01\xa7started\xc3\xafprocess_boot_ns\xc0\xafregion_identity\xd9" + bytes([len(old)])
     repository.put("cursors/old.ckpt", v1 + old.encode())
     record = CursorRecord(position=1, started=True, region_identity=old, log_identity=log.identity)
@@ -259,7 +259,7 @@ def test_a_list_reports_a_bad_file_and_shows_the_others(
     tmp_path: Path, words: str, bad: str, shown: list[str], way: str
 ) -> None:
     make(tmp_path)
-    hf.Identity.create(hf.LocalRepository(tmp_path / "other"), "other")
+    hf.repository.Identity.create(hf.repository.LocalRepository(tmp_path / "other"), "other")
     second = EpochFiles(tmp_path / "shop", name="other")
     second.commit(1, 2)
     record_places(second.repository, "u", 1, [second.sink])

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import CheckpointedStage, EdgeCheckpoint, LocalRepository, MemoryBlocks, MsgpackCodec, Region
 from holdfast.errors import (
     BlockFailed,
     CursorCorrupt,
@@ -15,8 +14,11 @@ from holdfast.errors import (
     StageTooLarge,
     UnsupportedVersion,
 )
+from holdfast.eventlog import Region
 from holdfast.eventlog._cursor_file import CursorRecord, read_cursor
 from holdfast.eventlog.cursor import DurableCursor
+from holdfast.repository import LocalRepository
+from holdfast.stages import CheckpointedStage, EdgeCheckpoint, MemoryBlocks, MsgpackCodec
 from holdfast.testing import FaultyBlocks
 from support import events, new_log
 

@@ -6,19 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import (
-    CheckpointedStage,
-    CheckpointId,
-    CheckpointState,
-    EventLog,
-    FileBlocks,
-    LocalRepository,
-    Manifest,
-    MemoryBlocks,
-    MsgpackCodec,
-    Region,
-    pack_states,
-)
+from holdfast import Manifest
 from holdfast.errors import (
     Corrupt,
     CursorCorrupt,
@@ -33,12 +21,17 @@ from holdfast.errors import (
     StateCorrupt,
     UnsupportedVersion,
 )
+from holdfast.eventlog import EventLog, Region
 from holdfast.eventlog import _files as loghead
 from holdfast.eventlog._cursor_file import CursorRecord
 from holdfast.eventlog.cursor import DurableCursor
+from holdfast.formats import pack_states
 from holdfast.formats.manifest import ConnectorCheckpoint, SinkStatus
+from holdfast.repository import FileBlocks, LocalRepository
 from holdfast.sinks.files.epoch_folders import KeyRecord
 from holdfast.sinks.places import SinksRecord
+from holdfast.stages import CheckpointedStage, MemoryBlocks, MsgpackCodec
+from holdfast.stores import CheckpointId, CheckpointState
 from support import cuts, events, flips, new_log
 
 

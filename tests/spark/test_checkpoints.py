@@ -574,9 +574,9 @@ def test_waiting_inside_a_callback_is_refused_and_so_is_asking_after_the_end(
 PRUNER = """
 import sys, time
 import holdfast as hf
-repository = hf.LocalRepository(sys.argv[1])
+repository = hf.repository.LocalRepository(sys.argv[1])
 for _ in range(3):
-    print(hf.request_prune(repository, hf.Retention(last=2), timeout_s=30).summary(), flush=True)
+    print(hf.control.request_prune(repository, hf.Retention(last=2), timeout_s=30).summary(), flush=True)
 """
 
 

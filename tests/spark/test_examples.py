@@ -79,7 +79,7 @@ class Program:
     def _is_free(self) -> bool:
         (repository,) = (self.folder / "data/checkpoints").iterdir()
         try:
-            hf.Lease.take(hf.open_repository(repository)).release()
+            hf.repository.Lease.take(hf.open_repository(repository)).release()
         except hf.errors.Locked:
             return False
         return True
@@ -244,7 +244,7 @@ def test_balances_and_alerts_are_exact_when_both_programs_were_killed(
     sums = {account: [cents for name, cents in given if name == account] for account, _ in given}
     balances = rows(output / "payments.db", "SELECT account, cents, payments FROM balances ORDER BY account")
     assert balances == sorted((account, sum(each), len(each)) for account, each in sums.items())
-    log = hf.EventLog.open(output / "payments.log")
+    log = hf.eventlog.EventLog.open(output / "payments.log")
     assert sorted((event.entity, event.payload["cents"]) for event in log.read()) == sorted(given)
     large = {event.sequence: event.payload["cents"] for event in log.read() if event.payload["cents"] >= 100_000}
     assert list(large.values())[:2] == [200_000, 300_000]

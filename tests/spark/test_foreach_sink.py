@@ -168,7 +168,7 @@ def test_a_copied_repository_is_noticed_where_its_folder_is_elsewhere(spark: Spa
     sink = target.make()
     owner = hf.StreamIdentity("torment", str(target.calls()[0]["key"]).partition("/")[0], "rows")
     sink.open(hf.SinkContext(owner, spark.createDataFrame([], "n long, text string").schema, "append", spark))
-    tried = hf.Attempt(stream="rows", timeline=1, epoch=2, attempt=1)
+    tried = hf.epoch.Attempt(stream="rows", timeline=1, epoch=2, attempt=1)
     key = hf.EpochKey(owner, tried, 1, Link(1, None))
     staged = sink.prepare(spark.createDataFrame([(2, "other")], "n long, text string"), key)
     with pytest.raises(SinkForeign, match="another copy"):

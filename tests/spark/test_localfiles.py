@@ -136,7 +136,7 @@ rows = spark.read.parquet(str(folder / "out")).collect()
 of = spark._jvm.org.apache.hadoop.fs.Path("file:/").getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 print(json.dumps([sorted(row.n for row in rows), of.getClass().getName()]))
 """
-EMBEDDED = "from holdfast.spark.session import embedded\nspark, _ = embedded()"
+EMBEDDED = "from holdfast.spark.session import embedded\nspark = embedded()"
 OWN = """
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()

@@ -16,18 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from holdfast import (
-    Cursor,
-    EventLog,
-    FileSink,
-    LogSink,
-    NewEvent,
-    Pipeline,
-    Region,
-    RestartPolicy,
-    read_log,
-    read_log_stream,
-)
+from holdfast import FileSink, LogSink, Pipeline, RestartPolicy, read_log, read_log_stream
 from holdfast._error_text import one_line
 from holdfast.epoch import Attempt
 from holdfast.errors import (
@@ -43,6 +32,7 @@ from holdfast.errors import (
     StreamChanged,
     StreamFailed,
 )
+from holdfast.eventlog import Cursor, EventLog, NewEvent, Region
 from holdfast.sinks.base import EpochKey, SinkContext, StreamIdentity
 from holdfast.spark.failures import Kind, diagnose
 from holdfast.spark.logsource import LogReader, SegmentRun, in_runs, spark_schema

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import BarrierFlags, BarrierInjector, CheckpointBarrier
-from holdfast.barriers import Barrier, Event, StreamMessage, Watermark
+from holdfast.barriers import Barrier, BarrierFlags, BarrierInjector, CheckpointBarrier, Event, StreamMessage, Watermark
 from support import rounds
 
 TRIGGERS = rounds(10_000, 100_000)

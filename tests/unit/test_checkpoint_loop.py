@@ -12,12 +12,11 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import LocalRepository
 from holdfast.barriers import BarrierFlags, BarrierInjector
 from holdfast.coordinator import CheckpointRequest, StreamPosition, Topology
 from holdfast.errors import AlreadyExists, CheckpointFailed, CheckpointsFailed, Closed, Fenced, StorageFailed
 from holdfast.policy import Backoff, CheckpointPolicy, Retention
-from holdfast.repository import Checkpoints, Identity, Lease, Status
+from holdfast.repository import Checkpoints, Identity, Lease, LocalRepository, Status
 from holdfast.spark import checkpoints as checkpoints_module
 from holdfast.spark import housekeeping
 from holdfast.spark.attempt import Inbox

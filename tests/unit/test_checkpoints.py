@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from fabricated import Fabricated, flip
-from holdfast import LocalRepository, MemoryRepository
 from holdfast.barriers import BarrierFlags
 from holdfast.errors import (
     AlreadyExists,
@@ -20,7 +19,7 @@ from holdfast.errors import (
 )
 from holdfast.formats.manifest import StreamCut
 from holdfast.formats.sealed_json import seal
-from holdfast.repository import Checkpoints, FileList, HeldFile, Status
+from holdfast.repository import Checkpoints, FileList, HeldFile, LocalRepository, MemoryRepository, Status
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.testing import FaultyRepository
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from epochfiles import EpochFiles, due, rows_in
 from fabricated import Fabricated, flip
-from holdfast import History, Lease, apply_compact, file_sinks, plan_compact
+from holdfast import apply_compact, plan_compact
 from holdfast.errors import (
     BadValue,
     CommitOpen,
@@ -33,8 +33,9 @@ from holdfast.errors import (
     StagedGone,
 )
 from holdfast.formats.sealed_json import seal
-from holdfast.repository import LocalRepository
+from holdfast.repository import History, Lease, LocalRepository
 from holdfast.repository.checkpoint_keys import place_of
+from holdfast.sinks import file_sinks
 from holdfast.sinks.base import Link
 from holdfast.sinks.compaction import apply as compaction
 from holdfast.sinks.compaction import trees
@@ -223,7 +224,7 @@ sys.modules["pyspark"] = None
 import holdfast as hf
 plan = hf.plan_compact(hf.open_repository({str(files.repository.root)!r}), {str(files.path)!r})
 print(hf.apply_compact(hf.open_repository({str(files.repository.root)!r}), plan, grace_s=0).files_after)
-print(hf.file_sinks(hf.open_repository({str(files.repository.root)!r})))
+print(hf.sinks.file_sinks(hf.open_repository({str(files.repository.root)!r})))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n[]\n"

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Cursor, DurableCursor, EventLog, Gap, LocalRepository, MemoryRepository, Region
 from holdfast.errors import (
     BadName,
     BadValue,
@@ -19,7 +18,9 @@ from holdfast.errors import (
     LogCorrupt,
     StorageFailed,
 )
+from holdfast.eventlog import Cursor, DurableCursor, EventLog, Gap, Region
 from holdfast.eventlog._cursor_file import read_cursor
+from holdfast.repository import LocalRepository, MemoryRepository
 from holdfast.testing import FaultyRepository
 from support import events, new_log, refused_in_a_child
 

@@ -183,7 +183,7 @@ def test_a_second_demo_in_a_folder_is_refused(tmp_path: Path) -> None:
 
 def test_without_pyspark_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtra, match=r"holdfast\[spark\]"):
+    with pytest.raises(MissingExtra, match=r"holdfast-spark\[spark\]"):
         needs.require()
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from fabricated import Fabricated
-from holdfast import MemoryRepository
 from holdfast.difference import Change, Difference, FileChanges, KeyCounts, diff
 from holdfast.errors import BadValue, CheckpointDamaged, CheckpointMissing
+from holdfast.repository import MemoryRepository
 
 
 @pytest.fixture

@@ -38,9 +38,9 @@ def test_what_does_not_tell_is_not_guessed(progress: dict[str, object], ends: li
 
 
 def test_an_event_log_is_asked_for_its_tail(tmp_path: Path) -> None:
-    log = hf.EventLog.create(tmp_path / "log")
+    log = hf.eventlog.EventLog.create(tmp_path / "log")
     assert behind_logs([log.path], []) == 0
-    with hf.LogWriter(log.path) as writer:
-        writer.append([hf.NewEvent(entity="e", payload=b"x") for _ in range(5)])
+    with hf.eventlog.LogWriter(log.path) as writer:
+        writer.append([hf.eventlog.NewEvent(entity="e", payload=b"x") for _ in range(5)])
     assert behind_logs([log.path], []) == 5
     assert behind_logs([log.path], [json.dumps({"log": log.identity, "sequence": 3, "chain": "x"})]) == 2

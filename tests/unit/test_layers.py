@@ -160,13 +160,13 @@ def test_the_core_works_where_neither_pyspark_nor_pyarrow_is_installed() -> None
 import sys
 sys.modules["pyspark"] = sys.modules["pyarrow"] = None  # importing either fails
 import holdfast as hf
-state = hf.CheckpointState(hf.CheckpointId("s", 1))
-assert hf.CheckpointState.from_bytes(state.to_bytes()) == state
-hf.DurableCheckpointStore(hf.MemoryRepository(), 1).save(state)
-stage = hf.CheckpointedStage(1, hf.MemoryBlocks(8), hf.MsgpackCodec(int))
+state = hf.stores.CheckpointState(hf.stores.CheckpointId("s", 1))
+assert hf.stores.CheckpointState.from_bytes(state.to_bytes()) == state
+hf.stores.DurableCheckpointStore(hf.repository.MemoryRepository(), 1).save(state)
+stage = hf.stages.CheckpointedStage(1, hf.stages.MemoryBlocks(8), hf.stages.MsgpackCodec(int))
 assert stage.checkpoint() == 1
 try:
-    hf.EventLog
+    hf.eventlog.EventLog
 except ImportError as error:
     print(type(error).__name__, error)
 try:
@@ -177,8 +177,8 @@ assert "Pipeline" not in hf.__all__
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("MissingExtra")
-    assert "pip install 'holdfast[log]'" in done.stdout
-    assert "pip install 'holdfast[spark]'" in done.stdout
+    assert "pip install 'holdfast-spark[log]'" in done.stdout
+    assert "pip install 'holdfast-spark[spark]'" in done.stdout
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import EventLog, KindFilter, LogWriter, NewEvent, Region
 from holdfast.errors import (
     AlreadyExists,
     AppendOpen,
@@ -27,10 +26,10 @@ from holdfast.errors import (
     OutcomeUnknown,
     StorageFailed,
 )
+from holdfast.eventlog import EventLog, KindFilter, LogWriter, NewEvent, Region, repair
 from holdfast.eventlog import index as ranges
 from holdfast.eventlog import writer as logwriter
 from holdfast.eventlog.index import Cancelled, IndexHead, encode
-from holdfast.eventlog.repair import repair
 from support import events, new_log, refused_in_a_child, segment_files
 
 

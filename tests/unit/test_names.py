@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import CheckpointId, CheckpointState, LocalRepository, MemoryCheckpointStore, MemoryRepository
 from holdfast._validation import checked_key, checked_name
 from holdfast.epoch import Attempt
 from holdfast.errors import BadInput, BadName
-from holdfast.repository import Identity
+from holdfast.repository import Identity, LocalRepository, MemoryRepository
+from holdfast.stores import CheckpointId, CheckpointState, MemoryCheckpointStore
 
 HOSTILE = [
     "../x",

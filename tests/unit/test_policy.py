@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Backoff, IntervalPolicy, RestartPolicy, Retention
+from holdfast import Backoff, RestartPolicy, Retention
 from holdfast.errors import BadValue
-from holdfast.policy import Progress, RestartBudget
+from holdfast.policy import IntervalPolicy, Progress, RestartBudget
 
 
 def test_due_when_the_sequence_reaches_the_mark_and_the_next_counts_from_there() -> None:

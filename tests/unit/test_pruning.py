@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fabricated import Fabricated, flip
-from holdfast import History, Lease, LocalRepository, MemoryRepository, Repository, Retention, pruning
+from holdfast import Retention, pruning
 from holdfast.barriers import BarrierFlags
 from holdfast.control import ANSWERS_KEPT_MS, answer_requests, request_prune
 from holdfast.errors import (
@@ -24,7 +24,7 @@ from holdfast.errors import (
     StorageFailed,
 )
 from holdfast.pruning import POINTS, Pruned, PrunePlan, apply_prune, plan_prune
-from holdfast.repository import Checkpoints, Status
+from holdfast.repository import Checkpoints, History, Lease, LocalRepository, MemoryRepository, Repository, Status
 from holdfast.repository.base import held_key
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.testing import FaultyRepository

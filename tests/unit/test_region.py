@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import KindFilter, Region
+from holdfast.eventlog import KindFilter, Region
 
 texts = st.none() | st.text(min_size=1, max_size=8).filter(lambda text: text.isprintable())
 kinds = (

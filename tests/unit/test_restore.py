@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fabricated import UID, Fabricated, flip
-from holdfast import LocalRepository, MemoryRepository
 from holdfast.barriers import BarrierFlags
 from holdfast.errors import (
     AlreadyExists,
@@ -20,7 +19,7 @@ from holdfast.errors import (
     UnsupportedVersion,
 )
 from holdfast.formats.manifest import Manifest
-from holdfast.repository import FileList, HeldFile
+from holdfast.repository import FileList, HeldFile, LocalRepository, MemoryRepository
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.restore import StreamRestore, plan_restore, restore_stream, stage_states
 

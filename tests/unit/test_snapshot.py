@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import LocalRepository
 from holdfast.errors import NotFound, StorageFailed
+from holdfast.repository import LocalRepository
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.spark import pins
 from holdfast.spark.pins import Pinned, SparkCut

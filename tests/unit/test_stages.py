@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import CheckpointedStage, EdgeCheckpoint, FileBlocks, MemoryBlocks, MsgpackCodec
 from holdfast.errors import (
     AlreadyExists,
     BadName,
@@ -26,7 +25,16 @@ from holdfast.errors import (
     StageUnserializable,
     StorageFailed,
 )
-from holdfast.stages import CallbackObserver, MarkerFileObserver, MetricObserver
+from holdfast.repository import FileBlocks
+from holdfast.stages import (
+    CallbackObserver,
+    CheckpointedStage,
+    EdgeCheckpoint,
+    MarkerFileObserver,
+    MemoryBlocks,
+    MetricObserver,
+    MsgpackCodec,
+)
 from holdfast.testing import FaultyBlocks, ManualClock
 
 CODEC = MsgpackCodec(dict[str, int], "counters")

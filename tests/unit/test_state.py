@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import CheckpointId, CheckpointState
 from holdfast.errors import BadValue, StateCorrupt, StateMismatch, UnsupportedVersion
 from holdfast.formats.envelope import pack
 from holdfast.formats.state import MAGIC
+from holdfast.stores import CheckpointId, CheckpointState
 from support import cuts
 
 GOLDEN = bytes.fromhex(

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from fabricated import Fabricated, flip
-from holdfast import LocalRepository, MemoryRepository
 from holdfast.barriers import BarrierFlags
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import BadValue, CheckpointMissing, StorageFailed
 from holdfast.formats.manifest import Severity
-from holdfast.repository import Decisions, HeldFile
+from holdfast.repository import Decisions, HeldFile, LocalRepository, MemoryRepository
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.restore import RestorePlan
 from holdfast.testing import FaultyRepository

@@ -9,18 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    Action,
-    AtLeastOnce,
-    Batch,
-    CursorWorker,
-    EventLog,
-    LocalRepository,
-    MemoryRepository,
-    Region,
-    RestartPolicy,
-    WorkerCallbacks,
-)
+from holdfast import RestartPolicy
 from holdfast.errors import (
     BadValue,
     ClockNotKept,
@@ -32,8 +21,10 @@ from holdfast.errors import (
     StorageFailed,
     WorkerFailed,
 )
+from holdfast.eventlog import Action, AtLeastOnce, Batch, CursorWorker, EventLog, Region, WorkerCallbacks
 from holdfast.eventlog._cursor_file import read_cursor
 from holdfast.eventlog.worker import Quarantined, _Run, read_quarantine
+from holdfast.repository import LocalRepository, MemoryRepository
 from holdfast.testing import FaultyRepository, ManualClock
 from support import events, eventually, new_log, rounds
 
@@ -276,9 +267,10 @@ def handle(batch, log, witness):
     for _ in range(50):
         log._cache.clear()
         list(log.read())
-    return hf.Action.CONTINUE
-log = hf.EventLog.open({str(log.path)!r})
-kept = [hf.CursorWorker(hf.Region(), handle, log=log, batch=1, idle_sleep=0.0001).start() for _ in range(8)]
+    return hf.eventlog.Action.CONTINUE
+log = hf.eventlog.EventLog.open({str(log.path)!r})
+worker = lambda: hf.eventlog.CursorWorker(hf.eventlog.Region(), handle, log=log, batch=1, idle_sleep=0.0001)
+kept = [worker().start() for _ in range(8)]
 """
     for _ in range(rounds(2, 8)):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast import errors, testing
+from holdfast import errors
 from tools.reference.source import class_node, fields, module_of, prose, summary, table
 
 _PAGES = {  # page -> the modules that it describes, in this order; all others go to `_ELSE`
@@ -29,14 +29,20 @@ _PAGES = {  # page -> the modules that it describes, in this order; all others g
     "testing": "testing",
 }
 _ELSE = "checkpoints"
-_PUBLIC = {name: getattr(holdfast, name) for name in sorted(holdfast._HOME_OF)}
-_PUBLIC |= {name: getattr(testing, name) for name in testing.__all__}
+_EXPORTS = {  # name -> the module that it is imported from; the root comes first
+    name: module
+    for module in ("testing", *reversed([each for each in holdfast._MODULES if each not in ("errors", "testing")]))
+    for name in importlib.import_module(f"holdfast.{module}").__all__
+} | {name: "" for names in holdfast._HOMES.values() for name in names}
+_PUBLIC = {
+    name: getattr(importlib.import_module(f"holdfast.{_EXPORTS[name]}".rstrip(".")), name) for name in sorted(_EXPORTS)
+}
 _SOURCES = [path.read_text() for path in sorted(Path(inspect.getfile(holdfast)).parent.rglob("*.py"))]
 _ALIAS = re.compile(r'^([A-Z][a-z]\w*)(?:: TypeAlias = | = (?=Callable\[))(.+)\n(?:"""(.+?)""")?', re.MULTILINE)
 _ALIASES = {name: (meant, words) for text in _SOURCES for name, meant, words in _ALIAS.findall(text)}
 _HEAD = """# The library
 
-Import public names from `holdfast`, helpers for tests from `holdfast.testing`, and errors from
+The table names the module that each public name is imported from. All errors are in
 [`holdfast.errors`](errors.md). Names that are not listed here are not public, and may change at any time.
 [Types](api/types.md) describes the types that occur in signatures; you need not import them.
 
@@ -50,7 +56,7 @@ def pages() -> dict[str, str]:
     homes: dict[str, list[str]] = {}
     for name, thing in _PUBLIC.items():
         if thing is not errors.HoldfastError:
-            home = f"holdfast.{holdfast._HOME_OF[name]}" if name in _ALIASES else module_of(thing).__name__
+            home = f"holdfast.{_EXPORTS[name]}" if name in _ALIASES else module_of(thing).__name__
             homes.setdefault(home.removeprefix("holdfast."), []).append(name)
     anchors = {each.__name__: f"errors.md#{each.__name__.lower()}" for each in _tree(errors.HoldfastError)}
     made, named = {}, dict[str, Any]()
@@ -71,10 +77,13 @@ def pages() -> dict[str, str]:
     for page, text in made.items():
         for heading in re.findall(r"^###+ (\S+)$", text, re.MULTILINE):
             anchors[heading] = f"{page}#{heading.lower().replace('.', '')}"
-    rows = [(f"[`{name}`]({anchors[name]})", summary(_doc(name, thing))) for name, thing in _PUBLIC.items()]
+    rows = [
+        (f"[`{name}`]({anchors[name]})", f"`holdfast.{_EXPORTS[name]}`".replace(".`", "`"), summary(_doc(name, thing)))
+        for name, thing in _PUBLIC.items()
+    ]
     made["api.md"] = _HEAD.format(
         pages="\n".join(f"- [{page[4:-3].capitalize()}]({page})" for page in made),
-        names=table(("name", "summary"), rows),
+        names=table(("name", "import from", "summary"), rows),
     )
     return {page: _linked(text, anchors, page) for page, text in made.items()}
 

@@ -50,8 +50,15 @@ def class_node(kind: type) -> ast.ClassDef:
 
 
 def module_of(thing: Any) -> ModuleType:
-    """Return the module that defines a class or function."""
-    return sys.modules[thing.__module__]
+    """Return the module that defines a class or function.
+
+    `holdfast.errors` publishes the names of its modules as its own: there, search the modules of the package.
+    """
+    named = sys.modules[thing.__module__]
+    inside = [module for name, module in sys.modules.items() if name.startswith("holdfast.errors.")]
+    if named.__name__ != "holdfast.errors":
+        return named
+    return next(each for each in inside if thing.__name__ in {getattr(node, "name", "") for node in tree(each).body})
 
 
 def fields(kind: type) -> list[Field]:

@@ -122,4 +122,4 @@ class MissingExtra(BadInput, ImportError):
     extra: str
     module: str
     says = "the Python package {e.module!r} is required for this and is not installed"
-    next_step = "pip install 'holdfast[{e.extra}]'"
+    next_step = "pip install 'holdfast-spark[{e.extra}]'"

@@ -102,9 +102,7 @@ class LogCorrupt(Corrupt):
     part: str
     why: str
     says = "event log {e.path}: {e.part} is damaged: {e.why}"
-    next_step = (
-        "restore the log from a copy; if only the head is torn, holdfast.eventlog.repair.repair(path) rebuilds it"
-    )
+    next_step = "restore the log from a copy; if only the head is torn, holdfast.eventlog.repair(path) rebuilds it"
 
 
 class StagedDamaged(Corrupt):

@@ -1,6 +1,10 @@
 """Byte formats: everything that Holdfast writes to disk. Pure: no clock, thread or file access.
 
-Public, and also exported by `holdfast`: `manifest` (`Manifest`, `StreamCut`, `pipeline_hash`), `sidecar`
-(`pack_states`), `state` (`CheckpointId`, `CheckpointState`) and `blocks` (`BlockDevice`, `MemoryBlocks`). The modules
-`decoding`, `envelope` and `sealed_json` are internal.
+Public are `Manifest`, `StreamCut`, `pipeline_hash` and `pack_states`. `holdfast.stores` exports the checkpoint state,
+and `holdfast.stages` the blocks. The modules of this package are internal.
 """
+
+from holdfast.formats.manifest import Manifest, StreamCut, pipeline_hash
+from holdfast.formats.sidecar import pack_states
+
+__all__ = ["Manifest", "StreamCut", "pack_states", "pipeline_hash"]

@@ -1,12 +1,29 @@
 """Sinks: where streams write their epochs.
 
-Public modules:
-
-- `base`: the contract that every sink implements.
-- `files.sink`, `foreach`, `log`, `postgres.sink`, `sqlite`: one sink each. They can be imported without pyspark, which
-  is needed only when a stream runs.
-- `compaction.plan`, `compaction.apply`: compaction of a `FileSink` folder.
-- `places`: the folders that the file sinks of a pipeline write to.
-
-All other modules are private.
+`holdfast` exports the sinks, the contract and the functions of compaction; the names of `__all__` here are what the
+author of a sink or a tool needs beyond them. Sinks can be imported without pyspark, which is needed only when a stream
+runs. The modules of this package are internal, except `base`, which states the contract.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._lazy import attach
+
+_HOMES = {
+    "sinks.base": ["Link"],
+    "sinks.places": ["FilePlace", "file_sinks"],
+    "sinks.compaction.plan": ["CompactPlan"],
+    "sinks.compaction.apply": ["Compacted"],
+}
+_getattr, __dir__, __all__ = attach("holdfast.sinks", _HOMES, needs={})
+
+if TYPE_CHECKING:
+    from holdfast.sinks.base import Link as Link
+    from holdfast.sinks.compaction.apply import Compacted as Compacted
+    from holdfast.sinks.compaction.plan import CompactPlan as CompactPlan
+    from holdfast.sinks.places import FilePlace as FilePlace
+    from holdfast.sinks.places import file_sinks as file_sinks
+else:  # a type checker must see misspelt names
+    __getattr__ = _getattr

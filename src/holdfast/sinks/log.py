@@ -98,8 +98,8 @@ class LogSink(base.Sink):
         hf.LogSink("out/log", entity="order_id", category=1)
 
     Each row becomes an event whose payload is a struct of all columns. Other streams read the log with
-    `pipeline.read(...)` or `hf.read_log_stream(...)`; `hf.EventLog`, cursors and workers read it without Spark. All
-    events of an epoch become visible at once and get consecutive sequence numbers then.
+    `pipeline.read(...)` or `hf.read_log_stream(...)`; `hf.eventlog.EventLog`, cursors and workers read it without
+    Spark. All events of an epoch become visible at once and get consecutive sequence numbers then.
 
     - `path`: the log's folder, on a local disk or on a file system that every machine mounts. One stream owns it.
     - `entity`, `scope`, `clock`: columns with each event's entity, scope and entity clock. Without them the entity is

@@ -40,12 +40,17 @@ _CLASS_PATH = "SPARK_DIST_CLASSPATH"  # Spark's launcher appends it to the class
 _VERSION = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 
 
-def embedded() -> tuple[SparkSession, bool]:
-    """Return the active session, or a new one on this machine, and whether it is new.
+def embedded() -> SparkSession:
+    """Return the active session, or a new one on this machine: the session of a pipeline that is run without one.
 
     Settings of `spark-submit`, `spark-defaults.conf` and PYSPARK_SUBMIT_ARGS are kept, including the master; the
     settings here are defaults for the others.
     """
+    return active_or_new()[0]
+
+
+def active_or_new() -> tuple[SparkSession, bool]:
+    """Return the embedded session, and whether it is new."""
     active = SparkSession.getActiveSession()
     if active is not None:
         return active, False
@@ -84,7 +89,7 @@ def _made() -> SparkSession:
 @contextlib.contextmanager
 def borrowed() -> Iterator[SparkSession]:
     """Provide the active session, or a new one that is stopped afterwards."""
-    spark, new = embedded()
+    spark, new = active_or_new()
     try:
         yield spark
     finally:

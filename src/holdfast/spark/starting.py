@@ -24,7 +24,7 @@ from holdfast.spark.context import RunContext, StreamCallbacks
 from holdfast.spark.failures import Kind
 from holdfast.spark.handle import PipelineHandle, start_threads
 from holdfast.spark.options import StartOptions
-from holdfast.spark.session import embedded, require_java
+from holdfast.spark.session import active_or_new, require_java
 from holdfast.spark.spec import ACCEPTABLE, Accept, StreamSpec, checked_outage
 from holdfast.spark.stream import StreamRun
 from holdfast.spark.stream_threads import StreamThreads
@@ -95,7 +95,7 @@ def obtain_session(
     with contextlib.ExitStack() as undo:
         if given is not None:
             return given, undo.pop_all()
-        session, new = embedded()
+        session, new = active_or_new()
         if new:
             undo.callback(adapter.stop_session, session)
         _require_fit(pipeline, session)

@@ -77,7 +77,8 @@ class PostgresSink(base.Sink):
         hf.PostgresSink("host=db dbname=shop user=etl", table="totals", key=["day"])
 
     Output mode "append" inserts rows, or upserts them if there is a `key`; "update" needs a `key`; "complete" replaces
-    the whole table in one transaction. The executors copy rows in bulk. Requires `pip install 'holdfast[postgres]'`.
+    the whole table in one transaction. The executors copy rows in bulk. Requires
+    `pip install 'holdfast-spark[postgres]'`.
 
     - `dsn`: any libpq connection string or URL. It reaches the executors, and never a log, an error or the repository.
       Passwords can also come from `~/.pgpass` or the environment.
