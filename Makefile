@@ -5,7 +5,7 @@ RUN := JAVA_HOME="$$(cat .venv/java-home)" SPARK_LOCAL_IP=127.0.0.1 .venv/bin/py
 UV := 0.13.7
 
 help:
-	@echo "make check   ruff, mypy, and every test that needs no Java: about a minute"
+	@echo "make check   ruff, mypy, and every test that needs no Java"
 	@echo "make test    set up and run all tests; WORKERS=n of them at a time (3)"
 	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs; ARGS=--fast: a minute"
 	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50); restore each of CUTS=n checkpoints (60);"
@@ -24,12 +24,12 @@ help:
 .venv/ready: requirements.lock pyproject.toml tools/setup.sh tools/find-java.sh
 	@sh tools/setup.sh
 
-# A module stays with one worker, which has one Spark session and one PostgreSQL server for all of its modules. Spark
-# waits about half of the time, so there are more workers than cores. Slow modules come first (tests/conftest.py).
+# A module stays with one worker, which has one Spark session and one PostgreSQL server for all of its modules. A test
+# that waits leaves its core to the others, so there are more workers than cores. Slow modules come first (tests/conftest.py).
 WORKERS ?= 3
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Spark starts in half of the time with an archive of its classes. Java ignores an archive that does not fit.
+# Spark starts faster with an archive of its classes. Java ignores an archive that does not fit.
 JAVA_FAST := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
 .venv/spark.jsa: .venv/ready
 	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:ArchiveClassesAtExit=$(CURDIR)/$@" $(RUN) tests/sparkfixture.py

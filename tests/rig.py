@@ -53,7 +53,7 @@ class FilesTarget(Target):
     def visible(self, spark: SparkSession, columns: str = "n") -> list[Any]:
         if not list(self.path.rglob("*part-*")):
             return []
-        if self.format == "parquet":  # Arrow needs a tenth of the time that Spark needs
+        if self.format == "parquet":  # without a Spark job
             found = ds.dataset(self.path, format="parquet", partitioning="hive").to_table(columns=columns.split())
             rows: list[Any] = [tuple(row.values()) for row in found.to_pylist()]
         else:

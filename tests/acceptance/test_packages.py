@@ -89,7 +89,7 @@ def ran(program: str, words: str, folder: Path, **environment: str) -> "subproce
 
 
 def each_of(commands: Iterable[str]) -> str:
-    """Return a program that runs commands one after the other: a process for each would take ten times as long."""
+    """Return a program that runs commands one after the other, which saves the start of a process for each."""
     return f"""
 import sys
 from holdfast.cli import main

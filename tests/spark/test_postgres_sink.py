@@ -219,7 +219,7 @@ def test_two_threads_commit_one_handle(table: Table, method: str) -> None:
 
 
 def test_a_commit_waits_for_the_lock_only_so_long(table: Table) -> None:
-    sink = table.opened(method="staged", lock_timeout=dt.timedelta(milliseconds=200))
+    sink = table.opened(method="staged", lock_timeout=dt.timedelta(seconds=2))
     staged = sink.prepare(table.rows(1), key(1))
     with psycopg.connect(table.pg.dsn(table.db)) as blocker:
         blocker.execute("LOCK TABLE orders")
@@ -334,7 +334,7 @@ import sys, json, pathlib
 from pyspark.sql import SparkSession
 from holdfast.epoch import Attempt
 from holdfast.errors import SinkFailed
-from holdfast.sinks.base import Key, Owner, Setting
+from holdfast.sinks.base import EpochKey, SinkContext, StreamIdentity
 from holdfast.sinks.postgres.copying import into_stage
 from holdfast.sinks.postgres.sink import PostgresSink
 
@@ -342,7 +342,7 @@ dsn, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 spark = (SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false")
          .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
 spark.sparkContext.setLogLevel("WARN")
-owner = Owner("shop", "uid-1", "orders")
+owner = StreamIdentity("shop", "uid-1", "orders")
 for method in ("prepared", "staged"):
     def fails_once(batches, method=method):
         # After our task has copied its rows and told of them, the same task fails: Spark tries it again.
@@ -353,8 +353,8 @@ for method in ("prepared", "staged"):
             raise ValueError("made to fail")
     df = spark.range(0, 1000, 1, 2)
     sink = PostgresSink(dsn, method, create=True, method=method)
-    sink.open(Setting(owner, df.schema, "append", spark))
-    key = Key(owner, Attempt(stream="orders", timeline=1, epoch=1, attempt=1), 1)
+    sink.open(SinkContext(owner, df.schema, "append", spark))
+    key = EpochKey(owner, Attempt(stream="orders", timeline=1, epoch=1, attempt=1), 1)
     class After:
         def __init__(self, df): self.df, self.columns = df, df.columns
         def toDF(self, *names): return After(self.df.toDF(*names))
