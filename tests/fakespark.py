@@ -165,7 +165,7 @@ class MemorySink(Sink):
         self._before("prepare", key)
         name = f"{key.attempt} lease {key.lease}"
         self.place.staged[name] = list(df)
-        self.setting.reach("staging")
+        self.context.reach("staging")
         return Staged({"staged": name}, len(df))
 
     def commit(self, key: EpochKey, handle: dict[str, Any]) -> None:
@@ -174,7 +174,7 @@ class MemorySink(Sink):
             return
         if handle["staged"] not in self.place.staged:
             raise StagedGone(sink=self.name, epoch=key.epoch)
-        self.setting.reach("committing")
+        self.context.reach("committing")
         self.place.visible[key.epoch] = self.place.staged[handle["staged"]]
 
     def abort(self, key: EpochKey) -> None:

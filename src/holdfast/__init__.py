@@ -89,7 +89,7 @@ _NEEDS = {  # optional package -> the modules that cannot be imported without it
     "py4j": _ON_SPARK,
     "psycopg": ("sinks.postgres.sink",),
 }
-_getattr, __dir__, _public = attach("holdfast", _HOMES, modules=_MODULES, needs=_NEEDS)
+_getattr, _, _public = attach("holdfast", _HOMES, modules=_MODULES, needs=_NEEDS)
 __all__ = ["__version__", *_public]  # noqa: PLE0604 - a list of str
 
 if TYPE_CHECKING:
@@ -152,3 +152,7 @@ if TYPE_CHECKING:
     from holdfast.verification import verify as verify
 else:  # a type checker must see misspelt names
     __getattr__ = _getattr
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

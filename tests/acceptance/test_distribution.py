@@ -87,6 +87,7 @@ def test_the_sdist_installs_too(built: Path, tmp_path: Path) -> None:
     assert done.stdout.startswith("holdfast ")
 
 
+@pytest.mark.jvm
 def test_what_was_installed_runs_a_pipeline(commands: Path, tmp_path: Path) -> None:
     done = run(commands / "python", "-W", "ignore", "-c", PROGRAM, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
 """The reference is complete and true: whatever the code has stands in it, and what it says, the code does."""
 
 import functools
+import importlib
 import inspect
 import os
 import re
@@ -162,12 +163,17 @@ def test_the_exit_codes_of_errors_are_those_that_the_command_ends_with() -> None
             assert f"of the command: {codes}." in section(page("errors.md"), f"## {family.__name__}")
 
 
-@pytest.mark.parametrize(
-    "name", [each for each in holdfast.__all__ if each not in ("__version__", "errors", "testing")]
-)
+PUBLIC = {name: "holdfast" for names in holdfast._HOMES.values() for name in names}
+for module in holdfast._MODULES:
+    if module != "errors":
+        PUBLIC = dict.fromkeys(getattr(holdfast, module).__all__, f"holdfast.{module}") | PUBLIC
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_every_public_name_stands_there_with_its_methods(name: str) -> None:
-    thing = getattr(holdfast, name)
-    assert re.search(rf"^\| \[`{name}`\]\((api/\w+|errors)\.md#{name.lower()}\) \| \S", page("api.md"), re.MULTILINE)
+    thing = getattr(importlib.import_module(PUBLIC[name]), name)
+    link = rf"\[`{name}`\]\((api/\w+|errors)\.md#{name.lower()}\)"
+    assert re.search(rf"^\| {link} \| `{PUBLIC[name]}` \| \S", page("api.md"), re.MULTILINE)
     if thing is HoldfastError:
         return
     text = section(library(), f"### {name}")
@@ -176,7 +182,7 @@ def test_every_public_name_stands_there_with_its_methods(name: str) -> None:
     assert (inspect.getdoc(thing) or "").split("\n")[0].split("`")[0] in text
     for each, value in vars(thing).items():
         if not each.startswith("_") and inspect.isfunction(value):
-            theirs = [base for base in holdfast.__all__ if f"#### {base}.{each}\n" in library() and f"`{base}`" in text]
+            theirs = [base for base in PUBLIC if f"#### {base}.{each}\n" in library() and f"`{base}`" in text]
             assert f"#### {name}.{each}\n" in text or theirs, each
 
 

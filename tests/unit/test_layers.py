@@ -19,7 +19,7 @@ LINES = [
     {"sinks"},
     {"coordinator", "recovery", "pruning", "control", "restore", "verification", "difference", "in_doubt"},
     {"eventlog", "stages", "stores"},
-    {"repository", "_extras"},
+    {"repository", "_extras", "_lazy"},
     {
         "formats",
         "epoch",

@@ -169,7 +169,7 @@ def test_staged_output_that_is_gone_is_reported_by_run_and_recovery(tmp_path: Pa
     with pytest.raises(StreamFailed) as caught:
         bench.run(restart=OFTEN)
     assert isinstance(caught.value.__cause__, SinkBehind)
-    with pytest.raises(SinkBehind, match="what was staged for it is gone"):
+    with pytest.raises(SinkBehind, match="its staged rows are missing"):
         bench.run()
 
 

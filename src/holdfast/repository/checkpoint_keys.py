@@ -1,6 +1,6 @@
 """Where checkpoints and savepoints are stored, and the records of an attempt at one.
 
-timelines/<t>/checkpoints/<id>/attempt.json    reserves the id for ever; written before anything else
+timelines/<t>/checkpoints/<id>/attempt.json    reserves the id forever; written before anything else
 timelines/<t>/checkpoints/<id>/state.bin       stage states, where they are large
 timelines/<t>/checkpoints/<id>/manifest.json   written last: it makes the checkpoint restorable
 timelines/<t>/checkpoints/aborted/<id>.json    the abort and its reason: an aborted id is never restorable

@@ -16,7 +16,7 @@ Rules for a sink:
   committed. Afterwards it may remove data that earlier epochs and other attempts at this epoch staged, and nothing
   else: the staged data of this epoch is kept until the next epoch is committed, where possible.
 - `abort` removes the staged data of one attempt. It succeeds if there is none.
-- `inspect` returns the last epoch that the sink holds. It is called at every start, whatever Spark's own log contains.
+- `inspect` returns the last epoch that the sink holds. It is called at every start, regardless of Spark's log.
 - Failures of the storage or server are raised as `SinkFailed`, without passwords. An operation that fails may have
   taken effect: the caller repeats it.
 

@@ -117,7 +117,7 @@ def _make_unused(folder: Path, mode: int) -> None:
     """Create an attempt's folder, and in it the folders of Hadoop's committer: Hadoop may start a process for each.
 
     An existing folder is refused, because two jobs in one folder would mix their files. It becomes the folder of an
-    epoch, so it gets the permissions that Hadoop would set, whatever the umask of this process is.
+    epoch, so it gets the permissions that Hadoop would set, regardless of the umask of this process.
     """
     folder.mkdir()
     folder.chmod(mode | folder.stat().st_mode & _SET_IDS)
@@ -127,7 +127,7 @@ def _make_unused(folder: Path, mode: int) -> None:
 def _rows_in(folder: Path, found: Sequence[Path], df: DataFrame, options: Mapping[str, str]) -> int:
     """Count the rows of Parquet files from their footers. Spark reads files with an encrypted footer.
 
-    All files that readers would read are counted, whatever their names: an epoch without rows is removed.
+    All files that readers would read are counted, regardless of their names: an epoch without rows is removed.
     """
     from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra, slow to import, for this format only
 

@@ -1,7 +1,7 @@
 """The gate of a FileSink's folder: commits pass it concurrently; a compaction closes it while it swaps two trees.
 
 It is a lock on `_holdfast/gate.lock` (`flock`: commits take it shared, a compaction takes it exclusively). The file is
-linked into the new tree, so it is the same lock before and after the swap, whatever path leads to the folder.
+linked into the new tree, so it is the same lock before and after the swap, regardless of the path to the folder.
 
 Rules:
 - A commit changes the folder only while it holds the gate open, so a swap cannot lose the change.

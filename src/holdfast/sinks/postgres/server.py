@@ -2,7 +2,7 @@
 
 Rules:
 - The connection string is parsed once and never shown. Errors name host, port, user and database.
-- Every transaction is `READ COMMITTED`, whatever the default of the role is: after waiting for a lock, the next
+- Every transaction is `READ COMMITTED`, regardless of the default of the role: after waiting for a lock, the next
   statement must see the changes that the other driver has committed.
 - There is one connection per operation. Closing it rolls back, and so does a crash.
 """
