@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import NotFound
-from holdfast.formats.manifest import Manifest, StreamCut
+from holdfast.formats.manifest import Manifest
+from holdfast.formats.manifest_parts import StreamCut
 from holdfast.formats.sealed_json import digest_of
 from holdfast.formats.sidecar import pack_states
 from holdfast.repository import Checkpoints, HeldFile, Identity, Repository

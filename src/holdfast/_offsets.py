@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.formats.manifest import StreamCut
+from holdfast.formats.manifest_parts import StreamCut
 
 
 def differences(ended: str | None, begins: str | None) -> Iterator[tuple[str, str, str]]:

@@ -14,7 +14,8 @@ from typing import Any, Generic, TypeVar
 from holdfast import _figures as figures
 from holdfast._offsets import differences, log_edges
 from holdfast.errors import BadValue
-from holdfast.formats.manifest import Manifest, StreamCut
+from holdfast.formats.manifest import Manifest
+from holdfast.formats.manifest_parts import StreamCut
 from holdfast.formats.sealed_json import plain
 from holdfast.repository import Checkpoints, FileList, Repository
 from holdfast.repository.summary import utc

@@ -21,7 +21,8 @@ from epochfiles import EpochFiles
 from fabricated import Fabricated, flip
 from holdfast.cli.app import GROUPS, VERBS, app, verb_module
 from holdfast.epoch import Attempt, Decision, Verdict
-from holdfast.formats.manifest import INHERITED, GapNote, GapNotes
+from holdfast.formats.manifest import INHERITED
+from holdfast.formats.manifest_parts import GapNote, GapNotes
 from holdfast.sinks.places import record_places
 from holdfast.spark import spec
 

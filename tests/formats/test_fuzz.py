@@ -36,7 +36,8 @@ from holdfast.eventlog.worker import Quarantined, read_quarantine
 from holdfast.eventlog.writer import LogWriter
 from holdfast.formats import envelope, state
 from holdfast.formats.blocks import BLOCK_SIZE, MemoryBlocks
-from holdfast.formats.manifest import ConnectorCheckpoint, GapNote, GapNotes, Manifest, SinkStatus, StreamCut
+from holdfast.formats.manifest import Manifest
+from holdfast.formats.manifest_parts import ConnectorCheckpoint, GapNote, GapNotes, SinkStatus, StreamCut
 from holdfast.formats.sealed_json import Record
 from holdfast.in_doubt import in_doubt
 from holdfast.repository import Checkpoints, Decisions, Gaps, History, Identity, LocalRepository, Repository

@@ -26,7 +26,7 @@ from holdfast.eventlog import _files as loghead
 from holdfast.eventlog._cursor_file import CursorRecord
 from holdfast.eventlog.cursor import DurableCursor
 from holdfast.formats import pack_states
-from holdfast.formats.manifest import ConnectorCheckpoint, SinkStatus
+from holdfast.formats.manifest_parts import ConnectorCheckpoint, SinkStatus
 from holdfast.repository import FileBlocks, LocalRepository
 from holdfast.sinks.files.epoch_folders import KeyRecord
 from holdfast.sinks.places import SinksRecord

@@ -17,7 +17,7 @@ from holdfast.errors import (
     StorageFailed,
     UnsupportedVersion,
 )
-from holdfast.formats.manifest import StreamCut
+from holdfast.formats.manifest_parts import StreamCut
 from holdfast.formats.sealed_json import seal
 from holdfast.repository import Checkpoints, FileList, HeldFile, LocalRepository, MemoryRepository, Status
 from holdfast.repository.checkpoint_keys import place_of

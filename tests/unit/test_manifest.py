@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast import Manifest
 from holdfast.errors import BadValue, ManifestCorrupt, ManifestRefused, OperatorStateCorrupt, UnsupportedVersion
 from holdfast.formats import pack_states, pipeline_hash
-from holdfast.formats.manifest import ConnectorCheckpoint, IssueCode, Severity, SinkStatus
+from holdfast.formats.manifest_parts import ConnectorCheckpoint, IssueCode, Severity, SinkStatus
 from holdfast.formats.sealed_json import seal
 from holdfast.formats.sidecar import OperatorState
 

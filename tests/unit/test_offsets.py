@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast._offsets import differences, log_edges
-from holdfast.formats.manifest import StreamCut
+from holdfast.formats.manifest_parts import StreamCut
 
 
 def test_a_difference_is_told_by_partition() -> None:

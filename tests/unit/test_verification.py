@@ -11,7 +11,7 @@ from fabricated import Fabricated, flip
 from holdfast.barriers import BarrierFlags
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import BadValue, CheckpointMissing, StorageFailed
-from holdfast.formats.manifest import Severity
+from holdfast.formats.manifest_parts import Severity
 from holdfast.repository import Decisions, HeldFile, LocalRepository, MemoryRepository
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.restore import RestorePlan

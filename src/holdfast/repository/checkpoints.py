@@ -25,7 +25,8 @@ from holdfast.errors import (
     NotFound,
     UnsupportedVersion,
 )
-from holdfast.formats.manifest import Manifest, StreamCut
+from holdfast.formats.manifest import Manifest
+from holdfast.formats.manifest_parts import StreamCut
 from holdfast.formats.sealed_json import digest_of
 from holdfast.repository.base import Repository, checked_repository, now_ms
 from holdfast.repository.checkpoint_keys import (

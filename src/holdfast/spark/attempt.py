@@ -24,7 +24,8 @@ from holdfast._error_text import one_line
 from holdfast.barriers import BarrierFlags
 from holdfast.coordinator import CheckpointAttempt, CheckpointRequest, Phase
 from holdfast.errors import CheckpointFailed, Fenced, HoldfastError
-from holdfast.formats.manifest import GapNotes, Manifest, StreamCut
+from holdfast.formats.manifest import Manifest
+from holdfast.formats.manifest_parts import GapNotes, StreamCut
 from holdfast.formats.sidecar import pack_states
 from holdfast.repository import GapRecord, Gaps
 from holdfast.repository.checkpoint_keys import place_of

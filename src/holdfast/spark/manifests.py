@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.coordinator import StreamPosition
-from holdfast.formats.manifest import ConnectorCheckpoint, GapNote, GapNotes, Manifest, SinkStatus, StreamCut
+from holdfast.formats.manifest import Manifest
+from holdfast.formats.manifest_parts import ConnectorCheckpoint, GapNote, GapNotes, SinkStatus, StreamCut
 from holdfast.formats.sidecar import PackedStates
 from holdfast.repository import GapRecord, Identity
 from holdfast.spark.pins import SparkCut

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from holdfast._error_text import one_line
 from holdfast.difference import Difference, KeyCounts, diff
 from holdfast.errors import HoldfastError, NotSupported
-from holdfast.formats.manifest import Severity, StreamCut
+from holdfast.formats.manifest_parts import Severity, StreamCut
 from holdfast.repository import Repository
 from holdfast.repository.files import hadoop_address
 from holdfast.restore import RestorePlan, plan_restore, restore_stream

@@ -19,7 +19,8 @@ from typing import TypeAlias
 from holdfast._offsets import log_edges
 from holdfast._validation import checked_type
 from holdfast.errors import BadValue, CheckpointMissing, Corrupt, NotFound, StorageFailed, UnsupportedVersion
-from holdfast.formats.manifest import Manifest, Severity
+from holdfast.formats.manifest import Manifest
+from holdfast.formats.manifest_parts import Severity
 from holdfast.formats.sidecar import read_state
 from holdfast.in_doubt import in_doubt
 from holdfast.repository import Checkpoints, FileList, Held, Identity, Repository, Status

@@ -7,7 +7,7 @@ from enum import IntEnum, StrEnum
 from typing import Any
 
 from holdfast import _figures as figures
-from holdfast.formats.manifest import Severity
+from holdfast.formats.manifest_parts import Severity
 from holdfast.formats.sealed_json import plain
 
 

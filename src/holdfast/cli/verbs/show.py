@@ -17,7 +17,8 @@ from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
 from holdfast.cli.tables import TableRows, fields
 from holdfast.cli.target import located, shown
 from holdfast.formats.decoding import Undecodable, from_json
-from holdfast.formats.manifest import INHERITED, Manifest, StreamCut
+from holdfast.formats.manifest import INHERITED, Manifest
+from holdfast.formats.manifest_parts import StreamCut
 from holdfast.repository import Checkpoints, FileList, Identity
 
 _SHOWN_GAPS = 5  # the newest ones

@@ -18,7 +18,7 @@ from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
 from holdfast.cli.tables import TableRows
 from holdfast.cli.target import located
 from holdfast.errors import BadValue
-from holdfast.formats.manifest import Severity
+from holdfast.formats.manifest_parts import Severity
 from holdfast.repository import LocalRepository
 from holdfast.verification import Finding, Grade, Progress, ReadData, Verification, verify_all
 from holdfast.verification import verify as verify_one
