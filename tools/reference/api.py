@@ -22,7 +22,7 @@ from tools.reference.source import class_node, fields, module_of, prose, summary
 _PAGES = {  # page -> the modules that it describes, in this order; all others go to `_ELSE`
     "pipelines": "spark.pipeline spark.handle spark.pipeline_status spark.context spark.status policy spark.outages",
     "sinks": "sinks.base sinks.files sinks.sqlite sinks.postgres sinks.log sinks.foreach",
-    "checkpoints": "repository.checkpoints repository.summary formats.manifest formats.manifest_parts verification difference spark",
+    "checkpoints": "repository.checkpoints repository.summary formats verification difference spark",
     "logs": "eventlog.log eventlog.writer eventlog.segment eventlog.region eventlog.cursor eventlog spark.logsource",
     "state": "stages formats.blocks repository.blockfile formats.state stores barriers formats.sidecar",
     "repository": "repository.opening repository.base repository.local repository.memory repository epoch recovery",
