@@ -141,7 +141,9 @@ class ForeachSink(base.Sink):
     def _folder(self) -> Path:
         found = self.path or self.context.folder
         if found is None:
-            raise NotSupported(what=f"sink {self.name!r}", why="it has no folder for its rows", do="pass path=...")
+            raise NotSupported(
+                what=f"using sink {self.name!r}", why="it has no folder for its rows", do="pass path=..."
+            )
         return found
 
     @property

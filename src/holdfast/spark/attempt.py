@@ -6,8 +6,8 @@ Rules:
 - A stream's files are linked as soon as it has acknowledged and Spark has committed the epoch, before or after the
   alignment. Then they are read and kept, a part at a time. The timeout applies to acknowledgements and commits; reading
   continues to its end.
-- Any failure gives the attempt up: its id is never used again, and nothing else changes. Only an error that is not an
-  `Exception`, as a crash in a test, passes through.
+- Any failure aborts the attempt: its id is never used again, and nothing else changes. Only an error that is not an
+  `Exception`, such as a crash in a test, passes through.
 """
 
 from __future__ import annotations
