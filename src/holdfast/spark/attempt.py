@@ -93,7 +93,7 @@ class RunningAttempt:
 
         1. Send the barrier to the streams that are ready for it, and acknowledge for idle ones.  2. Take
         acknowledgements.  3. Link the files of committed epochs, and keep some.  4. When all are kept, write the
-        manifest.  5. Give up on a cancellation, a failed stream or a timeout.
+        manifest.  5. Abort on a cancellation, a failed stream or a timeout.
         """
         try:
             self._send()  # 1
@@ -112,7 +112,7 @@ class RunningAttempt:
         return None if why is None else self.give_up(why)
 
     def give_up(self, why: str) -> CheckpointFailed:
-        """Give the attempt up; return the error that reports it."""
+        """Abort the attempt; return the error that reports it."""
         late = () if self._loop.is_ending else self.protocol.late  # a stream that has ended cannot be late
         self.release()
         for stream in self.protocol.give_up(why):
