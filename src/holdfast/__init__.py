@@ -1,4 +1,4 @@
-"""Checkpoints that hold, for PySpark streaming pipelines.
+"""Exactly-once output and consistent checkpoints for PySpark streaming pipelines.
 
 Public are the names below, and those that these submodules list in their `__all__`:
 
@@ -8,8 +8,8 @@ Public are the names below, and those that these submodules list in their `__all
 - `holdfast.repository`, `holdfast.stores`: where everything durable is kept; bounded stores of checkpoint states.
 - `holdfast.barriers`, `holdfast.stages`, `holdfast.epoch`, `holdfast.recovery`, `holdfast.policy`: the protocols.
 - `holdfast.formats`: bytes on disk. `holdfast.spark`: what needs a Spark session.
-- `holdfast.verification`, `holdfast.difference`, `holdfast.pruning`, `holdfast.restore`, `holdfast.control`: the values
-  behind the functions of the same purpose.
+- `holdfast.verification`, `holdfast.difference`, `holdfast.pruning`, `holdfast.restore`, `holdfast.control`: the
+  plans, options and results of the functions above, and functions for less common tasks.
 - `holdfast.testing`: for tests of your own sinks and pipelines.
 
 Everything else may change at any time. Each name is imported at its first use.

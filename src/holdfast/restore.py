@@ -237,7 +237,7 @@ def _rewritten(data: bytes, path: str, folder: Path) -> bytes:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"its format is unknown ({error}), so the paths in it cannot be rewritten"
         do = "restore with the version of Holdfast that took the checkpoint, or report this with the file"
-        raise NotSupported(what=f"Spark's operator metadata {path!r}", why=why, do=do) from error
+        raise NotSupported(what=f"rewriting Spark's operator metadata {path!r}", why=why, do=do) from error
     return first + b"\n" + json.dumps(metadata, separators=(",", ":"), ensure_ascii=False).encode()
 
 

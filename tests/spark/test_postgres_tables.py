@@ -185,7 +185,7 @@ def test_a_missing_table_a_view_and_a_missing_index_are_refused(table: Table) ->
         table.opened(schema="holdfast_part int")
     with pytest.raises(SchemaMismatch, match="cannot be the epoch column"):
         table.opened(epoch_column="n")
-    with pytest.raises(NotSupported, match="two columns of that name"):
+    with pytest.raises(NotSupported, match="two columns with the same name"):
         df = table.spark.sql("SELECT 1 AS a, 2 AS a")
         table.made().open(SinkContext(OWNER, df.schema, "append", table.spark))
 

@@ -18,8 +18,8 @@ _HEAD = """# The command
 
 {about}
 
-Every verb has the options `--help` and `--json`, which prints [one JSON document](json.md).
-`holdfast --install-completion` installs shell completion of verbs, options and checkpoint names.
+Every subcommand has the options `--help` and `--json`, which prints [one JSON document](json.md).
+`holdfast --install-completion` installs shell completion of subcommands, options and checkpoint names.
 
 {verbs}
 
@@ -50,7 +50,7 @@ def pages() -> dict[str, str]:
     head = _HEAD.format(
         about=prose(app.HELP.split("[bold]")[0]).strip(),
         verbs=table(
-            ("verb", "what it does"),
+            ("subcommand", "what it does"),
             [(f"[`{name}`](#{slug(name)})", each.help.split("\n")[0]) for name, each in found.items()],
         ),
         exits=table(("code", "meaning"), [(str(Exit[each.name].value), each.meaning) for each in fields(Exit)]),

@@ -45,7 +45,10 @@ def _below(family: type[HoldfastError]) -> list[type[HoldfastError]]:
 
 def _about(kind: type[HoldfastError]) -> str:
     also = [each for each in kind.__bases__ if each is not HoldfastError and each not in HoldfastError.__subclasses__()]
-    return prose(kind.__doc__) + "".join(f" It is also a `{each.__name__}`." for each in also)
+    names = [each.__name__ for each in also]
+    return prose(kind.__doc__) + "".join(
+        f" It is also {'an' if name[0] in 'AEIOU' else 'a'} `{name}`." for name in names
+    )
 
 
 def _facts(kind: type[HoldfastError]) -> str:

@@ -16,7 +16,7 @@ _HEAD = """# Protocols
 Generated from the transition tables that the code uses: a transition that is not listed here is impossible. A *point*
 is a place where a driver may crash. The tests kill a driver at each point, and check what is prepared and visible
 afterwards; [you can do the same](../pipelines.md#test-your-own-crashes). For explanations, see
-[epochs](../pipelines.md#how-an-epoch-goes), [checkpoints](../checkpoints.md#how-a-cut-is-made) and
+[epochs](../pipelines.md#the-steps-of-an-epoch), [checkpoints](../checkpoints.md#how-a-cut-is-made) and
 [prune](../checkpoints.md#retention-and-prune)."""
 
 

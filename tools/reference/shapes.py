@@ -17,10 +17,10 @@ from tools.reference.source import code, fields, prose, table
 
 _HEAD = """# What `--json` prints
 
-With `--json`, a verb always prints one document to stdout: the [envelope](#envelope), which contains either the
-`result` of the verb or the `error`. [schema.json](schema.json) describes the same as a JSON Schema. Fields may be added
-at any time. Removing a field or changing its meaning requires a new `format`; the current one is {format}. Times that
-end in `_ms` are milliseconds since 1970, UTC. `run` is different: it prints
+With `--json`, a subcommand always prints one document to stdout: the [envelope](#envelope), which contains either the
+`result` of the subcommand or the `error`. [schema.json](schema.json) describes the same as a JSON Schema. Fields may be
+added at any time. Removing a field or changing its meaning requires a new `format`; the current one is {format}. Times
+that end in `_ms` are milliseconds since 1970, UTC. `run` is different: it prints
 [one document per line](#holdfast-run-line-by-line), and the last line is the envelope.
 
 ```sh

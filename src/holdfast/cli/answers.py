@@ -204,7 +204,7 @@ def approved(command: str, *, yes: bool, as_json: bool, show: Callable[[Console]
     if as_json or not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
         why = "--json never asks for confirmation" if as_json else "there is no terminal to ask for confirmation"
         do = f"check the plan with `holdfast {command} --dry-run`, then add --yes"
-        raise NotSupported(what=f"`holdfast {command}` without --yes", why=why, do=do)
+        raise NotSupported(what=f"running `holdfast {command}` here without --yes", why=why, do=do)
     show(console())
     typer.confirm("Carry out this plan?", abort=True)
 

@@ -101,4 +101,6 @@ class DemoFolder:
             return False
 
     def _refused(self, why: str) -> NotSupported:
-        return NotSupported(what=f"a demo in {self.folder}", why=why, do="choose another folder, or an empty one")
+        return NotSupported(
+            what=f"running a demo in {self.folder}", why=why, do="choose another folder, or an empty one"
+        )

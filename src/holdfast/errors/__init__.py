@@ -24,7 +24,7 @@
     ├── Busy                         wait, or stop the other process
     │   ├── Locked                   another live process holds the lock
     │   ├── AppendOpen               another append to this log is still open
-    │   ├── CommitOpen               a commit into this folder does not finish
+    │   ├── CommitOpen               a commit into this folder did not finish in time
     │   ├── LeaseTaken               another writer took the lease at the same time
     │   ├── RequestUnanswered        the lease holder did not carry out a request in time
     │   ├── EpochClosed              the epoch was decided while this writer was paused: it must stop
@@ -85,7 +85,7 @@
         ├── SessionFailed            Spark could not be started
         ├── SessionLost              the Spark session of a running pipeline ended
         ├── QueryFailed              Spark ended a stream's query with an error
-        ├── DemoFailed               a worker of the demo ended with an error
+        ├── DemoFailed               a job of the demo ended with an error
         └── StreamFailed             a stream failed and its restart budget is exhausted, or a restart could not help
             └── OutageTooLong        an outage lasted longer than the stream's policy allows
 

@@ -121,5 +121,5 @@ class MissingExtra(BadInput, ImportError):
 
     extra: str
     module: str
-    says = "the Python package {e.module!r} is required for this and is not installed"
+    says = "the Python package {e.module!r} is required for this feature and is not installed"
     next_step = "pip install 'holdfast-spark[{e.extra}]'"

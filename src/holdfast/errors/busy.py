@@ -43,7 +43,7 @@ class AppendOpen(Busy):
 
 
 class CommitOpen(Busy):
-    """A commit into a sink's folder does not finish: its driver was paused. Nothing was changed."""
+    """A commit into a sink's folder did not finish in time: its driver is paused. Nothing was changed."""
 
     path: str
     seconds: float

@@ -66,7 +66,7 @@ class CursorCorrupt(Corrupt):
 
 
 class CheckpointDamaged(Corrupt):
-    """A checkpoint cannot be restored: its manifest or one of its files is damaged. Others may be intact."""
+    """A checkpoint cannot be restored: its manifest or one of its files is damaged. Other checkpoints may be intact."""
 
     checkpoint: int | str
     why: str

@@ -60,7 +60,7 @@ class PersistFailed(Halted):
 
 
 class CheckpointFailed(Halted):
-    """A checkpoint was aborted. Its id is not used again; nothing else has changed, and the next one is on schedule."""
+    """A checkpoint was aborted. Its id is not used again; nothing else has changed. The next is taken on schedule."""
 
     checkpoint: int
     why: str
@@ -110,13 +110,13 @@ class QueryFailed(Halted):
 
 
 class DemoFailed(Halted):
-    """A worker of the demo ended with an error that the demo did not cause. `tail` is the end of its log."""
+    """A job of the demo ended with an error that the demo did not cause. `tail` is the end of its log."""
 
     job: str
     code: int
     log: str
     tail: str
-    says = "{e.tail}\n\nThe demo's {e.job} worker ended with exit code {e.code}; its last log lines are above"
+    says = "{e.tail}\n\nThe demo's {e.job} job ended with exit code {e.code}; its last log lines are above"
     next_step = "read the whole log: {e.log}"
 
 
@@ -148,7 +148,7 @@ class StreamFailed(Halted):
     stream: str
     epoch: int | None
     sink: str | None
-    failure: str  # its class: source, sink, state, user code, repository, executors, fenced, refused
+    failure: str  # its kind: source, sink, state, user code, repository, executors, fenced, refused
     restarts: int
     policy: str
     why: str

@@ -182,7 +182,7 @@ class OffsetsGap(Mismatch):
 
 
 class ReplayDiverged(Mismatch):
-    """Replaying a decided epoch produced different rows: the sinks hold the first ones, the state the second."""
+    """Replaying a decided epoch produced other rows: the sinks hold the original ones, the state has the new ones."""
 
     stream: str
     epoch: int
@@ -221,14 +221,13 @@ class SinkBehind(Mismatch):
     committed: bool = True  # False: the epoch may have been decided and not committed
     says = "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but epoch {e.decided} was {e.what}"
     next_step = (
-        "restore {e.lost} from a copy that holds epoch {e.decided}, the last one with rows for it, because its staged "
-        "rows no longer exist; or replace the sink by one with another name and an empty target: "
-        "holdfast run --accept sinks"
+        "restore {e.lost} from a copy that holds epoch {e.decided}, because its staged rows no longer exist; or "
+        "replace the sink by one with another name and an empty target: holdfast run --accept sinks"
     )
 
     @property
     def what(self) -> str:
-        """How far the epoch had come."""
+        """The last step of the epoch that is known."""
         return "committed to it" if self.committed else "decided, and its staged rows are missing"
 
     @property

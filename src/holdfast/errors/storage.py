@@ -36,7 +36,7 @@ class BlockFailed(Storage):
 
 
 class SinkFailed(Storage):
-    """A sink or its server failed. The change may or may not have taken effect; the epoch's decision settles that."""
+    """A sink or its server failed. Its change may have taken effect; the next try or start finds out."""
 
     sink: str
     action: str

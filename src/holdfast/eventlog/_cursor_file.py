@@ -1,6 +1,6 @@
 """Cursor files: the format of a durable read position, and functions that read one without its log.
 
-The file `cursors/<name>.ckpt` is a frame (see `formats.envelope`) around the MessagePack map `{version, position,
+The file `cursors/<name>.ckpt` is an envelope (see `formats.envelope`) around the MessagePack map `{version, position,
 started, process_boot_ns, region_identity, log_identity, log_chain}`. Version 1 is the bare map of `position`,
 `started`, `process_boot_ns` and `region_identity`; it is read, and rewritten as version 2 at the next commit.
 """

@@ -6,7 +6,7 @@ Version 1 is the layout of the system that preceded Holdfast, read and written e
     u32 operators, then for each: u32 length, UTF-8 name, u32 length, state
     u32 sources,   then for each: u32 length, UTF-8 name, u64 offset
 
-Version 2 is a frame (see `envelope`) whose body is
+Version 2 is an envelope (see `envelope`) whose body is
 
     u32 length, UTF-8 stream id; u64 created_at; a version 1 record; u32 entries, then for each: two strings of metadata
 

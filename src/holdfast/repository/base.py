@@ -98,7 +98,7 @@ def checked_repository(value: object) -> Repository:
 
 
 class Repository(Protocol):
-    """A store of immutable values by key; see the guarantees above."""
+    """A store of immutable values by key. A write is durable on return, and `put_if_absent` has exactly one winner."""
 
     @property
     def where(self) -> str:

@@ -3,8 +3,8 @@
 Taking the lease writes the next number under `lease/`. The highest number wins; an older holder detects this at its
 next check. On a local disk, an OS lock keeps a second process out from the start.
 
-The lease is a courtesy and an optimisation. Safety depends on `put_if_absent` of decisions alone: any amount of time
-may pass between a check and a write.
+The lease avoids wasted work; safety does not depend on it. Any amount of time may pass between a check and a write, so
+only `put_if_absent` of decisions is safe.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _TRIES = 100
 
 
 class LocalRepository:
-    """A folder, created at the first write: opening one that does not exist changes nothing."""
+    """A repository in a folder, which the first write creates: opening one that does not exist changes nothing."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = local_path("repository address", root)

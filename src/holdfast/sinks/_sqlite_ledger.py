@@ -54,7 +54,7 @@ class SqliteLedger:
         return connection.execute(query, (self.target,)).fetchone() is not None
 
     def foreign(self, connection: sqlite3.Connection, *, share: bool) -> str | None:
-        """Return another owner that must not share the table with this one, in words.
+        """Return another owner that must not share the table with this one, as text.
 
         That is every other stream, unless `share` is set; and always an earlier pipeline of the same name.
         """

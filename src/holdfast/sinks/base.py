@@ -61,7 +61,7 @@ class StreamIdentity:
 
     @property
     def summary(self) -> str:
-        """The stream in words, for error texts."""
+        """The stream as text, for errors."""
         return f"stream {self.stream!r} of pipeline {self.pipeline!r} with the uid {self.uid}"
 
 
@@ -165,7 +165,7 @@ class Sink(ABC):
         """The stream that the sink is open for; available after `open`."""
         if self._context is None:
             do = "pass it to a stream; an open() of your own must call super().open(context) first"
-            raise NotSupported(what=f"sink {self.name!r}", why="it was not opened for a stream", do=do)
+            raise NotSupported(what=f"using sink {self.name!r}", why="it was not opened for a stream", do=do)
         return self._context
 
     def open(self, context: SinkContext) -> None:

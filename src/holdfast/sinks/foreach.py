@@ -97,10 +97,11 @@ class ForeachSink(base.Sink):
     the function reads them. `key` is a `ForeachKey`: equal whenever a call is repeated. `str(key)` is text that can be
     stored in a table. The function is called only for decided epochs, in order, including epochs without rows.
 
-    **Exactly-once is up to the function.** If the driver dies inside it, or before the call is recorded, the function
-    is called again for the same epoch. Write the key in the same transaction as the data and skip a key that is already
-    there, or write in a way that can be repeated, such as an upsert. The other sinks of the stream remain exactly-once,
-    regardless of the function. If the function raises, the stream does not continue until a later call returns.
+    **Only the function itself can make its own writes exactly-once.** If the driver dies inside it, or before the call
+    is recorded, the function is called again for the same epoch. Write the key in the same transaction as the data and
+    skip a key that is already there, or write in a way that can be repeated, such as an upsert. The other sinks of the
+    stream remain exactly-once, regardless of the function. If the function raises, the stream does not continue until a
+    later call returns.
 
     `path` is a folder for the staged rows and the record of calls; by default they are kept in the repository. On a
     cluster, every machine must mount it. All output modes are accepted: `df` holds the rows that Spark emits in that
@@ -141,7 +142,9 @@ class ForeachSink(base.Sink):
     def _folder(self) -> Path:
         found = self.path or self.context.folder
         if found is None:
-            raise NotSupported(what=f"sink {self.name!r}", why="it has no folder for its rows", do="pass path=...")
+            raise NotSupported(
+                what=f"using sink {self.name!r}", why="it has no folder for its rows", do="pass path=..."
+            )
         return found
 
     @property

@@ -6,8 +6,8 @@ Rules:
 - A stream's files are linked as soon as it has acknowledged and Spark has committed the epoch, before or after the
   alignment. Then they are read and kept, a part at a time. The timeout applies to acknowledgements and commits; reading
   continues to its end.
-- Any failure gives the attempt up: its id is never used again, and nothing else changes. Only an error that is not an
-  `Exception`, as a crash in a test, passes through.
+- Any failure aborts the attempt: its id is never used again, and nothing else changes. Only an error that is not an
+  `Exception`, such as a crash in a test, passes through.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class RunningAttempt:
 
         1. Send the barrier to the streams that are ready for it, and acknowledge for idle ones.  2. Take
         acknowledgements.  3. Link the files of committed epochs, and keep some.  4. When all are kept, write the
-        manifest.  5. Give up on a cancellation, a failed stream or a timeout.
+        manifest.  5. Abort on a cancellation, a failed stream or a timeout.
         """
         try:
             self._send()  # 1
@@ -113,7 +113,7 @@ class RunningAttempt:
         return None if why is None else self.give_up(why)
 
     def give_up(self, why: str) -> CheckpointFailed:
-        """Give the attempt up; return the error that reports it."""
+        """Abort the attempt; return the error that reports it."""
         late = () if self._loop.is_ending else self.protocol.late  # a stream that has ended cannot be late
         self.release()
         for stream in self.protocol.give_up(why):

@@ -96,7 +96,7 @@ class Checkpointing:
             raise NotSupported(what="waiting for a checkpoint inside a callback", why=why, do=do)
 
     def cancel(self) -> None:
-        """Give up the checkpoint that is under way, if there is one."""
+        """Abort the checkpoint that is being taken, if there is one."""
         attempt = self._attempt
         if attempt is not None:
             attempt.cancelled.set()

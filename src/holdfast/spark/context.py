@@ -56,7 +56,7 @@ class StreamCallbacks:
 
 
 def _built_alone(spec: StreamSpec) -> DataFrame:
-    raise NotSupported(what=f"stream {spec.name!r}", why="it belongs to no running pipeline")
+    raise NotSupported(what=f"using stream {spec.name!r}", why="it belongs to no running pipeline")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Kind(StrEnum):
-    """Whose failure it is."""
+    """The part that failed."""
 
     SOURCE = "source"
     SINK = "sink"
@@ -185,7 +185,7 @@ def damaged_file(error: BaseException, folder: Path) -> str | None:
 
 
 def same(one: EpochFailure, other: EpochFailure) -> bool:
-    """Whether two failures are the same one again: the same epoch and sink, and the same words but for numbers."""
+    """Whether two failures are the same one again: the same epoch and sink, and the same text except for numbers."""
     return (one.epoch, one.sink, _gist(one.error)) == (other.epoch, other.sink, _gist(other.error))
 
 

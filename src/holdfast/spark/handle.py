@@ -25,7 +25,7 @@ _KILL_S = 5.0  # how long a kill waits for the threads
 
 
 class PipelineHandle:
-    """A running pipeline. In `with`, leaving the block stops it, and raises what `await_termination` does."""
+    """A running pipeline. Leaving a `with` block stops it, and raises the error that ended the run, if there is one."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class PipelineHandle:
             raise TimeoutError(f"the checkpoint was not taken within {seconds:g} s; it continues") from None
 
     def cancel_checkpoint(self) -> None:
-        """Give up the checkpoint that is under way, if there is one."""
+        """Abort the checkpoint that is being taken, if there is one."""
         self._checkpointing.cancel()
 
     # --- the end ---

@@ -34,7 +34,7 @@ class SparkCut:
 
 
 class Vanished(Exception):
-    """A file no longer exists, or a state version is incomplete. Another look may find a newer version."""
+    """A file no longer exists, or a state version is incomplete. A retry may find a newer version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Pipeline:
       outage as a failure.
     - `backoff`: how long to wait before each restart, and each try during an outage, a `Backoff`.
     - `callbacks`: functions to call on epochs, restarts, outages, checkpoints and failures, a `StreamCallbacks`.
-    - `observers`: called before and after each write of a checkpoint, `FlushObserver`s.
+    - `observers`: called before and after each write of a checkpoint, `hf.stages.FlushObserver`s.
 
     `run()` blocks until the pipeline ends or a signal stops it; `start()` returns a `PipelineHandle` at once, which the
     property `handle` returns again. Streams can be added before that, and replaced while the pipeline is not running.
@@ -184,8 +184,8 @@ class Pipeline:
         - `checkpoint_every`: the interval between checkpoints of all streams ("30s", a number of seconds, a
           `timedelta`), or a `CheckpointPolicy`. The default is one minute; a graceful stop takes a last one. `None`
           turns checkpoints off, except for those that are requested from the handle.
-        - `accept`: changes that you know of: "sinks" (the set of sinks changed), "gaps" (an epoch does not begin where
-          the last one ended), "replay" (a state was rebuilt differently).
+        - `accept`: problems to accept in this run: "sinks" (the set of sinks changed), "gaps" (an epoch does not begin
+          where the last one ended), "replay" (a state was rebuilt differently).
         - `outage`: replaces the limits of `Pipeline` and of its streams.
         - `callbacks`: called after the pipeline's own.
         - `reach`: called at each point of the protocol, for tests.

@@ -23,7 +23,7 @@ from holdfast.spark.parts import StreamParts
 
 @dataclass(slots=True)
 class _Repeats:
-    """How often the same failure came in a row."""
+    """How often the same failure occurred in a row."""
 
     last: EpochFailure | None = None
     times: int = 0

@@ -41,7 +41,7 @@ _VERSION = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 
 
 def embedded() -> SparkSession:
-    """Return the active session, or a new one on this machine: the session of a pipeline that is run without one.
+    """Return the active session, or create one on this machine, as a pipeline does that is run without a session.
 
     Settings of `spark-submit`, `spark-defaults.conf` and PYSPARK_SUBMIT_ARGS are kept, including the master; the
     settings here are defaults for the others.

@@ -62,11 +62,11 @@ class AttemptSlots:
         return self._unused
 
     def completed(self) -> None:
-        """An epoch is in every sink: the first slot of the next one is unused, unless it is closed."""
+        """Record that an epoch is in every sink: the first slot of the next one is unused, unless it is closed."""
         self._clean = True
 
     def failed(self) -> None:
-        """An attempt failed: its slot may have been used."""
+        """Record that an attempt failed: its slot may have been used."""
         self._clean, self._unused = False, None
 
     def _close(self, attempt: Attempt) -> list[Decision]:

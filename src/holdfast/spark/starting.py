@@ -60,7 +60,7 @@ class RunSettings:
 
     @classmethod
     def checked(cls, options: StartOptions) -> RunSettings:
-        """Check the options of a run, before Spark takes its seconds to start."""
+        """Check the options of a run before Spark is started, which takes seconds."""
         every, outage = options["checkpoint_every"], options["outage"]
         return cls(
             available_now=options["available_now"],

@@ -71,7 +71,7 @@ class StreamThreads:
     def end_after(self, error: BaseException) -> None:
         """End after an error that concerns the whole pipeline; return at once.
 
-        The streams end at the end of their epochs, or at once if the error is not an `Exception`, as a crash in a test.
+        The streams end at the end of their epochs, or at once if the error is not an `Exception` (a crash in a test).
         """
         if isinstance(error, Exception):
             self._stop_others()

@@ -39,7 +39,7 @@ def gaps(
 ) -> Answer:
     """List input that should have reached the sinks but did not.
 
-    A gap is a quarantined epoch, offsets that were skipped with your consent, or state that was rebuilt differently.
+    A gap is a quarantined epoch, offsets that were skipped with --accept gaps, or state that was rebuilt differently.
     Gaps stay in the ledger permanently. Exits with 1 if there are any. A damaged record does not hide the
     others; the command then exits with 1, too.
 

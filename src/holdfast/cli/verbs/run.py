@@ -60,7 +60,7 @@ Accepted = Annotated[
     typer.Option(
         "--accept",
         metavar="|".join(ACCEPT),
-        help=f"Continue despite a change. {'; '.join(f'{name}: {what}' for name, what in ACCEPT.items())}. Repeatable.",
+        help=f"Accept a problem: {'; '.join(f'{name}: {what}' for name, what in ACCEPT.items())}. Repeatable.",
         autocompletion=lambda incomplete: [each for each in ACCEPT.items() if each[0].startswith(incomplete)],
     ),
 ]

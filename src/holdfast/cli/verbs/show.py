@@ -37,7 +37,7 @@ class Show(msgspec.Struct, frozen=True):
 
     manifest: dict[str, Any]  # exactly as stored, see docs/formats.md
     files: dict[str, list[FileLine]] | None = None  # with `--files`: the files of each stream
-    notes: dict[str, str] = {}  # explains manifest fields that are kept for tools of the original system
+    notes: dict[str, str] = {}  # explains manifest fields that are kept for tools of an earlier system
 
 
 SHAPES = {"show": Show}

@@ -172,7 +172,7 @@ def _owner(folder: Path, identity: Identity) -> OwnerRecord:
 def _refuse_layout(folder: Path, layout: str, form: str) -> None:
     if layout == "flat":
         raise NotSupported(
-            what=f"compacting {folder}, of the layout 'flat'",
+            what=f"compacting {folder} with the layout 'flat'",
             why="its ledger keeps only the last two epochs, so the row counts of older epochs are not known",
             do="use the layout 'epochs', or rewrite the folder with a batch job while the pipeline is stopped",
         )

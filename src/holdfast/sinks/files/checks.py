@@ -22,7 +22,7 @@ def refuse_object_store(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """Return the path, or refuse the address of an object store or of HDFS."""
     if isinstance(path, str) and re.match(r"(s3[an]?|gs|abfss?|wasbs?|hdfs|oss|cosn?)://", path):
         raise NotSupported(
-            what=f"a FileSink in a store ({path.split(':')[0]}:)",
+            what=f"a FileSink in an object store ({path.split(':')[0]}:)",
             why="object stores have no atomic rename",
             do="use a folder on a local or mounted disk, a table (PostgresSink), or your own writer (ForeachSink)",
         )

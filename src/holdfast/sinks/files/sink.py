@@ -133,7 +133,7 @@ class FileSink(base.Sink):
             make_folder(self.path)
             if self.path.stat().st_dev != self._staging.root.stat().st_dev:
                 why = "it is the mount point of a file system, so folders next to it cannot be renamed into it"
-                raise NotSupported(what=f"sink path {self.path}", why=why, do="choose a subfolder of it")
+                raise NotSupported(what=f"writing to {self.path}", why=why, do="choose a subfolder of it")
             if self.layout == "epochs":
                 refuse_other_files(self.path)
             self._claim(context.owner)

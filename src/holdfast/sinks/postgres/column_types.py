@@ -119,8 +119,8 @@ def _columns(sink: str, schema: StructType) -> Iterator[StreamColumn]:
     for field in schema.fields:
         if field.name in seen:
             raise NotSupported(
-                what=f"column {field.name!r} in sink {sink!r}",
-                why="there are two columns of that name",
+                what=f"a duplicate column {field.name!r} in sink {sink!r}",
+                why="a table cannot have two columns with the same name",
                 do="rename one of them",
             )
         seen.add(field.name)

@@ -137,7 +137,7 @@ class Ledger:
         return self._row(key.place, False, sql.SQL("$1"), sql.SQL("$2")).as_string(None)
 
     def foreign(self, conn: Connection, *, share: bool) -> str | None:
-        """Return another owner that must not share the table with this one, in words.
+        """Return another owner that must not share the table with this one, as text.
 
         That is an earlier pipeline of the same name; every other stream if one of the two replaces the whole table;
         and every other stream unless `share` is set.

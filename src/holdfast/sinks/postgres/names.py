@@ -103,7 +103,7 @@ class Mark:
         """The name of the staging table."""
         name = f"{table_prefix(self.owner)}{self.timeline}_{self.epoch}_{self.attempt}_{self.lease}"
         if len(name) > LONGEST_TABLE:
-            raise NotSupported(what=f"staging table {name}", why=f"its name has more than {LONGEST_TABLE} characters")
+            raise NotSupported(what=f"the name {name}", why=f"a table's name has at most {LONGEST_TABLE} bytes")
         return name
 
     def gid(self, number: int) -> str:

@@ -266,7 +266,7 @@ class PostgresSink(base.Sink):
     @property
     def _ready(self) -> OpenTarget:
         if self._opened is None:
-            raise NotSupported(what=f"sink {self.name!r}", why="it is not open", do="pass it to a stream")
+            raise NotSupported(what=f"using sink {self.name!r}", why="it is not open", do="pass it to a stream")
         return self._opened
 
     def prepare(self, df: DataFrame, key: EpochKey) -> Staged:
