@@ -242,7 +242,8 @@ class EpochRunner:
         """Advance the stream by an epoch that every sink has, and acknowledge a pending barrier."""
         self._parts.lease.check()  # a driver that was paused here must not continue
         self._slots.completed()
-        self._acknowledger.advance(LastDecided.after(batch.epoch, facts, stage))
+        stands = self._acknowledger.last.stands
+        self._acknowledger.advance(LastDecided.after(batch.epoch, facts, stage, stands))
         self._clean_up(batch.epoch, stage)
         _log.info("stream %s: epoch %d is in every sink, %d rows", self._parts.name, batch.epoch, facts.rows)
         self._listener.ended(batch.laps.times(batch.epoch, facts.rows))
