@@ -68,7 +68,7 @@ def decided(*sinks: Sink) -> tuple[Decision, Facts]:
 def deliver(*sinks: Sink, spark_committed: bool = False) -> tuple[EpochProgress, list[Move], list[str]]:
     moves: list[Move] = []
     points: list[str] = []
-    progress = EpochProgress(moves.append)
+    progress = EpochProgress(lambda move, _: moves.append(move))
     progress.move(Move.FIND)
     decision, facts = decided(*sinks)
     try:

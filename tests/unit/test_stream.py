@@ -1,6 +1,7 @@
 """One stream without a JVM: it dies at every point, fails, restarts, waits, is fenced, stopped, drained and killed."""
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,19 @@ def test_a_poison_epoch_is_quarantined_and_a_second_one_is_not(tmp_path: Path) -
     assert bench.places[0].rows == [1]
     recorded: list[GapRecord] = Gaps(bench.repository).all("rows", 1)
     assert [gap.epoch for gap in recorded] == [2, 3]
+
+
+def test_the_time_of_a_quarantined_epoch_is_counted_in_the_phases_of_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, stateful=True, quarantine_after=1)
+    bench.source.append([1])
+    bench.before = failing("prepare", SinkFailed(sink="sink0", action="prepare", why="bad rows"))
+    monkeypatch.setattr(adapter, "run_for_nothing", lambda _: time.sleep(0.05))  # the state advances
+    last = bench.run(restart=OFTEN).status().last_epoch
+    assert last is not None
+    assert list(last.phases) == ["open", "prepare", "harden", "decide", "commit"]
+    assert last.phases["prepare"] >= 0.05
 
 
 def test_a_decided_epoch_is_never_quarantined(tmp_path: Path) -> None:
