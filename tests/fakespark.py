@@ -19,7 +19,8 @@ from holdfast.epoch import Reach, unwatched
 from holdfast.errors import StagedGone
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.repository import Identity, Lease, LocalRepository
-from holdfast.sinks.base import EpochKey, Sink, SinkPosition, Staged, StreamIdentity
+from holdfast.sinks.base import EpochKey, Link, Sink, SinkPosition, Staged, StreamIdentity
+from holdfast.sinks.held_epochs import is_past
 from holdfast.spark import adapter, preparing
 from holdfast.spark.context import RunContext, StreamCallbacks
 from holdfast.spark.spec import checked_spec
@@ -170,7 +171,8 @@ class MemorySink(Sink):
 
     def commit(self, key: EpochKey, handle: dict[str, Any]) -> None:
         self._before("commit", key)
-        if key.epoch in self.place.visible:
+        last = Link(max(self.place.visible, default=0), None)
+        if key.epoch in self.place.visible or is_past(self, key, last, "memory"):
             return
         if handle["staged"] not in self.place.staged:
             raise StagedGone(sink=self.name, epoch=key.epoch)

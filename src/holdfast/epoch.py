@@ -151,10 +151,11 @@ def diagram() -> str:
 class EpochProgress:
     """The state of one try at an epoch. Only `move` changes it.
 
-    `sink` is the sink that is at work, or the one that failed; `None` outside of all sinks.
+    `sink` is the sink that is at work, or the one that failed; `None` outside of all sinks. `on_move` is called with
+    each move and the state that it led to.
     """
 
-    def __init__(self, on_move: Callable[[Move], None] = lambda _: None) -> None:
+    def __init__(self, on_move: Callable[[Move, State], None] = lambda *_: None) -> None:
         self._state = State.UNTRIED
         self._sink: str | None = None
         self._on_move = on_move
@@ -172,7 +173,7 @@ class EpochProgress:
     def move(self, move: Move) -> None:
         """Make a move of the table, or raise and stay."""
         self._state = after(self._state, move)
-        self._on_move(move)
+        self._on_move(move, self._state)
 
     @contextlib.contextmanager
     def inside(self, sink: str) -> Iterator[None]:

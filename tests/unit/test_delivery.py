@@ -5,13 +5,26 @@ from typing import Any
 import pytest
 
 from holdfast.epoch import Attempt, Decision, EpochProgress, Facts, Move, Share, State, Verdict
-from holdfast.errors import InDoubt, SinkBehind, SinkFailed, SinkForeign, StagedGone
+from holdfast.errors import (
+    BadName,
+    Fenced,
+    InDoubt,
+    Locked,
+    LogHalted,
+    LogMissing,
+    RecordCorrupt,
+    SinkBehind,
+    SinkFailed,
+    SinkForeign,
+    StagedGone,
+)
 from holdfast.sinks.base import Sink, SinkPosition, Staged, StreamIdentity
 from holdfast.spark.delivery import commit_to_sinks
 
 OWNER = StreamIdentity("pipeline", "uid", "orders")
 DOWN = SinkFailed(sink="b", action="commit", why="down")
 GONE = StagedGone(sink="b", epoch=3)
+FENCED = Fenced(number=1, newer=2, holder="another")
 FOREIGN = SinkForeign(sink="c", place="table", owner="another pipeline")
 
 
@@ -55,7 +68,7 @@ def decided(*sinks: Sink) -> tuple[Decision, Facts]:
 def deliver(*sinks: Sink, spark_committed: bool = False) -> tuple[EpochProgress, list[Move], list[str]]:
     moves: list[Move] = []
     points: list[str] = []
-    progress = EpochProgress(moves.append)
+    progress = EpochProgress(lambda move, _: moves.append(move))
     progress.move(Move.FIND)
     decision, facts = decided(*sinks)
     try:
@@ -82,7 +95,17 @@ def test_an_epoch_without_sinks_is_skipped() -> None:
     assert (moves, progress.state) == ([Move.SKIP], State.VISIBLE)
 
 
-@pytest.mark.parametrize("error", [DOWN, ConnectionError("down")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        DOWN,
+        ConnectionError("down"),
+        Locked(what="log down", pid=1),  # until that process ends
+        LogHalted(path="down"),  # until the writer is opened again
+        LogMissing(path="down"),  # until its disk is mounted
+    ],
+    ids=lambda each: type(each).__name__,
+)
 def test_a_sink_that_fails_leaves_the_epoch_in_doubt_and_the_others_commit(error: Exception) -> None:
     first, down, last = Recording("a"), Recording("b", error), Recording("c")
     with pytest.raises(InDoubt, match="down") as caught:
@@ -104,7 +127,12 @@ def test_staged_output_that_is_gone_puts_the_sink_behind(spark_committed: bool) 
     assert last.commits
 
 
-def test_an_error_that_no_later_try_can_fix_is_raised_before_one_that_time_may_fix() -> None:
-    with pytest.raises(SinkForeign) as caught:
-        deliver(Recording("b", DOWN), Recording("c", FOREIGN))
+@pytest.mark.parametrize(
+    "error",
+    [FOREIGN, RecordCorrupt(key="record", why="bad"), BadName(kind="sink", name="?", why="bad"), FENCED],
+    ids=lambda each: type(each).__name__,
+)
+def test_an_error_that_no_later_try_can_fix_is_raised_before_one_that_time_may_fix(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        deliver(Recording("b", DOWN), Recording("c", error))
     assert caught.value.progress.sink == "c"

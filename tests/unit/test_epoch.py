@@ -76,13 +76,13 @@ def test_any_course_of_events_keeps_to_the_promises(moves: list[Move]) -> None:
 
 
 def test_only_a_legal_move_changes_an_epochs_state() -> None:
-    heard: list[Move] = []
-    progress = EpochProgress(heard.append)
+    heard: list[tuple[Move, State]] = []
+    progress = EpochProgress(lambda *each: heard.append(each))
     with pytest.raises(BadValue):
         progress.move(Move.DECIDE)
     assert (progress.state, heard) == (State.UNTRIED, [])
     progress.move(Move.OPEN)
-    assert (progress.state, heard) == (State.OPEN, [Move.OPEN])
+    assert (progress.state, heard) == (State.OPEN, [(Move.OPEN, State.OPEN)])
     with pytest.raises(AttributeError):
         progress.state = State.DECIDED
 

@@ -71,3 +71,25 @@ def test_a_failed_epoch_leaves_the_gate_open() -> None:
         raise KeyError
     with gate.epoch():
         assert not gate.is_shut
+
+
+def test_a_gate_that_a_drain_shuts_stays_shut_while_another_thread_asks_whether_it_can_be_shut() -> None:
+    """The other thread has read that the gate is open, and that an epoch is in progress, when the drain shuts it."""
+
+    class Raced(EpochGate):
+        racing = False
+
+        def __getattribute__(self, name: str) -> object:
+            if name == "_busy" and self.racing:
+                self.racing = False
+                drain.start()
+                drain.join(0.2)
+            return super().__getattribute__(name)
+
+    gate = Raced()
+    drain = threading.Thread(target=gate.shut_here)
+    with gate.epoch():
+        gate.racing = True
+        assert not gate.shut()
+        drain.join(10)
+        assert gate.is_shut

@@ -1,6 +1,7 @@
 """One stream without a JVM: it dies at every point, fails, restarts, waits, is fenced, stopped, drained and killed."""
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from holdfast.errors import (
 )
 from holdfast.policy import RestartPolicy
 from holdfast.repository import Decisions, GapRecord, Gaps, Lease
+from holdfast.spark import adapter
 from holdfast.testing import CrashAt, Crashed
 from support import eventually
 
@@ -173,6 +175,43 @@ def test_staged_output_that_is_gone_is_reported_by_run_and_recovery(tmp_path: Pa
         bench.run()
 
 
+def test_a_sink_that_is_added_again_while_an_epoch_is_replayed_continues_after_what_it_holds(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, 2)
+    bench.source.append([1])
+    bench.run()
+    away = bench.places.pop()
+    bench.source.append([2])
+    with pytest.raises((Crashed, StreamFailed)):
+        bench.run(CrashAt("all committed"), accept=("sinks",))
+    bench.places.append(away)
+    bench.source.append([3])
+    bench.run(accept=("sinks",))
+    assert [place.rows for place in bench.places] == [[1, 2, 3], [1, 3]]
+    bench.run()
+
+
+def test_an_epoch_stays_in_doubt_until_a_recovery_has_completed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, seen = Bench(tmp_path), []
+    bench.source.append([1])
+    bench.before = failing("commit", SinkFailed(sink="sink0", action="commit", why="down"))
+
+    def restarting(*_: object) -> None:
+        seen.append(stream.status().in_doubt)
+        broken = len(seen) == 1  # the first recovery fails before it reaches the sink
+        monkeypatch.setattr(adapter, "require_packages", lambda _: {}["column"] if broken else None)
+        if len(seen) == 2:
+            bench.before = failing("prepare", SinkFailed(sink="sink0", action="prepare", why="down"))
+            bench.source.append([2])
+
+    stream = bench.driver(restart=OFTEN, on_restart=restarting)
+    stream.recover()
+    stream.live()
+    assert (stream.failed, bench.places[0].rows) == (None, [1, 2])
+    assert seen == [1, 1, None]
+
+
 def test_a_poison_epoch_is_quarantined_and_a_second_one_is_not(tmp_path: Path) -> None:
     bench, gaps = Bench(tmp_path, quarantine_after=2), []
     bench.source += [[1], [2], [3]]
@@ -190,6 +229,19 @@ def test_a_poison_epoch_is_quarantined_and_a_second_one_is_not(tmp_path: Path) -
     assert bench.places[0].rows == [1]
     recorded: list[GapRecord] = Gaps(bench.repository).all("rows", 1)
     assert [gap.epoch for gap in recorded] == [2, 3]
+
+
+def test_the_time_of_a_quarantined_epoch_is_counted_in_the_phases_of_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, stateful=True, quarantine_after=1)
+    bench.source.append([1])
+    bench.before = failing("prepare", SinkFailed(sink="sink0", action="prepare", why="bad rows"))
+    monkeypatch.setattr(adapter, "run_for_nothing", lambda _: time.sleep(0.05))  # the state advances
+    last = bench.run(restart=OFTEN).status().last_epoch
+    assert last is not None
+    assert list(last.phases) == ["open", "prepare", "harden", "decide", "commit"]
+    assert last.phases["prepare"] >= 0.05
 
 
 def test_a_decided_epoch_is_never_quarantined(tmp_path: Path) -> None:

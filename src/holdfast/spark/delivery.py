@@ -2,9 +2,9 @@
 
 Rules:
 - A sink that fails does not prevent the other sinks from committing.
-- A failure that time or a restart may fix leaves the epoch `InDoubt`: it is decided, and is committed again later.
-- Any other error of Holdfast is raised as it is. If the staged output is gone, the sink is `SinkBehind`: no later try
-  can commit the epoch.
+- A failure that time or a restart may fix leaves the epoch `InDoubt`: it is decided, and is committed again later. A
+  lock that another process holds is such a failure.
+- An error that no later try can fix is raised as it is. If the staged output is gone, the sink is `SinkBehind`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from holdfast._error_text import one_line
 from holdfast.epoch import Decision, EpochProgress, Facts, Move, Reach, Share
-from holdfast.errors import HoldfastError, InDoubt, SinkBehind, StagedGone, Storage
+from holdfast.errors import Fenced, InDoubt, SinkBehind, StagedGone
 from holdfast.sinks.base import EpochKey, Link, Sink, StreamIdentity
+from holdfast.spark.failures import REFUSED
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def _outcome(
     owner: StreamIdentity, decision: Decision, failed: Mapping[str, Exception], progress: EpochProgress
 ) -> Exception:
     """Return the error to raise: one that no later try can fix, or `InDoubt`. The other failures are logged."""
-    final = [name for name, each in failed.items() if isinstance(each, HoldfastError) and not isinstance(each, Storage)]
+    final = [name for name, each in failed.items() if isinstance(each, (*REFUSED, Fenced))]
     blamed = (final or list(failed))[0]
     progress.blame(blamed)
     for name, each in failed.items():

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast._error_text import one_line
-from holdfast.epoch import Attempt, Decision, EpochProgress, Facts, Move, Verdict
+from holdfast.epoch import Attempt, Decision, EpochProgress, Facts, Move, State, Verdict
 from holdfast.errors import Storage, StorageFailed
 from holdfast.repository import GapRecord
 from holdfast.repository.gaps import QUARANTINED
@@ -50,6 +50,7 @@ _PHASES = {
     Move.COMMIT: "commit",
     Move.COMMIT_LAST: "commit",
 }
+_SKIPPED = {State.PREPARED: "prepare", State.VISIBLE: "commit"}  # by the state that a skip led to
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ class _Laps:
     began: float = field(default_factory=time.monotonic)
     phases: dict[str, float] = field(default_factory=dict)
 
-    def lap(self, move: Move) -> None:
-        if phase := _PHASES.get(move):
+    def lap(self, move: Move, state: State) -> None:
+        if phase := _SKIPPED.get(state) if move is Move.SKIP else _PHASES.get(move):
             self.phases[phase] = time.monotonic() - self.began - sum(self.phases.values()) + self.phases.get(phase, 0.0)
 
     def times(self, epoch: int, rows: int) -> EpochTimes:
@@ -242,7 +243,8 @@ class EpochRunner:
         """Advance the stream by an epoch that every sink has, and acknowledge a pending barrier."""
         self._parts.lease.check()  # a driver that was paused here must not continue
         self._slots.completed()
-        self._acknowledger.advance(LastDecided.after(batch.epoch, facts, stage))
+        stands = self._acknowledger.last.stands
+        self._acknowledger.advance(LastDecided.after(batch.epoch, facts, stage, stands))
         self._clean_up(batch.epoch, stage)
         _log.info("stream %s: epoch %d is in every sink, %d rows", self._parts.name, batch.epoch, facts.rows)
         self._listener.ended(batch.laps.times(batch.epoch, facts.rows))

@@ -83,7 +83,7 @@ class Diagnosis:
 
 
 BUDGETED = (Kind.SOURCE, Kind.SINK, Kind.STATE, Kind.USER, Kind.REPOSITORY, Kind.EXECUTORS)
-_REFUSED = (BadInput, Mismatch, Corrupt, SessionLost)
+REFUSED = (BadInput, Mismatch, Corrupt, SessionLost)  # something must be corrected or accepted first
 _OUTAGE_ERRNO = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -155,7 +155,7 @@ def _refused(error: BaseException, failure: EpochFailure | None) -> Kind | None:
     if on_purpose or any(isinstance(each, AnalysisException) for each in _chain(error)):
         return Kind.REFUSED  # the same plan would fail again
     told = reported_kind(error)
-    return Kind.REFUSED if isinstance(error, _REFUSED) or (told and issubclass(told, _REFUSED)) else None
+    return Kind.REFUSED if isinstance(error, REFUSED) or (told and issubclass(told, REFUSED)) else None
 
 
 def or_fenced(lease: Lease, error: BaseException) -> BaseException:

@@ -62,7 +62,8 @@ class EpochGate:
 
     def shut_here(self) -> None:
         """Admit no further epoch. The caller is in `epoch` or in `between_epochs`."""
-        self._shut = True
+        with self._admission:  # a concurrent `shut` must not overwrite this
+            self._shut = True
 
     @property
     def is_busy(self) -> bool:

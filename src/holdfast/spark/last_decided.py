@@ -25,10 +25,11 @@ class LastDecided:
     quarantined: bool = False  # the epoch was given to no sink
 
     @classmethod
-    def after(
-        cls, epoch: int, facts: Facts, stage: Sealed | None, stands: Mapping[str, int] | None = None
-    ) -> LastDecided:
-        """Return what a decided epoch leaves. `stands` replaces the positions of the sinks in its decision."""
+    def after(cls, epoch: int, facts: Facts, stage: Sealed | None, stands: Mapping[str, int]) -> LastDecided:
+        """Return what a decided epoch leaves.
+
+        `stands` has the positions of sinks that are not in the decision: they were added since, or added again.
+        """
         decided = {name: share.stands for name, share in facts.sinks.items()}
         handles = {
             name: handle_digest(share.handle) if share.stands == epoch else share.before_handle
@@ -38,7 +39,7 @@ class LastDecided:
             epoch=epoch,
             ends=facts.end,
             source_log=facts.source_log,
-            stands=decided if stands is None else stands,
+            stands={**stands, **decided},
             handles=handles,
             watermark_ms=facts.watermark_ms,
             rows=facts.total_rows,

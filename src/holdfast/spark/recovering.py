@@ -262,4 +262,4 @@ class StreamRecovery:
             refuse_lost_stage(self._parts.name, facts.stage)
         if facts is None:
             return LastDecided(stands=dict(made.stands), stage=stage)
-        return LastDecided.after(made.decided, facts, stage, dict(made.stands))
+        return LastDecided.after(made.decided, facts, stage, made.stands)

@@ -47,7 +47,7 @@ class Supervisor:
         self.state = "starting"  # as in `StreamStatus`
         self.restarts = 0
         self.error: Exception | None = None  # of the last failure
-        self.in_doubt: int | None = None  # the epoch that the last failure left decided, and not in every sink
+        self.in_doubt: int | None = None  # the epoch that a failure left decided; until a recovery completes it
         self.failed: StreamFailed | None = None  # why the stream gave up
         self.recovered: RecoveredStream | None = None  # by the last recovery
         self.outages = Outages({**parts.spec.outage, **run.outage}, run.backoff, run.clock)
@@ -77,6 +77,7 @@ class Supervisor:
         """Prepare to continue after the last decided epoch."""
         self._runner = None  # a failure from here on is another failure
         self.recovered = self._recovery.recover()
+        self.in_doubt = None
         plan = self.recovered.plan
         unusual = (plan.finish or plan.replays) and self.outages.current is None
         _log.log(logging.WARNING if unusual else logging.INFO, "%s", plan.summary())
@@ -141,7 +142,7 @@ class Supervisor:
         failure = self._runner.failure if self._runner else None
         found = diagnose(error, failure, Kind.SOURCE if self._runner else self._recovery.step)
         self.error = error
-        self.in_doubt = _in_doubt(error, failure)
+        self.in_doubt = _in_doubt(error, failure) or self.in_doubt
         if found.remedy is Remedy.WAIT and self.outages.has_limit(found.kind):
             return self._wait_out(error, found, failure)
         if found.remedy is Remedy.RESTART and failure is not None and self._is_poison(failure, found.kind):
