@@ -1,4 +1,4 @@
-"""Exactly-once output and consistent checkpoints for PySpark streaming pipelines.
+"""Exactly-once output and checkpoints for PySpark streaming pipelines.
 
 Public are the names below, and those that these submodules list in their `__all__`:
 

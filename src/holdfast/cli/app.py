@@ -14,7 +14,7 @@ import holdfast
 from holdfast.cli.answers import Answer, Exit, print_document, verb
 from holdfast.cli.results import Envelope, ErrorResult
 
-HELP = """Exactly-once output and consistent checkpoints for PySpark streaming pipelines.
+HELP = """Exactly-once output and checkpoints for PySpark streaming pipelines.
 
 Run a pipeline, inspect, verify and compare its checkpoints, and remove old ones. Commands that only read need neither \
 Spark nor Java, and you can use them while the pipeline is running.

@@ -83,7 +83,7 @@ def demo(
     ] = None,
     as_json: Json = False,
 ) -> Answer:
-    """Kill a pipeline several times, and show that it neither loses nor duplicates a row.
+    """Kill a pipeline several times, and check every row of its output.
 
     Orders, some of them late or duplicated, pass through two chained streams with checkpoints into Parquet and SQLite.
     The process is killed with SIGKILL several times. The same is done to a plain Spark job with foreachBatch. The demo
