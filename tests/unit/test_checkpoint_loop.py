@@ -276,11 +276,12 @@ def test_what_waits_at_the_end_has_the_time_of_the_policy(world: World, monkeypa
 
 
 def test_a_replaced_driver_takes_no_more_checkpoints_and_deletes_nothing(world: World) -> None:
-    loop = world.start(CheckpointPolicy(every=None, timeout=0.1))
+    loop = world.start(OFF)
     world.streams["a"].idle = False
     ticket = loop.request(CheckpointRequest(BarrierFlags.FULL_SNAPSHOT, "x"))
     eventually(lambda: loop.status().under_way == 1)
     Lease.take(world.repository, locker=lambda: None, shared=True)
+    loop.cancel()
     with pytest.raises(Closed):
         ticket.result(30)
     assert world.fatal == [] and loop.error is None
