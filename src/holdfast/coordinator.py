@@ -297,11 +297,11 @@ class FinalCheckpoint:
 
     def next(self, *, wanted: bool) -> CheckpointRequest | None:
         """Return the checkpoint to begin now that every stream has ended, once; `wanted` without a drain."""
-        request, self._request = self._request, None
         tried, self._tried = self._tried, True
-        if request is not None:
-            return request
-        return CheckpointRequest() if wanted and not tried else None
+        if self._request is None:  # not cleared: a drain may add its request at this moment
+            return CheckpointRequest() if wanted and not tried else None
+        request, self._request = self._request, None
+        return request
 
 
 _ALL = "all streams"

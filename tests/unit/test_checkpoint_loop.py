@@ -53,12 +53,13 @@ class MadeUp:
         return self.epoch * 10, self.epoch
 
     def advance(self) -> None:
-        """Complete one epoch."""
-        batch, self.epoch = self.epoch, self.epoch + 1
+        """Complete one epoch: its files are there before the loop can see it."""
+        batch = self.epoch
         files = {"metadata": "{}", f"offsets/{batch}": f'v1\n{{"conf":{{}}}}\n{batch}', f"commits/{batch}": "v1\n{}"}
         for path, text in files.items():
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / path).write_text(text)
+        self.epoch = batch + 1
 
     def acknowledge_idle(self) -> bool:
         barrier = self._barrier.poll(self.epoch) if self.idle and self.can_acknowledge else None
@@ -275,11 +276,12 @@ def test_what_waits_at_the_end_has_the_time_of_the_policy(world: World, monkeypa
 
 
 def test_a_replaced_driver_takes_no_more_checkpoints_and_deletes_nothing(world: World) -> None:
-    loop = world.start(CheckpointPolicy(every=None, timeout=0.1))
+    loop = world.start(OFF)
     world.streams["a"].idle = False
     ticket = loop.request(CheckpointRequest(BarrierFlags.FULL_SNAPSHOT, "x"))
     eventually(lambda: loop.status().under_way == 1)
     Lease.take(world.repository, locker=lambda: None, shared=True)
+    loop.cancel()
     with pytest.raises(Closed):
         ticket.result(30)
     assert world.fatal == [] and loop.error is None
@@ -332,6 +334,14 @@ def test_housekeeping_that_is_fenced_ends_the_loop_and_any_other_failure_does_no
     monkeypatch.setattr(loop._housekeeping, "_answer_requests", fenced)
     loop._thread.join(30)
     assert not loop._thread.is_alive() and loop.error is None
+
+
+def test_a_loop_that_could_not_start_is_not_waited_for(world: World) -> None:
+    running = world.start(OFF)
+    never = Checkpointing(running._setup, queue.SimpleQueue(), on_fatal=world.fatal.append)
+    never.kill()
+    never.finish()
+    assert not never._thread.is_alive()
 
 
 def test_the_setup_is_frozen(world: World) -> None:

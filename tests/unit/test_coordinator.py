@@ -17,6 +17,7 @@ from holdfast.coordinator import (
     POINTS,
     CheckpointAttempt,
     CheckpointRequest,
+    FinalCheckpoint,
     Phase,
     Schedule,
     Step,
@@ -318,6 +319,32 @@ def test_failures_in_a_row_are_counted() -> None:
     assert schedule.ended(at(4), restorable=False, counts=False)
     assert not schedule.ended(at(5), restorable=False)
     assert Schedule(CheckpointPolicy(every=None)).next(at(1e9)) is None
+
+
+class _DrainAtTheEnd(FinalCheckpoint):
+    """A drain adds its request just after the loop has looked for one."""
+
+    drain = CheckpointRequest(BarrierFlags.DRAIN)
+    stored: CheckpointRequest | None = None
+    looked = False
+
+    @property
+    def _request(self) -> CheckpointRequest | None:  # type: ignore[override]
+        found, late = self.stored, not self.looked
+        self.looked = True
+        self.stored = self.drain if late else found
+        return found
+
+    @_request.setter
+    def _request(self, request: CheckpointRequest | None) -> None:
+        self.stored = request
+
+
+def test_the_request_of_a_drain_is_not_lost_though_it_comes_with_the_last_checkpoint() -> None:
+    final = _DrainAtTheEnd()
+    assert final.next(wanted=True) == CheckpointRequest()
+    assert final.next(wanted=True) == _DrainAtTheEnd.drain
+    assert final.next(wanted=True) is None
 
 
 @pytest.mark.parametrize(

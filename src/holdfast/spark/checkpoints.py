@@ -106,7 +106,8 @@ class Checkpointing:
         """Complete the checkpoint that is under way and take a last one, now that every stream has ended."""
         waits = bool(self._tickets) or self._schedule.is_periodic
         self._loop.end_within(_UNDER_WAY_S + (self._setup.policy.timeout_s if waits else 0.0))
-        self._thread.join()
+        if self._thread.ident is not None:  # otherwise it could not be started
+            self._thread.join()
 
     def kill(self) -> None:
         """End at once, as safely as if the process were killed."""

@@ -118,9 +118,8 @@ class PipelineHandle:
         fails, it is logged and reported to `on_checkpoint_failed`; the stop continues. Called from inside a
         callback, this returns at once and the stop follows.
         """
-        if self._threads.is_inside:
-            self._threads.request_stop()
         if self._threads.is_inside or self._checkpointing.is_inside:
+            self._threads.request_stop()
             threading.Thread(target=self.stop, name="holdfast-stop", daemon=True).start()
             return
         self._threads.stop()
@@ -166,10 +165,16 @@ class PipelineHandle:
     # --- its threads ---
 
     def _start(self) -> None:
-        """Start the threads of the run; called once, by `start_threads`."""
-        self._checkpointing.start()
-        self._threads.start()
-        self._closer.start()
+        """Start the threads of the run; called once, by `start_threads`. If one cannot start, end and release all."""
+        try:
+            self._checkpointing.start()
+            self._threads.start()
+            self._closer.start()
+        except BaseException:
+            self._checkpointing.kill()
+            self._threads.kill_here()
+            self._close()
+            raise
 
     def _close(self) -> None:
         """Wait for the streams, take the last checkpoint, then release everything that the run holds."""

@@ -34,9 +34,10 @@ class StreamThreads:
             self._threads[name].start()
 
     def join(self) -> None:
-        """Wait until every stream has ended."""
+        """Wait until every stream that was started has ended."""
         for thread in self._threads.values():
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
 
     @property
     def is_inside(self) -> bool:
@@ -67,6 +68,12 @@ class StreamThreads:
         self.stopping = True
         for stream in self.streams:
             threading.Thread(target=stream.kill, daemon=True).start()
+
+    def kill_here(self) -> None:
+        """End every stream at once, in the caller's thread: no other thread can be started."""
+        self.stopping = True
+        for stream in self.streams:
+            stream.kill()
 
     def end_after(self, error: BaseException) -> None:
         """End after an error that concerns the whole pipeline; return at once.
