@@ -360,6 +360,37 @@ def test_a_busy_stream_acknowledges_and_drains_at_the_end_of_its_epoch(tmp_path:
     assert (stream.state, bench.places[0].rows) == ("stopped", [1])
 
 
+def test_a_query_that_fails_after_its_stream_was_drained_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, paused = Bench(tmp_path), Paused("decided")
+    bench.source.append([1])
+    stream, thread = bench.started(paused)
+    assert paused.entered.wait(60)
+    stream.injector.trigger(1, BarrierFlags.DRAIN)
+    commits = bench.repository.root / "timelines/1/streams/rows/spark/commits"
+    commits.rename(commits.with_name("away"))  # Spark cannot write its commit
+    paused.go_on.set()
+    thread.join(60)
+    assert (stream.state, [position.epoch for _, position in bench.acknowledged]) == ("stopped", [1])
+    assert "stream rows: its query failed after it was stopped" in caplog.text
+
+
+@pytest.mark.parametrize("drained", [True, False])
+def test_a_batch_that_comes_too_late_is_no_failure(
+    drained: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path)
+    stream, thread = bench.started()
+    eventually(lambda: stream._query.running is not None)
+    stream._gate.stopping.set()
+    stream._gate.shut_here() if drained else stream._gate.shut()
+    bench.source.append([1])
+    thread.join(60)
+    assert (stream.state, stream.can_acknowledge, bench.places[0].rows) == ("stopped", True, [])
+    assert "failed" not in caplog.text
+
+
 def test_a_stop_while_an_attempt_fails_allows_a_last_cut(tmp_path: Path) -> None:
     bench, paused = Bench(tmp_path), Paused("opened")
     bench.source.append([1])
