@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakespark import Bench, install
+from fakespark import Bench, MemorySink, install
 from holdfast.barriers import BarrierFlags
 from holdfast.epoch import HOLDS, MOVES, POINTS, Attempt, Decision, EpochProgress, Extent, Move, State, Verdict
 from holdfast.errors import (
@@ -345,6 +345,30 @@ def test_an_idle_stream_is_stopped_acknowledged_and_drained(tmp_path: Path) -> N
     thread.join(60)
     assert [(checkpoint, position.epoch) for checkpoint, position in bench.acknowledged] == [(1, 1), (2, 1)]
     assert stream.state == "stopped"
+
+
+def test_a_driver_that_is_replaced_decides_and_commits_while_the_newer_one_looks_at_the_sinks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, paused, inspect = Bench(tmp_path), Paused("durable"), MemorySink.inspect
+    bench.source.append([1])
+    bench.run()
+    bench.source.append([2])
+    old, thread = bench.started(paused)
+    assert paused.entered.wait(60)
+
+    def late(sink: MemorySink, *facts: Any) -> Any:
+        paused.go_on.set()
+        thread.join(60)
+        return inspect(sink, *facts)
+
+    new = bench.driver()
+    monkeypatch.setattr(MemorySink, "inspect", late)
+    assert new.recover().decided == 2
+    assert old.failed is not None
+    assert isinstance(old.failed.__cause__, Fenced)
+    new.live()
+    assert (new.failed, bench.places[0].rows) == (None, [1, 2])
 
 
 def test_a_busy_stream_acknowledges_and_drains_at_the_end_of_its_epoch(tmp_path: Path) -> None:
