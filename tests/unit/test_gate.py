@@ -16,8 +16,10 @@ def test_an_epoch_in_progress_keeps_the_gate_from_being_shut() -> None:
     assert not gate.is_busy
     assert not gate.is_inside
     assert gate.shut()
+    assert not gate.has_refused
     with pytest.raises(Stopping), gate.epoch():
         raise AssertionError
+    assert gate.has_refused
 
 
 def test_a_stream_is_kept_between_two_epochs() -> None:
@@ -62,6 +64,7 @@ def test_an_epoch_that_waits_while_the_gate_is_shut_does_not_begin() -> None:
         gate.shut_here()
     thread.join(10)
     assert stopped == [True]
+    assert gate.has_refused
     assert not gate.is_busy
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakespark import Bench, install
+from fakespark import Bench, MemorySink, install
 from holdfast.barriers import BarrierFlags
 from holdfast.epoch import HOLDS, MOVES, POINTS, Attempt, Decision, EpochProgress, Extent, Move, State, Verdict
 from holdfast.errors import (
@@ -347,6 +347,30 @@ def test_an_idle_stream_is_stopped_acknowledged_and_drained(tmp_path: Path) -> N
     assert stream.state == "stopped"
 
 
+def test_a_driver_that_is_replaced_decides_and_commits_while_the_newer_one_looks_at_the_sinks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, paused, inspect = Bench(tmp_path), Paused("durable"), MemorySink.inspect
+    bench.source.append([1])
+    bench.run()
+    bench.source.append([2])
+    old, thread = bench.started(paused)
+    assert paused.entered.wait(60)
+
+    def late(sink: MemorySink, *facts: Any) -> Any:
+        paused.go_on.set()
+        thread.join(60)
+        return inspect(sink, *facts)
+
+    new = bench.driver()
+    monkeypatch.setattr(MemorySink, "inspect", late)
+    assert new.recover().decided == 2
+    assert old.failed is not None
+    assert isinstance(old.failed.__cause__, Fenced)
+    new.live()
+    assert (new.failed, bench.places[0].rows) == (None, [1, 2])
+
+
 def test_a_busy_stream_acknowledges_and_drains_at_the_end_of_its_epoch(tmp_path: Path) -> None:
     bench, paused = Bench(tmp_path), Paused("decided")
     bench.source += [[1], [2]]
@@ -358,6 +382,37 @@ def test_a_busy_stream_acknowledges_and_drains_at_the_end_of_its_epoch(tmp_path:
     thread.join(60)
     assert [position.epoch for _, position in bench.acknowledged] == [1]
     assert (stream.state, bench.places[0].rows) == ("stopped", [1])
+
+
+def test_a_query_that_fails_after_its_stream_was_drained_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, paused = Bench(tmp_path), Paused("decided")
+    bench.source.append([1])
+    stream, thread = bench.started(paused)
+    assert paused.entered.wait(60)
+    stream.injector.trigger(1, BarrierFlags.DRAIN)
+    commits = bench.repository.root / "timelines/1/streams/rows/spark/commits"
+    commits.rename(commits.with_name("away"))  # Spark cannot write its commit
+    paused.go_on.set()
+    thread.join(60)
+    assert (stream.state, [position.epoch for _, position in bench.acknowledged]) == ("stopped", [1])
+    assert "stream rows: its query failed after it was stopped" in caplog.text
+
+
+@pytest.mark.parametrize("drained", [True, False])
+def test_a_batch_that_comes_too_late_is_no_failure(
+    drained: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path)
+    stream, thread = bench.started()
+    eventually(lambda: stream._query.running is not None)
+    stream._gate.stopping.set()
+    stream._gate.shut_here() if drained else stream._gate.shut()
+    bench.source.append([1])
+    thread.join(60)
+    assert (stream.state, stream.can_acknowledge, bench.places[0].rows) == ("stopped", True, [])
+    assert "failed" not in caplog.text
 
 
 def test_a_stop_while_an_attempt_fails_allows_a_last_cut(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class EpochGate:
         self._admission = threading.Lock()
         self._busy = False
         self._shut = False
+        self._refused = False
         self._thread = 0
 
     @contextlib.contextmanager
@@ -33,12 +34,14 @@ class EpochGate:
         """Admit an epoch, or raise `Stopping` if the gate is shut."""
         with self._admission:
             if self._shut:
+                self._refused = True
                 raise Stopping
             self._busy = True
         self._thread = threading.get_ident()
         try:
             with self._mutex:
                 if self._shut:
+                    self._refused = True
                     raise Stopping  # the stream was drained while this epoch waited for the mutex
                 yield
         finally:
@@ -74,6 +77,11 @@ class EpochGate:
     def is_shut(self) -> bool:
         """Whether no further epoch may begin."""
         return self._shut
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether an epoch was refused because the gate is shut: then its query ends with an error."""
+        return self._refused
 
     @property
     def is_inside(self) -> bool:

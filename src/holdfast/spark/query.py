@@ -99,7 +99,11 @@ class StreamQuery:
             found = QueryFailed(stream=name, why=one_line(cause))
             found.__cause__ = cause
             return found
-        if self._gate.stopping.is_set() and (adapter.is_interrupt(error) or self._gate.is_shut):
+        if self._gate.stopping.is_set() and (adapter.is_interrupt(error) or self._gate.has_refused):
+            return Stopping()
+        if self._gate.stopping.is_set() and self._gate.is_shut:  # no epoch was in progress: nothing is lost
+            if not adapter.is_gone(error):
+                _log.warning("stream %s: its query failed after it was stopped: %s", name, one_line(error))
             return Stopping()
         if self._gate.stopping.is_set() and adapter.is_gone(error):
             _log.warning("stream %s: its JVM has ended too; the next start completes what was in flight", name)

@@ -18,6 +18,7 @@ from holdfast.errors import (
     HoldfastError,
     InDoubt,
     Locked,
+    Mismatch,
     NotSupported,
     RecordCorrupt,
     SinkFailed,
@@ -105,7 +106,12 @@ class StreamRecovery:
         stateful = adapter.is_stateful(df)
         while True:
             decision = parts.decisions.newest(parts.name, parts.timeline)  # 3
-            made = self._compare(decision)
+            try:
+                made = self._compare(decision)
+            except Mismatch:
+                if parts.decisions.newest(parts.name, parts.timeline) == decision:
+                    raise
+                continue  # a driver that this one replaces has decided an epoch meanwhile, and sinks have it already
             self._acknowledger.planned(made)
             if decision is not None:
                 self._note_sinks(decision)
