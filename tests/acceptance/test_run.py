@@ -385,7 +385,7 @@ def test_no_java_is_said_in_a_line(app: Path) -> None:
     found = done(f"{app}:ticks", env={**bare, "PATH": str(app.parent)})
     assert found.returncode == 2
     assert found.stderr.startswith(
-        "error: Spark needs Java 17 or newer: no `java` is on the PATH [JavaMissing]\nnext:  install one"
+        "error: Spark needs Java 17 or newer: no `java` is on the PATH [JavaMissing]\nnext:  install Java"
     )
     found = done(f"{app}:ticks", env={**bare, "JAVA_HOME": str(app.parent)})
     assert "which has no bin/java" in found.stderr

@@ -223,7 +223,7 @@ def test_balances_and_alerts_are_exact_when_both_programs_were_killed(
         return {each["alert"]: each["cents"] for each in found}
 
     assert program.run("--alerts", "--once") == 1  # nothing to read yet
-    assert "run the pipeline that writes it" in program.said.read_text()
+    assert "run the pipeline that writes the log" in program.said.read_text()
     feed(5, 200_000, 7, 300_000)
     worker = program.start("--alerts")
     running = program.start("--checkpoint-every", "1s")

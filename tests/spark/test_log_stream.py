@@ -284,7 +284,9 @@ def test_a_pipeline_says_what_is_wrong_with_its_log_and_does_not_try_again(spark
     run()
     shutil.rmtree(log.path)
     new_log(log.path, events("b"), events("c"))
-    with pytest.raises(StreamFailed, match=r"refused.*0 restarts.*LogDiverged: .* has read log .* Next: restore the"):
+    with pytest.raises(
+        StreamFailed, match=r"refused.*0 restarts.*LogDiverged: .* has read up to sequence .* Next: restore the"
+    ):
         run()
 
 

@@ -85,7 +85,7 @@ def test_open_that_forgets_the_context(spark: SparkSession, tmp_path: Path) -> N
 
 def test_a_constructor_that_forgets_the_name(tmp_path: Path) -> None:
     pipeline = hf.Pipeline("p", tmp_path)
-    with pytest.raises(BadValue, match=r"let Unnamed.__init__ call super\(\).__init__\(name\)"):
+    with pytest.raises(BadValue, match=r"call super\(\).__init__\(name\) in Unnamed.__init__"):
         pipeline.stream(lambda s: s, name="rows", sinks=Unnamed())
 
 

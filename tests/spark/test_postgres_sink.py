@@ -366,7 +366,7 @@ for method in ("prepared", "staged"):
     sink.commit(key, staged.handle)
 sink._server.address = type(sink._server.address)(dsn.replace("host=", "host=/nowhere"), ())
 try:
-    sink._work.run(df, into_stage(sink._work.task("nowhere")))
+    sink._opened.run(df, into_stage(sink._opened.task("nowhere")))
 except SinkFailed as error:
     print(error, file=sys.stderr)
 spark.stop()

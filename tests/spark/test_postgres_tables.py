@@ -391,7 +391,7 @@ def test_a_missing_psycopg_is_named_at_import() -> None:
     module = "psycopg"
     program = f"import sys; sys.modules[{module!r}] = None; import holdfast.sinks.postgres.sink"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert f"MissingExtra: the Python package '{module}' is needed" in done.stderr
+    assert f"MissingExtra: the Python package '{module}' is required" in done.stderr
     assert "pip install 'holdfast-spark[postgres]'" in done.stderr
 
 

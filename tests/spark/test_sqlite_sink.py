@@ -179,7 +179,7 @@ def test_a_dropped_table_is_missed(spark: SparkSession, tmp_path: Path) -> None:
     connection.execute("DROP TABLE rows")
     connection.close()
     rig.add(2)
-    with pytest.raises(SchemaMismatch, match="says that it holds epochs"):
+    with pytest.raises(SchemaMismatch, match="records that it holds epochs"):
         rig.run()
 
 

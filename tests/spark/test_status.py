@@ -184,7 +184,7 @@ def test_the_handle_of_a_running_pipeline_is_found_by_another_object_of_it(spark
         (lambda: holdfast.Pipeline("p", "root", restart="never"), "RestartPolicy"),
         (lambda: holdfast.Pipeline("p", "root", outage="never"), "outage"),
         (lambda: holdfast.Pipeline("p", "root", outage={"snk": "4h"}), "kinds are"),
-        (lambda: holdfast.SqliteSink("a.db", table="t", key=[]), "names no column"),
+        (lambda: holdfast.SqliteSink("a.db", table="t", key=[]), "expected one or more columns"),
         (lambda: holdfast.ForeachSink(abs), "two arguments"),
         (lambda: holdfast.ForeachSink(print), None),
         (lambda: holdfast.ForeachSink(pow), None),

@@ -400,7 +400,7 @@ def test_a_second_run_in_the_same_process_is_refused_while_the_first_lasts(spark
 
     rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
     with rig.pipeline().start(spark):
-        with pytest.raises(Locked, match="this one"):
+        with pytest.raises(Locked, match="this process"):
             rig.run()
     rig.run()
 
