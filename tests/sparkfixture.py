@@ -10,13 +10,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from holdfast.spark.localfiles import local_files
+from holdfast.spark.localfiles import CLASS, SETTING
+from holdfast.spark.session import _with_jar
 
 
 @cache
 def session() -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    found = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -36,9 +37,12 @@ def session() -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
-        .config(map=local_files())
-        .getOrCreate()
+        .config(SETTING, CLASS)
     )
+    with (
+        _with_jar()
+    ):  # as an embedded session has it: Java uses an archive only for the class path that it was made with
+        found = builder.getOrCreate()
     found.sparkContext.setLogLevel("OFF")  # crashes are what these tests make
     return found
 
