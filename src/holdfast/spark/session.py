@@ -178,5 +178,10 @@ def silence_spark() -> None:
     """Silence the loggers of pyspark and py4j that print a page per error, unless the program has set their level."""
     if logging.getLogger("py4j").level == logging.NOTSET:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        logging.getLogger().addFilter(_is_not_of_py4j)  # when its JVM dies, py4j logs a traceback to the root logger
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return not record.pathname.endswith("py4j/java_gateway.py")
