@@ -1,5 +1,5 @@
 # Every target sets up what it needs: on a new machine with Python 3.11, `make test` is enough.
-.PHONY: help check test demo soak lint docs jar bench bench-quick bench-docs lock clean
+.PHONY: help check test demo soak lint docs jar bench bench-quick bench-docs bench-peers lock clean
 SHELL := /bin/sh
 RUN := JAVA_HOME="$$(cat .venv/java-home)" SPARK_LOCAL_IP=127.0.0.1 .venv/bin/python
 UV := 0.13.7
@@ -10,16 +10,20 @@ help:
 	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs; ARGS=--fast: a minute"
 	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50); restore each of CUTS=n checkpoints (60);"
 	@echo "             stop PostgreSQL under a running pipeline for OUTAGE_S=n seconds (600);"
-	@echo "             run a pipeline RUNS=n times in one session (200) and report leaks"
+	@echo "             run a pipeline RUNS=n times in one session (200) and report leaks;"
+	@echo "             compare the rows of two sinks over SAME_ROWS=n epochs of a query that is not deterministic (500);"
+	@echo "             send 50 rounds of requests from other processes, and kill the processes and the drivers"
 	@echo "make lint    run ruff and mypy"
 	@echo "make jar     rebuild the Java class; needs javac"
 	@echo "make docs    regenerate docs/reference from the code, and the benchmark page from its results"
-	@echo "make bench   run the benchmarks, under 25 minutes; ARGS=\"durable start\" runs only these modules;"
+	@echo "make bench   run the benchmarks, under 30 minutes; ARGS=\"durable start\" runs only these modules;"
 	@echo "             the exit code is 1 if a goal was missed"
-	@echo "make bench-quick  run them with few rounds and small sizes, in under five minutes"
+	@echo "make bench-quick  run them with few rounds and small sizes, in under six minutes"
 	@echo "make bench-docs   run all of them and update docs/benchmarks.md"
-	@echo "make lock    update requirements.lock from pyproject.toml"
-	@echo "make clean   remove .venv"
+	@echo "make bench-peers  install Flink into .venv-peers, run the same jobs on both, and update docs/benchmarks-peers.md;"
+	@echo "             ARGS=--quick only prints the results of a short version"
+	@echo "make lock    update requirements.lock from pyproject.toml, and that of bench/peers"
+	@echo "make clean   remove .venv and .venv-peers"
 
 .venv/ready: requirements.lock pyproject.toml tools/setup.sh tools/find-java.sh
 	@sh tools/setup.sh
@@ -42,19 +46,23 @@ check: lint
 	@$(PYTEST) -q -m "not jvm" --ignore=tests/spark $(ARGS)
 
 demo: .venv/ready
-	@$(RUN) -m holdfast demo $(ARGS)
+	@HOLDFAST_CLASS_ARCHIVE=$(CURDIR)/.venv/classes $(RUN) -m holdfast demo $(ARGS)
 
 KILLS ?= 50
 CUTS ?= 60
 OUTAGE_S ?= 600
 RUNS ?= 200
+SAME_ROWS ?= 500
 soak: .venv/ready
 	@CUTS=$(CUTS) RESTORED=$(CUTS) $(RUN) -m pytest tests/spark/test_cuts.py --timeout 0 -q -s
 	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_pipeline_killed.py -k random_moments --timeout 0 -q
 	@OUTAGE_S=$(OUTAGE_S) $(RUN) -m pytest tests/spark/test_outages.py -k long_outage --timeout 0 -q -s
 	@RUNS=$(RUNS) $(RUN) -m pytest tests/spark/test_leaks.py -k runs_leave --timeout 0 -q -s
+	@CRASHES=100 $(RUN) -m pytest tests/spark/test_postgres_pipeline.py -k many_crashes --timeout 0 -q
+	@SAME_ROWS=$(SAME_ROWS) $(RUN) -m pytest tests/spark/test_several_sinks.py -k not_deterministic --timeout 0 -q
+	@HOLDFAST_SOAK=1 $(RUN) -m pytest tests/faults/test_control_killed.py --timeout 0 -q -s
 	@HOLDFAST_SOAK=1 $(RUN) -m pytest tests/unit tests/faults/test_worker_killed.py tests/faults/test_log_killed.py \
-	    -k "eight_threads or forgotten or random_moments" --timeout 0 -q
+	    -k "eight_threads or forgotten or random_moments or anyorder" --timeout 0 -q
 	@HOLDFAST_SOAK=1 HOLDFAST_FUZZ_SEED=random HOLDFAST_FUZZ_FACTOR=20 $(RUN) -m pytest tests/formats/test_fuzz.py \
 	    tests/formats/test_fuzz_command.py --timeout 0 -q
 
@@ -79,11 +87,18 @@ bench-quick: .venv/ready
 bench-docs: .venv/ready
 	@$(RUN) -m bench --write $(ARGS)
 
-# The lock file contains no index URL, so that it works with any mirror.
+.venv-peers/ready: bench/peers/requirements.lock bench/peers/setup.sh
+	@PEERS_PYTHON="$(PEERS_PYTHON)" sh bench/peers/setup.sh
+
+bench-peers: .venv/ready .venv-peers/ready
+	@$(RUN) -m bench --peers $(if $(findstring --quick,$(ARGS)),,--write) $(ARGS)
+
+# The lock files contain no index URL, so that they work with any mirror.
+COMPILE = .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version
 lock: .venv/ready
 	.venv/bin/python -m pip install --quiet uv==$(UV)
-	.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
-	    --python-version 3.11 --all-extras --group dev pyproject.toml -o requirements.lock
+	$(COMPILE) 3.11 --all-extras --group dev pyproject.toml -o requirements.lock
+	$(COMPILE) 3.10 bench/peers/requirements.in -o bench/peers/requirements.lock
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-peers

@@ -18,19 +18,23 @@ from rich.console import Console
 from bench.compare import CannotMeasure
 from bench.document import Document, Measured
 from bench.machine import machine, versions
+from bench.pages import FOLDER, MAIN, PEERS, Page
 from bench.progress import Progress
-from bench.questions import MODULES, NOT_QUICK
-from bench.report import FOLDER, JSON, WIDTH, drawn, show
+from bench.report import WIDTH, drawn, show
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks, and print or write the results."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "modules", nargs="*", metavar="MODULE", help=f"benchmarks to run: {', '.join(MODULES)}; default: all"
+        "modules",
+        nargs="*",
+        metavar="MODULE",
+        help=f"benchmarks to run: {', '.join(MAIN.modules)}; with --peers: {', '.join(PEERS.modules)}; default: all",
     )
+    parser.add_argument("--peers", action="store_true", help="compare with Flink; `make bench-peers` installs it")
     parser.add_argument(
-        "--quick", action="store_true", help=f"run fewer rounds with smaller sizes, without {', '.join(NOT_QUICK)}"
+        "--quick", action="store_true", help=f"run fewer rounds with smaller sizes, without {', '.join(MAIN.not_quick)}"
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write all samples to this file, or to stdout if it is -"
@@ -41,21 +45,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="update the page of the docs, its plots and its JSON; with MODULEs, only their part",
     )
     options = parser.parse_args(arguments)
-    unknown = set(options.modules) - set(MODULES)
+    about = PEERS if options.peers else MAIN
+    unknown = set(options.modules) - set(about.modules)
     if unknown:
-        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(MODULES)}")
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(about.modules)}")
     if options.json and not options.json.parent.is_dir():
         parser.error(f"the folder {options.json.parent} does not exist")
     if options.json and options.json.is_dir():
         parser.error(f"{options.json} is a folder; name a file")
-    chosen = options.modules or [name for name in MODULES if not options.quick or name not in NOT_QUICK]
-    found = run([name for name in MODULES if name in chosen], options.quick)
+    chosen = options.modules or [name for name in about.modules if not options.quick or name not in about.not_quick]
+    found = run(about, [name for name in about.modules if name in chosen], options.quick)
     if options.json:
         print(found.to_json()) if str(options.json) == "-" else options.json.write_text(found.to_json())
     if options.write:
-        if found.left_out and (FOLDER / JSON).is_file():
-            found = found.renewing(Document.from_json((FOLDER / JSON).read_text()))
-        for name, text in {JSON: found.to_json(), **drawn(found)}.items():
+        if found.left_out and (FOLDER / about.json).is_file():
+            found = found.renewing(Document.from_json((FOLDER / about.json).read_text()))
+        for name, text in {about.json: found.to_json(), **drawn(found, about)}.items():
             (FOLDER / name).write_text(text)
     print_results(found, to_stderr=str(options.json) == "-")  # then stdout has only JSON
     return 0 if found.good else 1
@@ -75,34 +80,35 @@ def print_results(found: Document, *, to_stderr: bool) -> None:
         )
 
 
-def run(names: Sequence[str], quick: bool) -> Document:
+def run(about: Page, names: Sequence[str], quick: bool) -> Document:
     """Run modules one after another. A failure is reported, and the others continue."""
     date, start = datetime.now(UTC).date().isoformat(), time.perf_counter()
     on, made_with = machine(), versions()  # before the benchmarks change the load
     measured = []
-    known = {} if quick else _known()
+    known = {} if quick else _known(about)
     for at, name in enumerate(names):
         with Progress(f"{name} ({at + 1} of {len(names)})", start, known.get(name)):
-            measured.append(measure(name, quick, made_with))
-    left_out = [name for name in MODULES if name not in names]
+            measured.append(measure(f"{about.package}.{name}", quick, made_with))
+    left_out = [name for name in about.modules if name not in names]
     seconds = round(time.perf_counter() - start, 1)
     return Document(date, quick, seconds, on, made_with, measured, left_out=left_out)
 
 
-def _known() -> dict[str, float]:
+def _known(about: Page) -> dict[str, float]:
     """Return how long each module took in the run of the docs page."""
-    path = FOLDER / JSON
+    path = FOLDER / about.json
     return (
         {each.module: each.seconds for each in Document.from_json(path.read_text()).modules} if path.is_file() else {}
     )
 
 
-def measure(name: str, quick: bool, made_with: dict[str, str]) -> Measured:
-    """Run one module."""
+def measure(path: str, quick: bool, made_with: dict[str, str]) -> Measured:
+    """Run one module, given by its import path."""
+    name = path.rpartition(".")[2]
     method, why, results = "", "", []
     start = time.perf_counter()
     try:
-        module = importlib.import_module(f"bench.{name}")
+        module = importlib.import_module(path)
         method = inspect.cleandoc(module.__doc__ or "")
         results = [each.rounded() for each in module.run(quick)]
         made_with.update(getattr(module, "VERSIONS", {}))

@@ -2,8 +2,9 @@
 
 The server has its default settings with fsync on; only `max_prepared_transactions` is raised. It is reached by TCP on
 this machine, because the JDBC driver does not support Unix sockets. All sides use one Spark session and one cached
-DataFrame of two partitions: a million rows, and a thousand rows, which show the fixed cost of an epoch. For sizes in
-between, the ratio is in between: the larger an epoch, the better for Holdfast.
+DataFrame of two partitions. A million rows show the cost per row, a thousand rows the fixed cost of an epoch. The sizes
+in between show where the copy moves from the driver to the executors: by default, the driver copies an epoch of at most
+20,000 rows. As "on the executors", the same epochs are copied with `driver_rows=0`.
 
 - Holdfast is measured by the work of its sink in an epoch: `prepare`, then `commit`. No side includes Spark's logs or
   Holdfast's decision.
@@ -42,8 +43,11 @@ from holdfast import PostgresSink
 from holdfast.epoch import Attempt
 from holdfast.sinks.base import EpochKey, SinkContext, StreamIdentity
 from holdfast.sinks.postgres.sink import Method
+from holdfast.spark.adapter import frozen_with_size
 
 ROWS, QUICK_ROWS, FEW_ROWS = 1_000_000, 200_000, 1_000
+BETWEEN = (10_000, 50_000, 200_000)
+FEW_GOAL, BETWEEN_GOALS = 0.8, {200_000: 0.4}  # of the seconds
 PARTITIONS = 2
 DEFAULT_GOAL, TUNED_GOAL = 3.0, 1.3
 TUNED_BATCH = 10_000
@@ -128,9 +132,10 @@ def driver_jar() -> str:
 class Epochs:
     """Holdfast: a sink, opened as by a stream, that receives one epoch after another."""
 
-    def __init__(self, server: Server, df: DataFrame, method: Method, table: str) -> None:
-        self._sink = PostgresSink(server.dsn, table, method=method)
-        self._sink.open(SinkContext(OWNER, df.schema, "append", df.sparkSession, tell=print))
+    def __init__(self, server: Server, df: DataFrame, method: Method, table: str, **options: int) -> None:
+        self._sink = PostgresSink(server.dsn, table, method=method, **options)  # type: ignore[arg-type]
+        context = SinkContext(OWNER, df.schema, "append", df.sparkSession, tell=print, freeze=frozen_with_size)
+        self._sink.open(context)
         self._df = df
         self._numbers = itertools.count(1)
 
@@ -182,36 +187,56 @@ def orders(spark: SparkSession, rows: int) -> DataFrame:
     return df
 
 
-def measured(server: Server, df: DataFrame, rounds: int, warm_up: int) -> dict[str, list[float]]:
-    """Return the rows per second of each side and of both floors."""
+ALL = ("prepared", "executors", "staged", "jdbc", "tuned", "bare", "handed")
+TWO_PATHS = ("prepared", "executors", "jdbc")
+
+
+def measured(
+    server: Server, df: DataFrame, rounds: int, warm_up: int, chosen: tuple[str, ...] = ALL
+) -> dict[str, list[float]]:
+    """Return the rows per second of the chosen sides and floors."""
     rows = df.count()
-    tables = {side: f"{side}_{rows}" for side in ("prepared", "staged", "jdbc", "tuned", "bare")}
+    tables = {side: f"{side}_{rows}" for side in chosen if side != "handed"}
     for table in tables.values():
         server.make(table)
-    tuned = jdbc(server, df, tables["tuned"], "?reWriteBatchedInserts=true", batchsize=TUNED_BATCH)
-    writes: dict[str, Callable[[], object]] = {
-        "prepared": Epochs(server, df, "prepared", tables["prepared"]),
-        "jdbc": jdbc(server, df, tables["jdbc"]),
-        "staged": Epochs(server, df, "staged", tables["staged"]),
-        "tuned": tuned,
-        "bare": floor(server, df, tables["bare"]),
-    }
     hand = handed(df)
-    sides: dict[str, Callable[[], float]] = {"handed": lambda: rows / timed(hand)}
-    for side, write in writes.items():
-        sides[side] = partial(server.sample, tables[side], rows, write)
+    writes: dict[str, Callable[[str], Callable[[], object]]] = {
+        "prepared": lambda table: Epochs(server, df, "prepared", table),
+        "executors": lambda table: Epochs(server, df, "prepared", table, driver_rows=0),
+        "jdbc": lambda table: jdbc(server, df, table),
+        "staged": lambda table: Epochs(server, df, "staged", table),
+        "tuned": lambda table: jdbc(server, df, table, "?reWriteBatchedInserts=true", batchsize=TUNED_BATCH),
+        "bare": lambda table: floor(server, df, table),
+    }
+    sides: dict[str, Callable[[], float]] = {}
+    for side in chosen:
+        if side == "handed":
+            sides[side] = lambda: rows / timed(hand)
+        else:
+            sides[side] = partial(server.sample, tables[side], rows, writes[side](tables[side]))
     return in_turn(rounds, sides, warm_up=warm_up)
+
+
+def in_seconds(rows: int, found: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Return the duration of an epoch from the rows per second."""
+    return {side: [rows / each for each in samples] for side, samples in found.items()}
 
 
 def run(quick: bool) -> list[Result]:
     jar = driver_jar()
+    sizes = () if quick else BETWEEN
     with scratch(__name__) as folder, serving(folder) as server:
         spark = session({"spark.jars": jar})
         try:
             many = measured(server, orders(spark, QUICK_ROWS if quick else ROWS), *((2, 1) if quick else (7, 4)))
-            few = measured(server, orders(spark, FEW_ROWS), *((2, 1) if quick else (20, 5)))
+            few = measured(server, orders(spark, FEW_ROWS), *((4, 4) if quick else (20, 8)))
+            between = {rows: measured(server, orders(spark, rows), 10, 5, TWO_PATHS) for rows in sizes}
         finally:
             spark.stop()
+    return [*_many(many), *_few(few), *_between(between)]
+
+
+def _many(found: dict[str, list[float]]) -> list[Result]:
     default, tuned = "Spark JDBC, defaults", "Spark JDBC, tuned"
     compared = [
         ("prepared", default, "jdbc", DEFAULT_GOAL),
@@ -221,16 +246,38 @@ def run(quick: bool) -> list[Result]:
         ("prepared", "floor: bare COPY, no Spark", "bare", None),
         ("prepared", "floor: rows to Python, no server", "handed", None),
     ]
-    results = [
-        Result("postgres", f"a large epoch, {ours}", against, many[ours], many[theirs], goal, "rows/s")
+    return [
+        Result("postgres", f"a large epoch, {ours}", against, found[ours], found[theirs], goal, "rows/s")
         for ours, against, theirs, goal in compared
     ]
-    seconds = {side: [FEW_ROWS / each for each in samples] for side, samples in few.items()}
-    compared = [*compared[:1], compared[2], compared[5]]
+
+
+def _few(found: dict[str, list[float]]) -> list[Result]:
+    seconds = in_seconds(FEW_ROWS, found)
+    compared = [
+        ("prepared", "Spark JDBC, defaults", "jdbc", FEW_GOAL),
+        ("staged", "Spark JDBC, defaults", "jdbc", None),
+        ("prepared", "the same on the executors", "executors", None),
+        ("executors", "floor: rows to Python, no server", "handed", None),
+    ]
     return [
-        *results,
-        *(
-            Result("postgres", f"an epoch of {FEW_ROWS:,} rows, {ours}", against, seconds[ours], seconds[theirs])
-            for ours, against, theirs, _ in compared
-        ),
+        Result("postgres", f"an epoch of {FEW_ROWS:,} rows, {ours}", against, seconds[ours], seconds[theirs], goal)
+        for ours, against, theirs, goal in compared
+    ]
+
+
+def _between(found: dict[int, dict[str, list[float]]]) -> list[Result]:
+    compared = [("Spark JDBC, defaults", "jdbc"), ("the same on the executors", "executors")]
+    return [
+        Result(
+            "postgres",
+            f"an epoch of {rows:,} rows, prepared",
+            against,
+            seconds["prepared"],
+            seconds[theirs],
+            BETWEEN_GOALS.get(rows) if theirs == "jdbc" else None,
+        )
+        for rows, samples in found.items()
+        for seconds in [in_seconds(rows, samples)]
+        for against, theirs in compared
     ]

@@ -5,43 +5,65 @@ from __future__ import annotations
 QUESTIONS = {
     "stateless": "Trigger time of small batches, stateless",
     "stateful": "Trigger time of small batches, with state",
+    "visible": "Time until a row is visible",
     "large": "Large batches to Parquet",
     "postgres": "Rows into PostgreSQL",
     "sinks": "Two sinks at once",
     "decision": "The decision of an epoch",
     "restart": "Restart to the first new epoch",
+    "cold": "A cold start",
+    "idle": "Idle streams",
+    "killed": "Kill to the first new row",
     "growth": "Growth",
     "path": "Other costs of an epoch, a checkpoint and the command",
+    # On the page that compares Holdfast with Flink:
+    "flink visible": "Time until a row is visible, Flink",
+    "flink cpu": "CPU time at a low rate, Flink",
+    "flink killed": "Kill to the first new row, Flink",
+    "flink bulk": "Many rows at once, Flink",
 }
 
 # The introduction of each section of the page. It has no figures; those come from the run.
 PROSE = {
     "stateless": "The duration of a small micro-batch, with and without exactly-once delivery to the sink.",
     "stateful": "The same for a stateful query, whose state files Spark writes in every batch.",
-    "large": "Shows whether the cost is per epoch or per row: in a large batch, only a cost per row is visible.",
+    "visible": "From the arrival of a row to the moment at which a reader of the output finds it, at a low rate.",
+    "large": "Shows the cost per row: in a large batch, the fixed cost of an epoch is negligible.",
     "postgres": "Writing to a table exactly once, compared with Spark's own JDBC writer.",
     "sinks": "One stream that writes the same rows to two sinks, with one decision for both.",
     "decision": "The one durable write that closes an epoch, compared with the fastest one that the disk allows.",
     "restart": "From the start of a stream to the end of its first new epoch, for different lengths of history.",
+    "cold": "From the start of a process, whose JVM must start first, to the end of its first epoch.",
+    "idle": "The CPU time of streams without input.",
+    "killed": "From SIGKILL of a running program to the first new row in its output, with a new process.",
     "growth": "Costs that may grow with the age and the size of a pipeline.",
-    "path": "Smaller costs of each epoch and each checkpoint, and the waiting times of a person who uses the command.",
+    "path": "Smaller costs of each epoch and each checkpoint, and the time that a user waits for the command.",
+    "flink visible": "From the arrival of a row to the moment at which a reader of the output finds it, at a low rate.",
+    "flink cpu": "The CPU time that the program uses per second while it waits for rows and handles a few of them.",
+    "flink killed": "From SIGKILL of a running program to the first new row in its output, with a new process.",
+    "flink bulk": "Rows per second of a backlog: for a running program, and for one that has just been started.",
 }
 
 # The introduction of the list of unfavourable results. The list itself comes from the results.
 NOT_IN_OUR_FAVOUR = """\
-Every goal that was missed, and every result that is worse than the side it is compared with, with or without a goal.
+Every goal that was missed, and every result that is worse than that of the other side, with or without a goal.
 
-Not measured: recovery after a kill, a cold start, memory usage, reading many epoch folders, Kafka, network disks and
-clusters, state that does not fit into memory, machines with more cores."""
+Not measured: a start after a reboot, with an empty page cache; memory usage, reading many epoch folders, Kafka, network
+disks and clusters, state that does not fit into memory, machines with more cores."""
 
 # Each module has a `run(quick)` that returns results, and may have a dict `VERSIONS` of other software that it ran.
 # Modules that are most sensitive to other load come first.
 MODULES = (
     "triggers",
+    "visible",
     "large",
     "sinks",
     "postgres",
     "restart",
+    "coldstart",
+    "idle",
+    "killed",
+    "recovering",
     "growth",
     "barrier",
     "durable",
@@ -50,4 +72,4 @@ MODULES = (
     "cuts",
     "start",
 )
-NOT_QUICK = ("growth", "digest", "cuts")  # small sizes would not answer their questions
+NOT_QUICK = ("killed", "growth", "digest", "cuts")  # few rounds or small sizes would not answer their questions

@@ -1,7 +1,8 @@
 """The report of the results: a table in the terminal, and the page of the docs with its plots.
 
-`python -m bench.report` generates docs/benchmarks.md and its plots from docs/benchmarks.json. With `--check`, it only
-reports which files are out of date. The page depends on nothing but the JSON and the texts in `questions`.
+`python -m bench.report` generates the pages and their plots from their JSON: docs/benchmarks.md and
+docs/benchmarks-peers.md. With `--check`, it only reports which files are out of date. A page depends on nothing but its
+JSON and the texts in `pages` and `questions`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from bench.compare import ENOUGH, Result
 from bench.curves import Curve, Fact, curves, facts, sizes
 from bench.document import Document
 from bench.formatting import goal_of, ratio_of, shown, sized, title_of, total, verdict_of
+from bench.pages import FOLDER, MAIN, PAGES, Page
 from bench.plot import charts, plot
-from bench.questions import NOT_IN_OUR_FAVOUR, PROSE, QUESTIONS
+from bench.questions import PROSE, QUESTIONS
 
-FOLDER = Path(__file__).parents[1] / "docs"
-JSON, PAGE, PLOT, CHARTS = "benchmarks.json", "benchmarks.md", "benchmarks.svg", "benchmarks-growth.svg"
 WIDTH, NARROW = 120, 110
 _FIGURE = len("1,234,567 rows/s")
 
@@ -111,40 +111,19 @@ Much of the speed comes from the settings of an embedded session, which any othe
 table compares Holdfast with other sides that have these settings too, and with plain Spark's defaults. With the same
 settings, the difference is the cost of exactly-once.
 """
-_OPENING = """\
-# Benchmarks
-
-What the guarantees cost. Each of our figures is compared with that of another side, measured in turn, in the same run,
-on the same machine. A few are compared with a fixed limit; the tables say so. This page and its plots are generated
-from [{json}]({json}), which contains every sample. No figure is typed by hand; a test checks this.
-`make bench` runs the benchmarks on your machine, `make bench-quick` runs a short version, and `make bench-docs` updates
-this page.
-
-Plain Spark is a job that writes in `foreachBatch`, as most jobs do: at least once. The goals were set before the first
-measurement.
-
-**{total}**
-{price}
-![Ratios of ours to theirs, with their goals]({plot})
-
-A ratio is our figure divided by theirs: the medians, or the best samples where the table says so. For times, less is
-better; for rows per second, more. The numbers of samples and the spreads are given as ours : theirs. The spread is the
-interquartile range divided by the median. The p99 is given for sides with at least {enough} samples. In every figure,
-all durable writes of Holdfast are synced; Spark syncs none of its own files.
-"""
 
 
-def page(document: Document) -> str:
-    """Return the page."""
+def page(document: Document, about: Page = MAIN) -> str:
+    """Return the text of a page."""
     described: set[str] = set()  # modules whose method is already on the page
+    results = document.results
+    names = {"json": about.json, "plot": about.plot}
     parts = [
-        _OPENING.format(
-            json=JSON, plot=PLOT, total=total(document.results), price=_price(document.results), enough=ENOUGH
-        ),
+        about.opening.format(**names, total=total(results), price=_price(results), enough=ENOUGH),
         _machine(document),
-        *(_section(document, question, title, described) for question, title in QUESTIONS.items()),
-        _growth(document.results),
-        _not_in_our_favour(document),
+        *(_section(document, about, question, title, described) for question, title in QUESTIONS.items()),
+        _growth(results, about) if about.grows else "",
+        _not_in_our_favour(document, about),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -171,13 +150,14 @@ def _machine(document: Document) -> str:
     return "## Measured on\n\n" + _grid(["", ""], rows)
 
 
-def _section(document: Document, question: str, title: str, described: set[str]) -> str:
+def _section(document: Document, about: Page, question: str, title: str, described: set[str]) -> str:
     found = document.of(question)
     if not found:
         return ""
     results = [each for measured in found for each in measured.results]
     methods = [
-        f"*`bench/{each.module}.py`*: {'see above.' if each.module in described else each.method}\n" for each in found
+        f"*`{about.file_of(each.module)}`*: {'see above.' if each.module in described else each.method}\n"
+        for each in found
     ]
     described.update(each.module for each in found)
     also = [f"Also measured, {each.name}:\n\n{_facts(facts(each))}" for each in results if facts(each)]
@@ -224,9 +204,9 @@ def _figures(results: Sequence[Result]) -> str:
     return _grid(head, rows, words=2)
 
 
-def _growth(results: Sequence[Result]) -> str:
+def _growth(results: Sequence[Result], about: Page) -> str:
     parts = [f"### {_capital(title_of(each))}\n\n{_curves(found)}" for each in results if (found := curves(each))]
-    picture = f"![The curves, on logarithmic scales]({CHARTS})\n"
+    picture = f"![The curves, on logarithmic scales]({about.charts})\n"
     return "\n".join(["## How it grows\n", picture, *parts]) if parts else ""
 
 
@@ -244,7 +224,7 @@ def _curves(found: Sequence[Curve]) -> str:
     return "\n".join(parts)
 
 
-def _not_in_our_favour(document: Document) -> str:
+def _not_in_our_favour(document: Document, about: Page) -> str:
     slower = [each for each in document.results if each.behind and each.met is not False]
     behind = [each for each in slower if ratio_of(each) != "1.00x" and not _is_floor(each)]
     with_floor = [each for each in behind if each.against.startswith(_FLOOR) or each.question in _OURSELVES]
@@ -261,7 +241,7 @@ def _not_in_our_favour(document: Document) -> str:
     lines = [f"- `{module}` could not run: {why}." for module, why in document.failed.items()]
     if document.left_out:
         lines.append(f"- Left out of this run: {', '.join(f'`{module}`' for module in document.left_out)}.")
-    return "\n".join(["## What is not in our favour\n", NOT_IN_OUR_FAVOUR, "", *parts, *lines]).rstrip() + "\n"
+    return "\n".join(["## What is not in our favour\n", about.not_in_our_favour, "", *parts, *lines]).rstrip() + "\n"
 
 
 def _is_floor(result: Result) -> bool:
@@ -288,29 +268,33 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 2) ->
 # --- writing and checking --------------------------------------------------------------------------------------------
 
 
-def drawn(document: Document) -> dict[str, str]:
+def drawn(document: Document, about: Page = MAIN) -> dict[str, str]:
     """Return the files that are generated from a run, by name."""
-    return {PAGE: page(document), PLOT: plot(document), CHARTS: charts(document)}
+    pictures = {about.plot: plot(document), **({about.charts: charts(document)} if about.grows else {})}
+    return {about.page: page(document, about), **pictures}
 
 
 def main() -> int:
-    """Write or check the files."""
-    source = FOLDER / JSON
-    if not source.is_file():
-        sys.stderr.write(f"docs/{JSON} does not exist. Next: make bench-docs\n")
-        return 1
+    """Write or check the files of all pages."""
     stale = []
-    for name, text in drawn(Document.from_json(source.read_text())).items():
-        path = FOLDER / name
-        if path.is_file() and path.read_text() == text:
-            continue
-        stale.append(name)
+    for about in PAGES:
+        source = FOLDER / about.json
+        if not source.is_file():
+            sys.stderr.write(f"docs/{about.json} does not exist. Next: make {about.target}\n")
+            return 1
+        files = drawn(Document.from_json(source.read_text()), about)
+        stale += [name for name, text in files.items() if not _is_written(FOLDER / name, text)]
         if "--check" not in sys.argv:
-            path.write_text(text)
+            for name, text in files.items():
+                (FOLDER / name).write_text(text)
     if stale and "--check" in sys.argv:
         sys.stderr.write(f"out of date: {', '.join(stale)}. Next: make docs\n")
         return 1
     return 0
+
+
+def _is_written(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text() == text
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ The history is generated, not run (see `bench/history.py`): ten real epochs, ext
 row of the history. The goal is that the longest history takes at most a tenth longer than the shortest. Plain Spark
 grows too, because its source reads a list of all files that it has seen; its growth, reported beside ours, is the
 floor. Holdfast has the settings of `bench/triggers.py`; plain Spark runs with its defaults, and with the same settings.
-Nothing is killed: the previous job was stopped between two epochs, so no epoch is in doubt.
+Nothing is killed: the previous job was stopped between two epochs, so no epoch is in doubt. `bench/recovering.py`
+measures our own part of a restart, without Spark.
 """
 
 from __future__ import annotations

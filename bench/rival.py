@@ -6,9 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -16,19 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare import Result
+from bench.group import Group
 from bench.scratch import scratch
 
 _SPAWN = multiprocessing.get_context("spawn")
-_ENDING_S = 5.0
-_REAPER = """
-import os, signal, sys
-sys.stdin.read()
-for kill in (os.killpg, os.kill):  # it may not have created its process group yet
-    try:
-        kill(int(sys.argv[1]), signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-"""
 
 
 class RivalFailed(Exception):
@@ -39,8 +27,7 @@ class Rival:
     """Calls a function in another process, where `make(*args)` returns it. Between two calls the process is suspended.
 
     SIGSTOP suspends Python and its JVM, because an idle query polls for input and would disturb the side that is being
-    measured. A suspended process cannot end by itself. So a third process waits for the end of this one, however it
-    ends, and then kills the suspended one.
+    measured.
     """
 
     def __init__(self, make: Callable[..., Callable[[Any], Any]], *args: Any) -> None:
@@ -48,9 +35,8 @@ class Rival:
         self._process = _SPAWN.Process(target=_serve, args=(theirs, make, args), daemon=True)
         self._process.start()
         theirs.close()
-        self._reaper = subprocess.Popen(
-            [sys.executable, "-c", _REAPER, str(self._process.pid)], stdin=subprocess.PIPE, start_new_session=True
-        )
+        assert self._process.pid
+        self._group = Group(self._process.pid)
 
     def get_ready(self) -> None:
         """Wait until the function is ready. Several rivals can start in parallel."""
@@ -59,14 +45,14 @@ class Rival:
         except RivalFailed:
             self.close()
             raise
-        self._signal(signal.SIGSTOP)
+        self._group.suspend()
 
     def __call__(self, request: Any = None) -> Any:
         """Resume the process, call the function, and suspend the process again."""
-        self._signal(signal.SIGCONT)
+        self._group.resume()
         self._pipe.send(request)
         answer = self._answer()
-        self._signal(signal.SIGSTOP)
+        self._group.suspend()
         return answer
 
     def _answer(self) -> Any:
@@ -78,31 +64,12 @@ class Rival:
             raise RivalFailed(answer)
         return answer
 
-    def _signal(self, number: signal.Signals) -> None:
-        assert self._process.pid
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
-
-    def _is_alive(self) -> bool:
-        """Whether any process of its group is alive."""
-        assert self._process.pid
-        try:
-            os.killpg(self._process.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
     def close(self) -> None:
         """Kill the process and its JVM."""
-        self._signal(signal.SIGKILL)
+        self._group.kill()
         self._process.kill()  # in case it has not created its process group yet
         self._process.join()
-        end = time.monotonic() + _ENDING_S
-        while (
-            self._is_alive() and time.monotonic() < end
-        ):  # until the JVM has ended too, so that its files can be removed
-            time.sleep(0.01)
-        self._reaper.communicate()  # it waits for the end of its input
+        self._group.wait()
 
     def __enter__(self) -> Rival:
         self.get_ready()

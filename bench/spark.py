@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
+from bench.spent import Spent
 from holdfast import FileSink, Pipeline
 from holdfast.sinks.base import OutputMode, Sink
 from holdfast.spark.adapter import FAST_FILES, STATE
@@ -105,6 +105,7 @@ class Job:
         self.spark = session(dict(side.settings))
         self.outputs = [folder / f"out{number}" for number in range(outputs)]
         self.given = self.ended = 0
+        self._spent = Spent()
 
         def read(spark: SparkSession) -> DataFrame:
             reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", files)
@@ -153,13 +154,16 @@ class Job:
             hidden.rename(path)
             self.given += 1
 
-    def triggers(self, epochs: int) -> list[float]:
-        """Wait for that many further epochs, and return the duration of each trigger as Spark reports it."""
+    def triggers(self, epochs: int, *, dropped: int = 0) -> list[float]:
+        """Wait for further epochs, and return the duration of each trigger as Spark reports it.
+
+        The first of them, as many as `dropped`, are neither returned nor counted in `parts`.
+        """
         self.ended += epochs
         while self._reported() < self.ended:
             time.sleep(0.05)
         found = [each for each in map(_read, self._query().recentProgress) if each["numInputRows"]]
-        return [each["durationMs"]["triggerExecution"] / 1e3 for each in found[-epochs:]]
+        return self._spent.samples(found[-epochs:][dropped:])
 
     def _reported(self) -> int:
         """Return the number of epochs that Spark has reported as ended."""
@@ -171,12 +175,9 @@ class Job:
         last = query.lastProgress
         return 0 if last is None else int(last.batchId) + (last.numInputRows > 0)
 
-    def parts(self, epochs: int) -> dict[str, float]:
-        """Return how Spark's triggers spent their time: the medians of the last epochs."""
-        progress = [each for each in map(_read, self._query().recentProgress) if each["numInputRows"]]
-        found = [each["durationMs"] for each in progress[-epochs:]]
-        names = [name for name in found[-1] if name != "triggerExecution"]  # which is the sum
-        return {name: statistics.median(each.get(name, 0) for each in found) / 1e3 for name in names}
+    def parts(self, samples: int) -> dict[str, float]:
+        """Return how Spark's triggers spent their time: medians over the last durations that `triggers` returned."""
+        return self._spent.parts(samples)
 
     def rows(self) -> int:
         """Return the number of rows in the outputs, from the metadata of the files."""
@@ -184,9 +185,9 @@ class Job:
         return sum(parquet.read_metadata(file).num_rows for file in files)
 
     def forget(self) -> None:
-        """Remove the earlier outputs, so that the disk does not fill up."""
+        """Remove the rows of the earlier outputs, so that the disk does not fill up."""
         for path in self.outputs:
-            for each in path.glob("hf_epoch=*"):
+            for each in sorted(path.glob("hf_epoch=*"))[:-1]:  # without the last one, the sink would be behind
                 shutil.rmtree(each)
-            for each in path.glob("*part-*"):
+            for each in path.rglob("*part-*"):
                 each.unlink()

@@ -33,11 +33,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
 HERE = Path(__file__).parent
 MEMORY = Path("/dev/shm")  # noqa: S108
 ROOM = 8 << 30
-LONGEST = ["test_pipeline_killed", "test_crash_matrix", "test_run", "test_copied_repository", "test_docs", "test_demo"]
+LONGEST = [
+    *("test_pipeline_killed", "test_class_archive", "test_crash_matrix", "test_run", "test_doctor"),
+    *(
+        "test_adopt_spark",
+        "test_rewind_spark",
+        "test_copied_repository",
+        "test_docs",
+        "test_demo",
+        "test_control_killed",
+    ),
+    *("test_leaks", "test_rewind_killed", "test_rewind_histories"),
+]
 
 
 def pytest_configure() -> None:
-    """Keep temporary files in memory where there is room: on a disk, each sync and each truncation waits for it."""
+    """Keep temporary files in memory where there is room: on a disk, each sync and each truncation waits for it.
+
+    Write no archive of classes into the home folder of the person who runs the tests.
+    """
+    os.environ.setdefault("HOLDFAST_CLASS_ARCHIVE", "off")
     if "TMPDIR" in os.environ or not MEMORY.is_dir():
         return
     if min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available) > ROOM:

@@ -14,8 +14,9 @@ from holdfast.formats.manifest import Manifest
 from holdfast.formats.manifest_parts import StreamCut
 from holdfast.formats.sealed_json import digest_of
 from holdfast.formats.sidecar import pack_states
-from holdfast.repository import Checkpoints, HeldFile, Identity, Repository
+from holdfast.repository import Checkpoints, HeldFile, Identity, Repository, TimelineRecord
 from holdfast.repository.checkpoint_keys import place_of
+from holdfast.repository.lineage import begin_timeline
 
 UID = "0123456789abcdef0123456789abcdef"
 
@@ -74,6 +75,12 @@ class Fabricated:
         )
         self.parent = self.checkpoints.put(manifest, packed.sidecar)
         return manifest
+
+    def rewind(self, checkpoint: int | None, timeline: int = 2, parent: int = 1) -> None:
+        """Begin a timeline after a checkpoint, as a rewind of the stream `orders` does."""
+        base = 0 if checkpoint is None else self.checkpoints.read(checkpoint).streams["orders"].epoch
+        record = TimelineRecord(timeline=timeline, parent=parent, bases={"orders": base}, checkpoint=checkpoint)
+        begin_timeline(self.repository, record)
 
     def hold(self, contents: list[str], folder: str) -> list[HeldFile]:
         """Hold made-up files of a stream, `metadata` among them."""

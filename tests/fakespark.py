@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from holdfast.epoch import Reach, unwatched
-from holdfast.errors import StagedGone
+from holdfast.errors import NotFound, StagedGone
 from holdfast.policy import Backoff, RestartPolicy
-from holdfast.repository import Identity, Lease, LocalRepository
+from holdfast.repository import Identity, Lease, Lineage, LocalRepository
 from holdfast.sinks.base import EpochKey, Link, Sink, SinkPosition, Staged, StreamIdentity
 from holdfast.sinks.held_epochs import is_past
 from holdfast.spark import adapter, preparing
@@ -34,7 +34,8 @@ class Interrupted(Exception):
 class Rows(list[int]):
     """A DataFrame, as far as fake sinks need it."""
 
-    schema = None
+    schema = ()
+    sparkSession = None  # noqa: N815 - Spark's name
 
 
 class FakeQuery:
@@ -55,7 +56,7 @@ class FakeQuery:
         self._thread.start()
 
     def _run(self) -> None:
-        batch = len(list((self.folder / "commits").glob("[0-9]*")))
+        batch = self._committed
         try:
             while not self.stopped.is_set():
                 if batch < len(self.source):
@@ -72,8 +73,13 @@ class FakeQuery:
             self.error = error
 
     @property
+    def _committed(self) -> int:
+        """How many batches are committed; a restored folder has only the last one."""
+        return max((int(path.name) + 1 for path in (self.folder / "commits").glob("[0-9]*")), default=0)
+
+    @property
     def is_idle(self) -> bool:
-        return len(list((self.folder / "commits").glob("[0-9]*"))) == len(self.source)
+        return self._committed == len(self.source)
 
     def stop(self) -> None:
         self.stopped.set()
@@ -120,6 +126,8 @@ def install(patch: pytest.MonkeyPatch) -> None:
         "Batches": FakeBatches,
         "start_query": start_query,
         "frozen": frozen,
+        "can_freeze_on_use": lambda _: False,
+        "job_properties": lambda _: lambda: None,
         "run_for_nothing": lambda _: None,
         "ends_within": lambda query, seconds: query.awaitTermination(seconds),
         "is_idle": lambda query: query.is_idle,
@@ -128,6 +136,9 @@ def install(patch: pytest.MonkeyPatch) -> None:
         "end_idle_monitors": lambda _: None,
         "session_end": lambda _: None,
         "source_names": lambda _: ["fake"],
+        "inputs": lambda _: [("fake", {})],
+        "state_operators": lambda df: [("Fake", [], [])] if df.stateful else [],
+        "setting": lambda *_: None,
         "source_paths": lambda *_: [],
         "file_inputs": lambda *_: [],
         "require_packages": lambda _: None,
@@ -194,8 +205,11 @@ class Bench:
 
     def __init__(self, folder: Path, sinks: int = 1, *, stateful: bool = False, **options: Any) -> None:
         self.repository = LocalRepository(folder / "repository")
-        (folder / "repository").mkdir(parents=True)
-        self.identity = Identity.create(self.repository, "pipeline")
+        (folder / "repository").mkdir(parents=True, exist_ok=True)
+        try:
+            self.identity = Identity.load(self.repository)
+        except NotFound:
+            self.identity = Identity.create(self.repository, "pipeline")
         self.source: list[list[int]] = []
         self.places = [Place() for _ in range(sinks)]
         self.stateful = stateful
@@ -230,7 +244,7 @@ class Bench:
         run = RunContext(
             spark=None,
             repository=self.repository,
-            identity=self.identity,
+            lineage=Lineage.load(self.repository),
             lease=Lease.take(self.repository, locker=lambda: None, shared=True),
             retain=100,
             shared=True,

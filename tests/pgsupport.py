@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.epoch import Attempt
 from holdfast.sinks.base import EpochKey, SinkContext, Staged, StreamIdentity
 from holdfast.sinks.postgres.sink import PostgresSink
+from holdfast.spark.adapter import frozen_with_size
 from pgfixture import Postgres
 
 OWNER = StreamIdentity("shop", "uid-1", "orders")
@@ -59,7 +60,8 @@ class Table:
 
         sink = sink or self.made(create=True, **options)
         types = self.spark.createDataFrame([], schema).schema
-        sink.open(SinkContext(owner, types, mode, self.spark, reach=reach or dies, tell=self.told.append))
+        tell = self.told.append
+        sink.open(SinkContext(owner, types, mode, self.spark, reach=reach or dies, tell=tell, freeze=frozen_with_size))
         return sink
 
     def rows(self, *numbers: int) -> DataFrame:

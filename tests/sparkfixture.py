@@ -10,8 +10,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from holdfast.spark.java_environment import with_jar
 from holdfast.spark.localfiles import CLASS, SETTING
-from holdfast.spark.session import _with_jar
 
 
 @cache
@@ -39,9 +39,7 @@ def session() -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config(SETTING, CLASS)
     )
-    with (
-        _with_jar()
-    ):  # as an embedded session has it: Java uses an archive only for the class path that it was made with
+    with with_jar():  # as an embedded session has it: Java uses an archive only for its own class path
         found = builder.getOrCreate()
     found.sparkContext.setLogLevel("OFF")  # crashes are what these tests make
     return found

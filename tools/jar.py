@@ -1,7 +1,7 @@
-"""Build the jar of `holdfast.spark.localfiles` from its one source: `python -m tools.jar`. It needs a Java compiler.
+"""Build the jar of `holdfast.spark.localfiles` from its sources: `python -m tools.jar`. It needs a Java compiler.
 
-The jar is committed, because users who install Holdfast may have no compiler. It contains the source that it was built
-from, and a test compares that with the source in the repository.
+The jar is committed, because users who install Holdfast may have no compiler. It contains the sources that it was built
+from, and a test compares them with those in the repository.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from pathlib import Path
 
 import pyspark
 
-from holdfast.spark.localfiles import JAR, SOURCE
+from holdfast.spark.localfiles import JAR, SOURCES
 
 OLDEST_JAVA = "17"
-_PACKED = f"holdfast/{SOURCE.name}"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same classes give the same jar
 
 
-def packed_source() -> bytes:
-    """Return the source that the jar was built from."""
+def packed_sources() -> dict[str, bytes]:
+    """Return the sources that the jar was built from, by file name."""
     with zipfile.ZipFile(JAR) as jar:
-        return jar.read(_PACKED)
+        return {Path(name).name: jar.read(name) for name in jar.namelist() if name.endswith(".java")}
 
 
 def main() -> int:
-    """Compile the source and pack the jar."""
+    """Compile the sources and pack the jar."""
     spark = Path(pyspark.__file__).parent / "jars"
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
         words = ["javac", "--release", OLDEST_JAVA, "-Xlint:all,-path,-classfile", "-cp", f"{spark}/*", "-d", name]
-        subprocess.run([*words, str(SOURCE)], check=True)
+        subprocess.run([*words, *map(str, SOURCES)], check=True)
         with zipfile.ZipFile(JAR, "w", zipfile.ZIP_DEFLATED) as jar:
-            _add(jar, _PACKED, SOURCE)
+            for source in SOURCES:
+                _add(jar, f"holdfast/{source.name}", source)
             for path in sorted(out.rglob("*.class")):
                 _add(jar, str(path.relative_to(out)), path)
     return 0

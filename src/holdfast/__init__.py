@@ -8,8 +8,9 @@ Public are the names below, and those that these submodules list in their `__all
 - `holdfast.repository`, `holdfast.stores`: where everything durable is kept; bounded stores of checkpoint states.
 - `holdfast.barriers`, `holdfast.stages`, `holdfast.epoch`, `holdfast.recovery`, `holdfast.policy`: the protocols.
 - `holdfast.formats`: bytes on disk. `holdfast.spark`: what needs a Spark session.
-- `holdfast.verification`, `holdfast.difference`, `holdfast.pruning`, `holdfast.restore`, `holdfast.control`: the
-  plans, options and results of the functions above, and functions for less common tasks.
+- `holdfast.verification`, `holdfast.difference`, `holdfast.pruning`, `holdfast.restore`, `holdfast.rewind`,
+  `holdfast.control`, `holdfast.plainspark`: the plans, options and results of the functions above, and functions for
+  less common tasks.
 - `holdfast.testing`: for tests of your own sinks and pipelines.
 
 Everything else may change at any time. Each name is imported at its first use.
@@ -42,7 +43,9 @@ _HOMES = {
     "policy": ["Backoff", "CheckpointPolicy", "RestartPolicy", "Retention"],
     "pruning": ["apply_prune", "plan_prune"],
     "repository": ["Checkpoints", "open_repository"],
+    "rewind.forking": ["fork"],
     "restore": ["plan_restore", "restore_stream"],
+    "rewind": ["apply_rewind", "plan_rewind", "plan_undo"],
     "sinks.base": ["EpochKey", "Sink", "SinkContext", "SinkPosition", "Staged", "StreamIdentity"],
     "sinks.compaction.apply": ["apply_compact"],
     "sinks.compaction.plan": ["plan_compact"],
@@ -51,6 +54,8 @@ _HOMES = {
     "sinks.log": ["LogSink"],
     "sinks.postgres.sink": ["PostgresSink"],
     "sinks.sqlite": ["SqliteSink"],
+    "plainspark": ["eject"],
+    "spark.adopting": ["apply_adopt", "plan_adopt"],
     "spark.context": ["StreamCallbacks"],
     "spark.handle": ["PipelineHandle"],
     "spark.localfiles": ["local_files"],
@@ -66,15 +71,18 @@ _MODULES = (
     "barriers",
     "control",
     "difference",
+    "doctor",
     "epoch",
     "errors",
     "eventlog",
     "formats",
+    "plainspark",
     "policy",
     "pruning",
     "recovery",
     "repository",
     "restore",
+    "rewind",
     "sinks",
     "spark",
     "stages",
@@ -84,7 +92,7 @@ _MODULES = (
 )
 _ON_SPARK = tuple(home for home in _HOMES if home.startswith("spark."))
 _NEEDS = {  # optional package -> the modules that cannot be imported without it
-    "pyarrow": ("sinks.log", *_ON_SPARK),
+    "pyarrow": ("rewind.forking", "sinks.log", *_ON_SPARK),
     "pyspark": _ON_SPARK,
     "py4j": _ON_SPARK,
     "psycopg": ("sinks.postgres.sink",),
@@ -96,15 +104,18 @@ if TYPE_CHECKING:
     from holdfast import barriers as barriers
     from holdfast import control as control
     from holdfast import difference as difference
+    from holdfast import doctor as doctor
     from holdfast import epoch as epoch
     from holdfast import errors as errors
     from holdfast import eventlog as eventlog
     from holdfast import formats as formats
+    from holdfast import plainspark as plainspark
     from holdfast import policy as policy
     from holdfast import pruning as pruning
     from holdfast import recovery as recovery
     from holdfast import repository as repository
     from holdfast import restore as restore
+    from holdfast import rewind as rewind
     from holdfast import sinks as sinks
     from holdfast import spark as spark
     from holdfast import stages as stages
@@ -114,6 +125,7 @@ if TYPE_CHECKING:
     from holdfast.difference import diff as diff
     from holdfast.errors import HoldfastError as HoldfastError
     from holdfast.formats.manifest import Manifest as Manifest
+    from holdfast.plainspark import eject as eject
     from holdfast.policy import Backoff as Backoff
     from holdfast.policy import CheckpointPolicy as CheckpointPolicy
     from holdfast.policy import RestartPolicy as RestartPolicy
@@ -124,6 +136,10 @@ if TYPE_CHECKING:
     from holdfast.repository import open_repository as open_repository
     from holdfast.restore import plan_restore as plan_restore
     from holdfast.restore import restore_stream as restore_stream
+    from holdfast.rewind import apply_rewind as apply_rewind
+    from holdfast.rewind import plan_rewind as plan_rewind
+    from holdfast.rewind import plan_undo as plan_undo
+    from holdfast.rewind.forking import fork as fork
     from holdfast.sinks.base import EpochKey as EpochKey
     from holdfast.sinks.base import Sink as Sink
     from holdfast.sinks.base import SinkContext as SinkContext
@@ -138,6 +154,8 @@ if TYPE_CHECKING:
     from holdfast.sinks.log import LogSink as LogSink
     from holdfast.sinks.postgres.sink import PostgresSink as PostgresSink
     from holdfast.sinks.sqlite import SqliteSink as SqliteSink
+    from holdfast.spark.adopting import apply_adopt as apply_adopt
+    from holdfast.spark.adopting import plan_adopt as plan_adopt
     from holdfast.spark.context import StreamCallbacks as StreamCallbacks
     from holdfast.spark.handle import PipelineHandle as PipelineHandle
     from holdfast.spark.localfiles import local_files as local_files

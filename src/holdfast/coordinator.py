@@ -16,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -222,6 +222,10 @@ class CheckpointAttempt:
 # --- the schedule ----------------------------------------------------------------------------------------------------
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
     """A checkpoint to take: requested by a caller, or due by the policy."""
@@ -229,6 +233,8 @@ class CheckpointRequest:
     flags: BarrierFlags = BarrierFlags.NONE
     savepoint: str | None = None
     ticket: Future[Manifest] | None = field(default=None, compare=False)  # the caller waits for it; `None` if due
+    request: str | None = None  # the id of the request of another process; the manifest records it
+    admit: Callable[[], bool] = field(default=_always, compare=False)  # called when it is to begin: whether it may
 
 
 @dataclass(slots=True)

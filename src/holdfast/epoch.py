@@ -1,7 +1,7 @@
 """Epochs, their decisions, and the two-phase commit protocol as a table, without any I/O.
 
-An epoch has numbered attempts. Each attempt has one slot, which is closed once, with `commit` or `abort`. The decision
-that closed it is final for every driver. Epochs and attempts count from 1; 0 is never valid.
+An epoch has numbered attempts. Each attempt has one slot, which is closed once, with `commit`, `abort` or `end`. The
+decision that closed it is final for every driver. Epochs and attempts count from 1; 0 is never valid.
 
 Rules:
 - `MOVES` is the whole protocol. A move that is not in it is a bug: it raises and changes nothing.
@@ -188,10 +188,11 @@ class EpochProgress:
 
 
 class Verdict(StrEnum):
-    """How an attempt ended. After a commit, the epoch can only be rolled forward."""
+    """How a slot was closed. After a commit, the epoch can only be rolled forward."""
 
     COMMIT = "commit"  # every sink will show the epoch
     ABORT = "abort"  # no sink will show anything of this attempt
+    END = "end"  # the stream decides nothing more in this timeline: a rewind continues it in another one
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,7 +241,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     `stands` is the epoch that the sink must report as its last one once this epoch is committed. That is this epoch or,
     where an epoch without rows leaves no trace, the last one that left a trace; 0 is none. `before` is the same for the
-    epoch before this one, and `before_handle` is the digest of the handle that committed it.
+    epoch before this one, and `before_handle` is the digest of the handle that committed it. A sink that is not `given`
+    the epoch had its rows before: a plain Spark query wrote them, whose checkpoint was adopted.
     """
 
     handle: dict[str, Any]
@@ -248,6 +250,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     stands: int
     before: int
     before_handle: str | None = None  # None: there was none, or it is not known
+    given: bool = True
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ class _SinkShares(msgspec.Struct):
 def in_doubt(repository: Repository, stream: str, timeline: int) -> Doubt | None:
     """Return the epoch of a stream that is in doubt, or `None`. Only the last one can be. Nothing is written.
 
+    If Spark's folder is damaged or gone, the last decided epoch is in doubt: only its sinks know whether they have it.
     Not guaranteed: that it is still in doubt when this returns, if the pipeline is running.
     """
     folder = stream_folder(stream, timeline)
@@ -56,7 +57,7 @@ def in_doubt(repository: Repository, stream: str, timeline: int) -> Doubt | None
         decision = Decisions(repository).seen(stream, timeline)
     except NotFound:
         return None  # pruned at this moment: later epochs have been decided since
-    if decision is None or not repository.list(f"{folder}/spark"):
+    if decision is None:
         return None
     attempt = decision.attempt
     if str(attempt.epoch - 1) in repository.list(f"{folder}/spark/commits"):

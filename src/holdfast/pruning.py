@@ -8,9 +8,11 @@ Rules:
   incomplete checkpoint; the next prune continues.
 - An object is garbage if no manifest of any timeline refers to it. If a manifest or a file list cannot be read, its
   references are unknown: no object is deleted, and the plan names that checkpoint.
-- Retention applies to the restorable checkpoints of the current timeline whose files all exist. A checkpoint with
-  missing files is kept, but does not count towards the retention. Older timelines are needed to undo a rewind, and
-  savepoints are kept until they are deleted by name: retention never applies to either.
+- Retention applies to the restorable checkpoints of the current lineage whose files all exist. A checkpoint with
+  missing files is kept, but does not count towards the retention. Abandoned branches are kept until a prune
+  names them, and savepoints until they are deleted by name: retention never applies to either.
+- Event logs are trimmed last: see `log_needs` and `eventlog.trimming`. A checkpoint that is dropped no longer needs its
+  events, and a savepoint does until it is deleted.
 - An attempt that is open while no checkpoint is being taken was left by a driver that died: it is aborted.
 
 Not guaranteed if the lease has no OS lock (`shared`): that a driver that is paused in the middle of a deletion, and
@@ -19,6 +21,7 @@ replaced, deletes nothing more. It checks its lease before every hundred objects
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,13 +30,16 @@ from typing import Any
 from holdfast import _figures as figures
 from holdfast._validation import checked_type
 from holdfast.epoch import Reach, unwatched
-from holdfast.errors import PlanOutdated
+from holdfast.errors import CheckpointMissing, PlanOutdated
+from holdfast.eventlog.keeping import LogTrim
 from holdfast.formats.sealed_json import plain
+from holdfast.log_needs import plan_trims
 from holdfast.policy import Retention
-from holdfast.repository import Checkpoints, FileList, History, Identity, Lease, Repository, Status, Summary
+from holdfast.repository import Checkpoints, FileList, History, Lease, Lineage, Repository, Status, Summary
 from holdfast.repository.base import held_key
 from holdfast.repository.base import now_ms as clock_ms
 from holdfast.repository.checkpoint_keys import OBJECTS, place_of
+from holdfast.repository.lineage import branches
 
 __all__ = ["PrunePlan", "Pruned", "apply_prune", "plan_prune"]
 
@@ -42,6 +48,7 @@ POINTS = {
     "prune planned": "nothing has changed",
     "manifest dropped": "after each manifest: some checkpoints are deleted, and their objects are garbage",
     "object collected": "after every hundred objects: some garbage is deleted",
+    "log trimmed": "after each event log: its oldest events are deleted",
     "pruned": "everything is done",
 }
 _OBJECT = re.compile(r"[0-9a-f]{64}")
@@ -53,7 +60,7 @@ _INCOMPLETE = "damaged, some of its files are missing: kept for a repair, and no
 class PrunePlan:
     """The plan of a prune: a value that can be inspected before it is applied."""
 
-    timeline: int  # the current one: others are not touched
+    timeline: int  # the current one
     retention: str  # what is kept, as text
     highest: int  # the highest reserved id: the plan is outdated once a higher one is reserved
     drops: tuple[int, ...]  # ids of the checkpoints to delete, oldest first
@@ -62,17 +69,22 @@ class PrunePlan:
     garbage_bytes: int  # their total size
     leftovers: tuple[int, ...]  # ids of attempts that were left unfinished
     blocked: str | None  # why no objects are deleted
+    timelines: tuple[int, ...] = ()  # abandoned timelines to delete
+    logs: tuple[LogTrim, ...] = ()  # the oldest events of event logs, which nothing needs
+    logs_blocked: str | None = None  # why no events are deleted
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.drops or self.garbage or self.leftovers)
+        return not (self.drops or self.garbage or self.leftovers or self.timelines or self.logs)
 
     def summary(self) -> str:
         """Return the plan as text."""
         drops = ", ".join(map(str, self.drops)) or "none"
         lines = [f"keep {self.retention}", f"checkpoints to delete: {drops}"]
         lines += [f"  {name} is kept: {why}" for name, why in self.keeps.items()]
+        if self.timelines:
+            lines.append(f"abandoned timelines to delete: {', '.join(map(str, self.timelines))}")
         if self.leftovers:
             lines.append(f"unfinished attempts to abort: {', '.join(map(str, self.leftovers))}")
         if self.blocked:
@@ -80,6 +92,11 @@ class PrunePlan:
         else:
             garbage = f"{figures.number(len(self.garbage))}, {figures.size(self.garbage_bytes)}"
             lines.append(f"objects that no checkpoint will need: {garbage}")
+        for each in self.logs:
+            segments = f"{figures.number(each.segments)} segments, {figures.size(each.bytes)}"
+            lines.append(f"event log {each.path}: {segments} before sequence {figures.number(each.floor)}")
+        if self.logs_blocked:
+            lines.append(f"no events of event logs are deleted: {self.logs_blocked}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,11 +113,15 @@ class Pruned:
     objects: int  # number of deleted objects
     bytes: int  # their total size
     blocked: str | None = None  # why no objects were deleted
+    segments: int = 0  # number of segments that were deleted from event logs
+    segment_bytes: int = 0  # their total size
 
     def summary(self) -> str:
         """Return a one-line summary."""
         objects = f"{figures.number(self.objects)} objects, {figures.size(self.bytes)}"
         text = f"deleted {figures.number(len(self.dropped))} checkpoints and {objects}"
+        if self.segments:
+            text += f", and {figures.number(self.segments)} segments of event logs, {figures.size(self.segment_bytes)}"
         return f"{text}; no objects: {self.blocked}" if self.blocked else text
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,33 +129,41 @@ class Pruned:
         return plain(self)
 
 
-def plan_prune(repository: Repository, retention: Retention, *, now_ms: int | None = None) -> PrunePlan:
+def plan_prune(
+    repository: Repository, retention: Retention, *, now_ms: int | None = None, abandoned: bool = False
+) -> PrunePlan:
     """Return what a prune would do. This changes nothing and needs no lease.
 
+    `abandoned`: delete the checkpoints of abandoned branches too, and the timelines that a rewind has left for good.
     If a checkpoint is being taken, the plan lists its objects as garbage. Such a plan is outdated and is refused.
     """
     checked_type("retention", retention, Retention)
     checkpoints = Checkpoints(repository)
-    timeline = Identity.load(repository).timeline
+    lineage = Lineage.load(repository)
     highest = checkpoints.highest()  # first: an id that is reserved after this makes the plan outdated
     found = checkpoints.standing()
-    ours = {each.checkpoint: each for each in found if _is_subject(each, timeline)}
+    ours = {each.checkpoint: each for each in found if _is_subject(each, lineage)}
     lists = _FileLists(checkpoints)
     kept, incomplete = _kept(lists, ours, retention, clock_ms() if now_ms is None else now_ms)
-    drops = tuple(sorted(ours.keys() - kept.keys() - incomplete.keys()))
+    left = {each.checkpoint for each in found if abandoned and _is_abandoned(each, lineage)}
+    drops = tuple(sorted((ours.keys() - kept.keys() - incomplete.keys()) | left))
     remaining = [each for each in found if each.checkpoint not in drops]
     needed, blocked = _needed_objects(lists, remaining)
+    logs, logs_blocked = plan_trims(repository, remaining)
     garbage = () if blocked else tuple(key for key in _objects(repository) if key not in needed)
     return PrunePlan(
-        timeline=timeline,
+        timeline=lineage.current,
         retention=retention.summary(),
         highest=highest,
         drops=drops,
         keeps={each.name: (kept | incomplete).get(each.checkpoint) or _why_exempt(each) for each in remaining},
         garbage=garbage,
         garbage_bytes=sum(size or 0 for size in repository.sizes(garbage).values()),
-        leftovers=tuple(each.checkpoint_id for each in checkpoints.open_attempts(timeline)),
+        leftovers=tuple(each.checkpoint_id for each in checkpoints.open_attempts(lineage.current)),
         blocked=blocked,
+        timelines=_abandoned_timelines(repository, lineage) if abandoned else (),
+        logs=logs,
+        logs_blocked=logs_blocked,
     )
 
 
@@ -145,13 +174,14 @@ def apply_prune(
 
     1. Refuse if the lease was lost, or if an id was reserved since the plan was made.  2. Record the prune in the
     history with `why`; `None` is for the routine prune after each checkpoint, which would fill the history.  3. Abort
-    unfinished attempts.  4. Delete the manifests, oldest first.  5. Delete the objects, and check the lease before
-    every hundred.
+    unfinished attempts.  4. Delete the manifests, oldest first, and abandoned timelines.  5. Delete the objects, and
+    check the lease before every hundred.  6. Delete the oldest segments of event logs.
     """
     lease.check()  # 1
     checkpoints = Checkpoints(repository)
     if checkpoints.highest() != plan.highest:
-        raise PlanOutdated(planned=plan.highest, highest=checkpoints.highest())
+        now = checkpoints.highest()
+        raise PlanOutdated(why=f"the highest checkpoint id was {plan.highest} when it was made, and is {now} now")
     reach("prune planned")
     if why is not None and not plan.empty:
         _record(repository, plan, why)  # 2
@@ -159,12 +189,22 @@ def apply_prune(
     for number in sorted(left):
         checkpoints.abort(plan.timeline, number, lease.number, "it was left unfinished")  # 3
     for number in plan.drops:
-        checkpoints.drop(plan.timeline, number)  # 4
+        with contextlib.suppress(CheckpointMissing):  # an interrupted prune has deleted its manifest
+            checkpoints.drop(checkpoints.find(number)[1], number)  # 4
         reach("manifest dropped")
+    for number in plan.timelines:
+        lease.check()
+        repository.clear(f"timelines/{number}")
     for start in range(0, len(plan.garbage), _BATCH):
         lease.check()
         repository.delete_all(plan.garbage[start : start + _BATCH])  # 5
         reach("object collected")
+    for trim in plan.logs:
+        from holdfast.eventlog.trimming import apply_trim  # noqa: PLC0415 - needs an extra
+
+        lease.check()
+        apply_trim(trim)  # 6
+        reach("log trimmed")
     reach("pruned")
     return Pruned(
         dropped=plan.drops,
@@ -172,14 +212,27 @@ def apply_prune(
         objects=len(plan.garbage),
         bytes=plan.garbage_bytes,
         blocked=plan.blocked,
+        segments=sum(each.segments for each in plan.logs),
+        segment_bytes=sum(each.bytes for each in plan.logs),
     )
 
 
 # --- internal --------------------------------------------------------------------------------------------------------
 
 
-def _is_subject(each: Summary, timeline: int) -> bool:
-    return each.status is Status.RESTORABLE and each.timeline == timeline and each.savepoint is None
+def _is_subject(each: Summary, lineage: Lineage) -> bool:
+    held = lineage.holds_checkpoint(each.timeline, each.checkpoint)
+    return held and each.status is Status.RESTORABLE and each.savepoint is None
+
+
+def _is_abandoned(each: Summary, lineage: Lineage) -> bool:
+    held = lineage.holds_checkpoint(each.timeline, each.checkpoint)
+    return not held and each.status is Status.RESTORABLE and each.savepoint is None and each.timeline <= lineage.current
+
+
+def _abandoned_timelines(repository: Repository, lineage: Lineage) -> tuple[int, ...]:
+    """Return the timelines that were current once and are not on the lineage. Numbers are never reused."""
+    return tuple(sorted(number for number in branches(repository) if number not in lineage.timelines))
 
 
 class _FileLists:
@@ -236,7 +289,7 @@ def _why_exempt(each: Summary) -> str:
     if each.savepoint is not None:
         return "a savepoint: kept until it is deleted by name"
     if each.status is Status.RESTORABLE:
-        return f"of timeline {each.timeline}: kept so that the rewind can be undone"
+        return f"of an abandoned branch, timeline {each.timeline}: not subject to retention"
     return "damaged: kept for a repair" if each.status is Status.DAMAGED else "in progress, or left unfinished"
 
 
@@ -275,4 +328,4 @@ def _record(repository: Repository, plan: PrunePlan, why: str) -> None:
     History(repository).add("prune", why, facts)
 
 
-_FACTS = ("timeline", "retention", "drops", "garbage", "garbage_bytes", "leftovers", "blocked")
+_FACTS = ("timeline", "retention", "drops", "timelines", "garbage", "garbage_bytes", "leftovers", "blocked", "logs")

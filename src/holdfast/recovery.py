@@ -29,6 +29,7 @@ class RecoveryPlan:
     replays: bool  # Spark will run that epoch again, because it has not committed it
     finish: tuple[str, ...]  # sinks that are given that epoch again
     stands: dict[str, int]  # by sink: the epoch that it reports as its last one, once that is done
+    filled: tuple[str, ...] = ()  # new sinks that a backfill has filled
 
     def summary(self) -> str:
         """Return a one-line summary."""
@@ -37,6 +38,8 @@ class RecoveryPlan:
         text = f"stream {self.stream!r} continues after epoch {self.decided}"
         if self.finish:
             text += f"; epoch {self.decided} was decided but not yet in {', '.join(self.finish)}: committed now"
+        if self.filled:
+            text += f"; a backfill has filled {', '.join(self.filled)}"
         if self.replays:
             text += f"; Spark runs epoch {self.decided} again, without writing to a sink"
         return text
@@ -52,16 +55,25 @@ class SparkPosition:
 
 
 def plan(
-    stream: str, decision: Decision | None, spark: SparkPosition, holds: Mapping[str, int], *, new_sinks: bool
+    stream: str,
+    decision: Decision | None,
+    spark: SparkPosition,
+    holds: Mapping[str, int],
+    *,
+    new_sinks: bool,
+    filled: Set[str] = frozenset(),
 ) -> RecoveryPlan:
-    """Compare the last decision with Spark's logs and the sinks. `new_sinks`: the user accepts that they changed."""
+    """Compare the last decision with Spark's logs and the sinks.
+
+    `new_sinks`: the user accepts that they changed. `filled`: new sinks that a backfill has filled.
+    """
     decided = decision.attempt.epoch if decision else 0
     facts = Facts.of(decision) if decision else None
     _check_spark(stream, decided, spark)
     shares = facts.sinks if facts else {}
-    if facts:
+    if facts and shares:  # the base of a fork has no sinks: its streams begin with empty ones
         in_doubt = decided if decided > spark.commits and not facts.quarantined else 0
-        _check_names(stream, shares.keys(), holds.keys(), new_sinks=new_sinks, in_doubt=in_doubt)
+        _check_names(stream, shares.keys(), holds.keys() - filled, new_sinks=new_sinks, in_doubt=in_doubt)
     finish: list[str] = []
     stands: dict[str, int] = {}
     for sink, found in holds.items():
@@ -76,7 +88,7 @@ def plan(
             if found > share.before:  # no epoch between the two was decided for it
                 raise SinkAhead(stream=stream, sink=sink, holds=found, decided=share.before)
             finish.append(sink)
-    return RecoveryPlan(stream, decided, decided > spark.commits, tuple(finish), stands)
+    return RecoveryPlan(stream, decided, decided > spark.commits, tuple(finish), stands, tuple(sorted(filled)))
 
 
 def _check_spark(stream: str, decided: int, spark: SparkPosition) -> None:

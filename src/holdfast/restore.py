@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,19 +29,16 @@ from holdfast.errors import (
     Corrupt,
     ManifestRefused,
     NotFound,
-    NotSupported,
-    UnsupportedVersion,
 )
 from holdfast.formats.manifest import Manifest
 from holdfast.repository import Checkpoints, FileList, HeldFile, Identity, Repository
 from holdfast.repository.checkpoint_keys import CheckpointPlace
-from holdfast.repository.files import failing_as, hadoop_address, local_path, replace_durably
+from holdfast.repository.files import failing_as, link_or_copy, local_path, make_folders, replace_durably, sync_all
+from holdfast.sparkfiles.schema_paths import has_schema_paths, with_schema_paths
 
 __all__ = ["RestorePlan", "StreamRestore", "plan_restore", "restore_stream", "stage_states"]
 
 METADATA = "metadata"
-_OPERATOR = re.compile(r"state/(\d+)/_metadata/v(\d{1,9})/.+")
-_PATHS = "stateSchemaFilePaths"
 _NEVER_RESTORED = {METADATA, f".{METADATA}.crc"}  # the id of the old query, and the checksum of that file
 
 
@@ -104,7 +100,7 @@ class RestorePlan:
 
 
 def plan_restore(repository: Repository, checkpoint: int | str | None = None) -> RestorePlan:
-    """Plan to restore a checkpoint by its id, a savepoint by its name, or the newest of the current timeline.
+    """Plan to restore a checkpoint by its id, a savepoint by its name, or the newest of the current lineage.
 
     1. Read the manifest, and check that it belongs to this pipeline.  2. Validate it against its sidecar.  3. Read the
     file lists.  4. Check that every object exists with its size. Any problem raises `CheckpointDamaged`.
@@ -162,8 +158,12 @@ def missing_files(plan: RestorePlan, sizes: Mapping[str, int | None]) -> Iterato
                 yield MissingFile(stream, file.path, key, file.size, found[file.sha256])
 
 
-def restore_stream(repository: Repository, plan: RestorePlan, stream: str, target: Path) -> None:
+def restore_stream(
+    repository: Repository, plan: RestorePlan, stream: str, target: Path, *, used_at: Path | None = None
+) -> None:
     """Write the files of one stream's cut into `target`, durably. For a stream that had not started, do nothing.
+
+    `used_at` is where the folder will be when Spark uses it, by default where it is now.
 
     1. Refuse a target that is not empty.  2. Rewrite the absolute paths in Spark's metadata.  3. Write the files, as
     links where possible.  4. Write the new id last: Spark treats a folder without an id as that of a new query, and
@@ -185,21 +185,63 @@ def restore_stream(repository: Repository, plan: RestorePlan, stream: str, targe
     files = [file for file in found.files.files if file.path not in _NEVER_RESTORED]
     try:
         rewritten = {  # 2
-            file.path: _rewritten(_checked(repository, plan, file), file.path, folder)
+            file.path: with_schema_paths(_checked(repository, plan, file), file.path, used_at or folder)
             for file in files
-            if _OPERATOR.fullmatch(file.path)
+            if has_schema_paths(file.path)
         }
         targets = ((plan.place.object(file.sha256), folder / file.path) for file in files if file.path not in rewritten)
         repository.restore_all(targets, copy=plan.manifest.savepoint is not None)  # 3
     except NotFound as error:
         raise Checkpoints(repository).damaged(plan.name, error.summary) from error
+    _write_own(folder, rewritten)  # 4
+
+
+def link_spark_folder(source: Path, target: Path) -> None:
+    """Make a copy of one of Spark's checkpoint folders with links, durably, under a new id.
+
+    Spark never writes into a file that it has finished, so the two folders can be used independently. Temporary files
+    that a killed query left are not linked; the checksums of finished files are.
+    """
+    with failing_as("open", str(target)):
+        if target.exists():
+            raise AlreadyExists(what=str(target), do="choose a folder that does not exist")
+        found = [path.relative_to(source) for path in sorted(source.rglob("*")) if _is_finished(path)]
+    rewritten: dict[str, bytes] = {}
+    new: set[Path] = set()
+    for path in found:
+        name = path.as_posix()
+        if name in _NEVER_RESTORED or (has_schema_paths(name) and path.name.startswith(".")):
+            continue  # the checksum of a file that is rewritten would refuse it
+        with failing_as("link", str(source / path)):
+            if has_schema_paths(name):
+                rewritten[name] = with_schema_paths((source / path).read_bytes(), name, target)
+                continue
+            new |= make_folders((target / path).parent)
+            link_or_copy(source / path, target / path)
+            new.add(target / path)
+    with failing_as("sync", str(target), unknown=True):
+        sync_all(sorted(new))
+    _write_own(target, rewritten)
+
+
+def _is_finished(path: Path) -> bool:
+    """Whether a file is one of Spark's finished ones, or the checksum of one."""
+    if not path.is_file() or path.is_symlink():
+        return False
+    if not path.name.startswith("."):
+        return True
+    return path.name.endswith(".crc") and path.with_name(path.name[1:-4]).is_file()
+
+
+def _write_own(folder: Path, rewritten: Mapping[str, bytes]) -> None:
+    """Write the files that differ from those of the old folder; the new id last."""
     for path, data in rewritten.items():
         with failing_as("create", str(folder)):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
         replace_durably(folder / path, data, path)
     with failing_as("create", str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
-    replace_durably(folder / METADATA, json.dumps({"id": str(uuid.uuid4())}).encode(), METADATA)  # 4
+    replace_durably(folder / METADATA, json.dumps({"id": str(uuid.uuid4())}).encode(), METADATA)
 
 
 def _checked(repository: Repository, plan: RestorePlan, file: HeldFile) -> bytes:
@@ -209,36 +251,6 @@ def _checked(repository: Repository, plan: RestorePlan, file: HeldFile) -> bytes
     if hashlib.sha256(data).hexdigest() != file.sha256:
         raise Checkpoints(repository).damaged(plan.name, f"file {file.path!r}, {key}, does not match its digest")
     return data
-
-
-def _rewritten(data: bytes, path: str, folder: Path) -> bytes:
-    """Return an operator's metadata with the paths of its schema files moved to `folder`, otherwise unchanged.
-
-    An unknown format is refused: if a path were missed, the copy would depend on the live folder.
-    """
-    operator, version = _OPERATOR.fullmatch(path).groups()  # type: ignore[union-attr] # the caller has matched it
-    first, _, text = data.partition(b"\n")
-    if (version, first) != ("2", b"v2"):
-        header = re.fullmatch(rb"v(\d{1,9})", first)
-        found = int(version) if version != "2" or header is None else int(header[1])
-        raise UnsupportedVersion(what=f"Spark's operator metadata {path!r}", found=found, known="v2")
-    below = f"/state/{operator}/_stateSchema/"
-
-    def moved(old: str) -> str:
-        _, found, name = old.rpartition(below)
-        if not found:
-            raise ValueError(f"path {old!r}")
-        return f"{hadoop_address(folder)}{below}{name}"
-
-    try:
-        metadata = json.loads(text)
-        for store in metadata["stateStoreInfo"]:
-            store[_PATHS] = [moved(old) for old in store[_PATHS]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        why = f"its format is unknown ({error}), so the paths in it cannot be rewritten"
-        do = "restore with the version of Holdfast that took the checkpoint, or report this with the file"
-        raise NotSupported(what=f"rewriting Spark's operator metadata {path!r}", why=why, do=do) from error
-    return first + b"\n" + json.dumps(metadata, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def stage_states(repository: Repository, plan: RestorePlan) -> dict[str, bytes]:
@@ -252,7 +264,7 @@ def stage_states(repository: Repository, plan: RestorePlan) -> dict[str, bytes]:
 
 
 def _newest(checkpoints: Checkpoints) -> int:
-    return checkpoints.latest(Identity.load(checkpoints.repository).timeline).checkpoint_id
+    return checkpoints.latest().checkpoint_id
 
 
 def _uid(repository: Repository) -> str | None:

@@ -137,10 +137,10 @@ def test_prune_plans_first_and_acts_only_when_told(made: Fabricated, tmp_path: P
     assert "run the same command without --dry-run" in ran.out
     ran = run("prune --last 1", tmp_path)
     assert (ran.code, "add --yes" in ran.err) == (2, True)
-    assert len(made.checkpoints.restorable(1)) == 3
+    assert len(made.checkpoints.restorable()) == 3
     ran = run("prune --last 1 --yes --json", tmp_path)
     assert (ran.code, ran.result["pruned"]["dropped"]) == (0, [1, 2])
-    assert [each.checkpoint for each in made.checkpoints.restorable(1)] == [3]
+    assert [each.checkpoint for each in made.checkpoints.restorable()] == [3]
     assert run("verify --all", tmp_path).code == 0
     told = run("log", tmp_path)
     assert (told.code, " prune " in told.out) == (0, True)
@@ -196,6 +196,32 @@ def test_cursors_are_shown(made: Fabricated, tmp_path: Path) -> None:
     assert (run("cursor ls", tmp_path).code, run("cursor show billing", tmp_path).code) == (1, 1)
     ran = run("cursor show nobody", tmp_path)
     assert (ran.code, "holdfast cursor ls --repo" in ran.err) == (2, True)
+
+
+def test_a_cursor_past_a_rewind_is_reset(made: Fabricated, tmp_path: Path) -> None:
+    """The error names the command, which shows where the cursor goes and asks first."""
+    log = hf.eventlog.EventLog.create(tmp_path / "orders.log")
+    with log.writer() as writer:
+        for name in ("order:1", "order:2", "order:3"):
+            writer.append([hf.eventlog.NewEvent(name, b"paid")])
+    region = hf.eventlog.Region(entity="order")
+    with hf.eventlog.DurableCursor(made.repository, "billing", log, region) as cursor:
+        assert len(cursor.poll_batch(3)) == 3
+        cursor.commit()
+        assert run("cursor reset billing --to 0 --yes", tmp_path).code == 2  # it is in use
+    with log.writer() as writer:
+        writer.rewind("key", [(1, 1), (2, 1)])
+    with pytest.raises(hf.errors.LogRewound, match="holdfast cursor reset billing"):
+        hf.eventlog.DurableCursor(made.repository, "billing", log, region)
+    moved = "cursor billing reads sequence 1 next, instead of 3"
+    assert moved in run("cursor reset billing --log orders.log --dry-run", tmp_path).out
+    assert "--yes" in run("cursor reset billing --log orders.log", tmp_path).err
+    assert moved in run("cursor reset billing --log orders.log --yes", tmp_path).out
+    assert "it is not moved" in run("cursor reset billing --log orders.log", tmp_path).out
+    with hf.eventlog.DurableCursor(made.repository, "billing", log, region) as cursor:
+        assert cursor.poll_batch(3) == []
+    assert run("cursor reset billing --to 0 --yes --json", tmp_path).result["after"] == 0
+    assert run("cursor reset nobody --to 0", tmp_path).code == 2
 
 
 def test_compact_plans_first_and_acts_only_when_told(tmp_path: Path) -> None:
@@ -315,7 +341,7 @@ def test_a_prune_of_a_live_pipeline_asks_it_and_says_so_where_it_does_not_answer
     assert ran.code == 2
     assert "was not answered within 0.3 s" in ran.err
     assert "holdfast prune --timeout" in ran.err
-    assert len(live.checkpoints.restorable(1)) == 3
+    assert len(live.checkpoints.restorable()) == 3
 
 
 # --- damaged ---------------------------------------------------------------------------------------------------------

@@ -38,8 +38,16 @@ NEEDS_SPARK = (
     "verify --read-data",
     "diff --keys",
     "compact -r parquet/root --yes",
+    "adopt app.py --stream s --checkpoint plain --yes",
+    "rewind app.py --to 1 --dry-run",
+    "plan app.py",
+    "backfill app.py --stream s --sink x",
 )
-NEEDS_ARROW = ("cursor show billing --log orders.log",)
+NEEDS_ARROW = (
+    "cursor show billing --log orders.log",
+    "cursor reset billing --log orders.log",
+    "fork --from latest --as trial",
+)
 WORKS = {  # and the exit code
     "ls": 0,
     "show": 0,
@@ -55,14 +63,22 @@ WORKS = {  # and the exit code
     "compact -r json/root --yes --grace 0s": 0,
     "cursor ls": 0,
     "cursor show billing": 0,
+    "cursor reset billing --to 0 --dry-run": 0,
+    "doctor plain --pause 0": 0,
+    "eject checkpoints/orders --stream orders --to ejected --json": 2,  # it has no committed epoch
     "version": 0,
+    "stop": 0,  # the pipeline does not run
+    "checkpoint --json": 2,
+    "savepoint now --json": 2,
+    "cancel --json": 2,
 }
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with a program, a repository with three checkpoints and a cursor, and sinks to be compacted."""
+    """A folder with a program, a repository with checkpoints and a cursor, sinks, and a checkpoint of plain Spark."""
     (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "plain/offsets").mkdir(parents=True)
     made = Fabricated(hf.repository.LocalRepository(tmp_path / "checkpoints/orders"))
     for text in "abc":
         made.take(text, "kept")

@@ -31,7 +31,7 @@ from tools.reference.shapes import shapes
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
-ELSEWHERE = {"run", "demo", "compact"}  # verbs whose documents are checked where they are tested: they need more
+ELSEWHERE = {"run", "demo", "compact", "rewind", "backfill", "plan", "adopt"}  # checked in their own tests
 
 
 pages = functools.cache(reference.pages)
@@ -217,7 +217,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.checkpoints.claim(1, 1)
     damaged = made.take("f")
     flip(made.repository, made.checkpoints.find(damaged.checkpoint_id)[0].manifest)
-    made.repository.put("timelines/1/streams/orders/spark/metadata", b"{}")
+    made.repository.put("timelines/1/streams/orders/spark/metadata", b'{"id":"x"}')
+    made.repository.put("timelines/1/streams/orders/spark/offsets/0", b'v1\n{}\n{"orders":{"0":5}}')
+    made.repository.put("timelines/1/streams/orders/spark/commits/0", b"v1\n{}")
     attempt = Attempt(stream="orders", timeline=1, epoch=3, attempt=1)
     facts = {"sinks": {"files": {"rows": 7}}, "decided_at_ms": 1000}
     Decisions(made.repository).close(Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1, facts=facts))
@@ -244,8 +246,16 @@ DOCUMENTS = [  # what is typed, the exit code, and what must be in it for the lo
     ("prune --last 1 --dry-run", 0, "drops.0"),
     ("cursor ls", 0, "cursors.0.position"),
     ("cursor show billing --log {log}", 0, "cursor.behind"),
+    ("cursor reset billing --log {log} --to 0 --dry-run", 0, "after"),
+    ("doctor {repository}/timelines/1/streams/orders/spark", 0, "findings.0.next"),
+    ("eject {repository} --stream orders --to plain", 2, ""),  # its epoch is in doubt
     ("version", 0, "holdfast"),
+    ("stop", 0, "was_running"),  # no driver runs: test_control_command.py has one
+    ("checkpoint", 2, ""),
+    ("savepoint now", 2, ""),
+    ("cancel", 2, ""),
     ("show 99", 2, ""),
+    ("fork --from 2 --as trial", 0, "epochs.orders"),
     ("prune --last 1", 2, ""),
     ("prune --last 1 --yes", 0, "pruned.dropped.0"),  # the last: it changes what the others look at
 ]
@@ -255,8 +265,8 @@ DOCUMENTS = [  # what is typed, the exit code, and what must be in it for the lo
 def test_what_json_prints_has_the_shape_that_is_written_down(
     typed: str, code: int, inside: str, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = typed.format(log=repository.parents[1] / "orders.log").split()
-    where = [] if typed == "version" else ["--repo", str(repository)]
+    words = typed.format(log=repository.parents[1] / "orders.log", repository=repository).split()
+    where = [] if typed.startswith(("version", "doctor", "eject")) else ["--repo", str(repository)]
     with pytest.raises(SystemExit) as ended:
         app([*words, *where, "--json"])
     printed = msgspec.json.decode(capsys.readouterr().out)

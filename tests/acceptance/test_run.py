@@ -259,6 +259,11 @@ def test_json_is_a_document_a_line_and_a_hole_is_exit_1(app: Path) -> None:
     }
     assert "the program says" in found.stderr
 
+    again = done(f"{app}:holed", "--once", "--json")
+    [recovered] = [each for each in map(json.loads, again.stdout.splitlines()) if each.get("event") == "recovered"]
+    assert (recovered["stream"], recovered["epoch"]) == ("numbers", 4)
+    assert recovered["found"] == "stream 'numbers' continues after epoch 4"
+
 
 def test_a_pipe_gets_lines_and_sigterm_ends_it_well(app: Path) -> None:
     env = {**os.environ, "PYSPARK_SUBMIT_ARGS": "--master local[3] pyspark-shell", "PYTHONUNBUFFERED": "1"}
@@ -321,6 +326,17 @@ def test_sigterm_as_soon_as_it_runs_writes_no_errors_of_sparks(app: Path) -> Non
     assert by_spark(err) == []
 
 
+def test_sigterm_for_all_processes_is_a_graceful_stop(app: Path) -> None:
+    """As `timeout` and service managers send it: the JVM gets it too, and must not end before the streams."""
+    process = started(f"{app}:ticks", env={**os.environ, "PYTHONUNBUFFERED": "1"}, start_new_session=True)
+    read_until(process, "event=started")
+    os.killpg(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert "event=stopping" in out and "SessionLost" not in err and "Traceback" not in err
+    assert by_spark(err) == []
+
+
 def test_sigterm_while_spark_starts_ends_it_at_once(app: Path) -> None:
     process = started(f"{app}:ticks", env={**os.environ, "PYTHONUNBUFFERED": "1"})
     read_until(process, "the program says")
@@ -361,6 +377,7 @@ def test_a_failure_shows_the_users_own_frames_and_where_to_look(app: Path) -> No
 def test_what_cannot_be_run_is_said_before_spark_is_started(app: Path) -> None:
     assert "the file does not exist" in done("nowhere.py:x").stderr
     assert "invalid --interval 'soon'" in done(f"{app}:ticks", "--interval", "soon").stderr
+    assert "invalid --poll-every '2m'" in done(f"{app}:ticks", "--poll-every", "2m").stderr
     app.with_name("bad.py").write_text("def f():\n    return 1 / 0\nf()\n")
     found = done(app.with_name("bad.py"), "--json")
     assert found.returncode == 2

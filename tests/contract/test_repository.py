@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import open_repository
@@ -31,13 +32,16 @@ from holdfast.repository import (
     History,
     Identity,
     Lease,
+    Lineage,
     LocalRepository,
     MemoryRepository,
     Repository,
+    TimelineRecord,
     files,
 )
 from holdfast.repository.base import held_key
 from holdfast.repository.lease import newest_lease
+from holdfast.repository.lineage import begin_timeline, branches
 from holdfast.testing import FaultyRepository, ManualClock
 from support import refused_in_a_child
 
@@ -502,6 +506,48 @@ def test_a_decision_in_another_slot_or_damaged_is_refused(repository: Repository
         decisions.close(decision(1))
 
 
+# --- the end of a timeline -------------------------------------------------------------------------------------------
+
+
+def test_a_timeline_ends_in_the_next_slot_and_stays_ended(repository: Repository) -> None:
+    decisions = Decisions(repository)
+    decisions.close(decision(1))
+    assert not decisions.has_ended("orders", 1, 41)
+    assert decisions.end("orders", 1, lease=9, after=41) is None
+    assert decisions.has_ended("orders", 1, 41)
+    assert decisions.end("orders", 1, lease=10, after=41) is None, "idempotent, also for another lease"
+    slots = decisions.look("orders", 1, 42)
+    assert [each.verdict for each in slots.closed] == [Verdict.END]
+    assert slots.closed[0].lease == 9
+    assert decisions.newest("orders", 1) == decision(1), "it decides nothing by itself"
+
+
+def test_a_stream_that_has_decided_nothing_ends_before_its_first_epoch(repository: Repository) -> None:
+    decisions = Decisions(repository)
+    assert decisions.end("orders", 1, lease=2, after=0) is None
+    assert [each.verdict for each in decisions.look("orders", 1, 1).closed] == [Verdict.END]
+
+
+def test_an_epoch_that_wins_the_slot_is_returned_and_the_next_slot_ended(repository: Repository) -> None:
+    decisions = Decisions(repository)
+    decisions.close(decision(1))
+    late = Decision(attempt=Attempt(stream="orders", timeline=1, epoch=42, attempt=2), verdict=Verdict.COMMIT, lease=1)
+
+    class Raced(Decisions):
+        """Another driver closes two slots just before this one does."""
+
+        def close(self, ours: Decision) -> Decision:
+            if ours.verdict is Verdict.END and ours.attempt.epoch == 42:
+                aborted = msgspec.structs.replace(late, attempt=ours.attempt, verdict=Verdict.ABORT)
+                super().close(aborted if ours.attempt.attempt == 1 else late)
+            return super().close(ours)
+
+    raced = Raced(repository)
+    assert raced.end("orders", 1, lease=9, after=41) == late
+    assert raced.end("orders", 1, lease=9, after=42) is None
+    assert [each.verdict for each in decisions.look("orders", 1, 43).closed] == [Verdict.END]
+
+
 @pytest.mark.parametrize("bad", [{"epoch": 0}, {"attempt": 0}, {"timeline": 0}, {"epoch": -1}, {"stream": "a/b"}])
 def test_slots_that_cannot_be_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="invalid"):
@@ -516,22 +562,19 @@ def test_a_repository_belongs_to_one_pipeline(repository: Repository) -> None:
         Identity.load(repository)
     made = Identity.create(repository, "orders")
     assert Identity.load(repository) == made
-    assert made.timeline == 1
     with pytest.raises(AlreadyExists):
         Identity.create(repository, "orders")
-    later = made.begin_timeline(repository, 2)
-    assert Identity.load(repository) == later
-    assert later.uid == made.uid
-    with pytest.raises(BadValue):
-        later.begin_timeline(repository, 2)
 
 
-def test_timelines_only_go_up_whoever_asks(repository: Repository) -> None:
-    old = Identity.create(repository, "orders")
-    old.begin_timeline(repository, 5)
-    with pytest.raises(BadValue, match="already at timeline 5"):
-        old.begin_timeline(repository, 3)
-    assert Identity.load(repository).timeline == 5
+def test_the_highest_timeline_is_current_whoever_writes_last(repository: Repository) -> None:
+    identity = Identity.create(repository, "orders")
+    assert Lineage.load(repository) == Lineage(identity)
+    fifth = begin_timeline(repository, TimelineRecord(timeline=5, parent=1, bases={"orders": 7}, checkpoint=3))
+    begin_timeline(repository, TimelineRecord(timeline=3, parent=1, bases={"orders": 4}, checkpoint=2))
+    assert Lineage.load(repository) == Lineage(identity, (fifth,))
+    again = begin_timeline(repository, TimelineRecord(timeline=5, parent=1, bases={}, checkpoint=None))
+    assert again == fifth, "the first record of a timeline is final"
+    assert set(branches(repository)) == {3, 5}
 
 
 def test_history_keeps_who_did_what_when_and_why(repository: Repository) -> None:

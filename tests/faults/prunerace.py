@@ -75,7 +75,7 @@ def read_all(repository: LocalRepository) -> int:
     """Return how many checkpoints were read in full; one that is dropped meanwhile does not count."""
     checkpoints = Checkpoints(repository)
     count = 0
-    for found in checkpoints.restorable(1):
+    for found in checkpoints.restorable():
         try:
             require_whole(checkpoints, found.checkpoint)
             count += 1

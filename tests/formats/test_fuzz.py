@@ -25,13 +25,29 @@ import holdfast as hf
 from fabricated import Fabricated
 from holdfast._offsets import differences, log_edges, log_position
 from holdfast.barriers import CheckpointBarrier
-from holdfast.control import ControlAnswer, PruneRequest, _PendingPrune, answer_requests
+from holdfast.control import answer_requests, running_driver
+from holdfast.control.asking import Asking
+from holdfast.control.channel import ControlChannel
+from holdfast.control.protocol import RequestState
+from holdfast.control.records import (
+    ChannelRecord,
+    ControlAnswer,
+    ControlRequest,
+    RequestClaim,
+    RequestKind,
+    read_channel,
+    read_state,
+)
+from holdfast.control.results import result_of
+from holdfast.doctor import examine
+from holdfast.doctor.offsets import described, goes_back
 from holdfast.epoch import Attempt, Decision, Facts, Share, Verdict
 from holdfast.errors import CheckpointDamaged, HoldfastError
 from holdfast.eventlog import _files as loghead
 from holdfast.eventlog import repair
 from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, cursor_names, read_cursor
-from holdfast.eventlog.index import Committed, IndexHead, Segment, encode
+from holdfast.eventlog.index import Committed, IndexHead, Segment, StoredHead, encode
+from holdfast.eventlog.keeping import LogFloor, LogKeep
 from holdfast.eventlog.worker import Quarantined, read_quarantine
 from holdfast.eventlog.writer import LogWriter
 from holdfast.formats import envelope, state
@@ -40,23 +56,58 @@ from holdfast.formats.manifest import Manifest
 from holdfast.formats.manifest_parts import ConnectorCheckpoint, GapNote, GapNotes, SinkStatus, StreamCut
 from holdfast.formats.sealed_json import Record
 from holdfast.in_doubt import in_doubt
-from holdfast.repository import Checkpoints, Decisions, Gaps, History, Identity, LocalRepository, Repository
+from holdfast.plainspark.records import AdoptedRecord, LastBatch, adopted
+from holdfast.program.description import (
+    ColumnDescription,
+    SinkDescription,
+    SourceDescription,
+    StateDescription,
+    StreamDescription,
+)
+from holdfast.program.records import ProgramRecord
+from holdfast.repository import (
+    Checkpoints,
+    Decisions,
+    Gaps,
+    History,
+    Identity,
+    Lineage,
+    LocalRepository,
+    Repository,
+    TimelineRecord,
+)
+from holdfast.repository.backfills import BackfillRecord
 from holdfast.repository.checkpoint_keys import AbortRecord, AttemptRecord, place_of
 from holdfast.repository.decisions import Floor
 from holdfast.repository.filelist import FileList, HeldFile
+from holdfast.repository.forks import ForkRecord
 from holdfast.repository.gaps import GapRecord
 from holdfast.repository.history import Entry
 from holdfast.repository.lease import LeaseRecord, held_lease, newest_lease, seen_leases
+from holdfast.repository.lineage import branches
+from holdfast.repository.rewinds import (
+    RewindRecord,
+    SinkAim,
+    StreamAim,
+    UnfinishedEpoch,
+    read_rewind,
+    unfinished_epochs,
+    unfinished_rewind,
+)
+from holdfast.repository.stream_records import StreamRecord
+from holdfast.repository.targets import SinksRecord
+from holdfast.sinks._sqlite_undo import decoded
 from holdfast.sinks.files.epoch_folders import KeyRecord, folder_of
+from holdfast.sinks.files.position import POSITION_FILE, PositionRecord, PositionStamp
 from holdfast.sinks.foreach import CalledRecord
 from holdfast.sinks.log import SegmentsRecord, StagedFile
 from holdfast.sinks.owners import OwnerRecord, owner_of
-from holdfast.sinks.places import SinksRecord, file_sinks
+from holdfast.sinks.places import file_sinks
 from holdfast.spark.lag import behind_topics
-from holdfast.spark.recovering import StreamRecord
 from holdfast.spark.snapshot import Snapshots
-from holdfast.spark.sparklog import SparkLog, log_offset
+from holdfast.spark.sparklog import SparkLog
 from holdfast.spark.stages import StageKeeper
+from holdfast.sparkfiles.sourcelog import log_offset
 from holdfast.stages import CheckpointedStage, MsgpackCodec, Stage
 from holdfast.stores import DurableCheckpointStore
 from mutations import FACTOR, Mutator, Untyped
@@ -353,6 +404,7 @@ class FuzzedLog:
         self.sound = {name: (folder / name).read_bytes() for name in names}
 
     def look(self) -> object:
+        list(hf.eventlog.EventLog.open_end(self.folder).keys())
         found = hf.eventlog.EventLog.open(self.folder)
         list(found.read())
         list(found.read(hf.eventlog.Region(entity="a", kind=hf.eventlog.KindFilter(0))))
@@ -386,7 +438,8 @@ class FuzzedLog:
 
     def with_index(self, data: bytes, head: IndexHead, **changed: bytes) -> object:
         device = MemoryBlocks(loghead.HEAD_BLOCKS)
-        loghead.write_head(device, head, loghead.write_head(device, self.start, None))
+        first = loghead.write_head(device, StoredHead.of(self.start), None)
+        loghead.write_head(device, StoredHead.of(head, (self.start,)), first)
         self.fill(index=data, head=bytes(device.data), **changed)
         return self.look()
 
@@ -395,6 +448,14 @@ class FuzzedLog:
         framed_body = len(data).to_bytes(4, "little") + data
         chain = hashlib.sha256(self.start.chain + framed_body).digest()
         return self.with_index(framed_body + chain, IndexHead(1, len(framed_body) + 32, chain, 2))
+
+    def with_rewind(self, data: bytes) -> object:
+        """Put any bytes into the second record of the index, after two events."""
+        first, head = encode(Committed(0, 2, (self.segment,)), self.start)
+        framed_body = len(data).to_bytes(4, "little") + data
+        chain = hashlib.sha256(head.chain + framed_body).digest()
+        end = IndexHead(2, len(first) + len(framed_body) + 32, chain, 3)
+        return self.with_index(first + framed_body + chain, end)
 
     def with_segment(self, data: bytes) -> object:
         """Put any bytes into a segment, under a digest that is right."""
@@ -412,7 +473,8 @@ def test_event_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loghead, "_HEAD_PAUSE_S", 0)
     log = FuzzedLog(tmp_path / "log")
     record = msgspec.msgpack.encode(("committed", 0, 2, (log.segment,)))
-    payload = msgspec.msgpack.encode(loghead.read_head(log.folder))
+    rewind = msgspec.msgpack.encode(("rewound", 2, 1, "key", ((0, 2),), ()))
+    payload = msgspec.msgpack.encode(loghead.read_stored(log.folder))
     schema = base64.b64decode(loghead.read_about(log.folder).schema)
     where, sound, segment = str(log.folder), log.sound, log.segment.path
     fuzzed(
@@ -424,6 +486,7 @@ def test_event_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             Format("log segment file", [sound[segment]], log.with_file(segment), None, where, inputs=60),
             Format("log head payload", [payload], log.with_head, in_msgpack, where, inputs=100),
             Format("log index record", [record], log.with_record, in_msgpack, where, inputs=150),
+            Format("log rewind", [rewind], log.with_rewind, in_msgpack, where, inputs=150),
             Format("log segment", [sound[segment]], log.with_segment, None, where, inputs=60),
         ]
     )
@@ -442,6 +505,7 @@ FACTS = Facts(
     rows=2,
 )
 DECISION = Decision(attempt=ATTEMPT, verdict=Verdict.COMMIT, lease=1, facts=FACTS.plain())
+POSITION = PositionRecord(pipeline="orders", uid=UID, stream="orders", timeline=2, epoch=41)
 RECORDS: list[Record] = [
     Identity(pipeline="orders", uid=UID),
     LeaseRecord(number=1, host="h", pid=1, token="", taken_at_ms=5),
@@ -452,7 +516,16 @@ RECORDS: list[Record] = [
     AttemptRecord(checkpoint_id=1, lease=1, begun_at_ms=5),
     AbortRecord(checkpoint_id=1, lease=1, at_ms=5, why="w", late=["orders"]),
     Quarantined(cursor="c", first=1, last=2, events=2, failures=3, error="e", at_ms=5),
-    PruneRequest(who="me", asked_at_ms=1, until_ms=2, last=1, hourly=0, daily=0, within=5.5),
+    ControlRequest(
+        id="a" * 32,
+        kind="prune",
+        lease=1,
+        who="me",
+        pid=1,
+        asked_at_ms=1,
+        until_ms=1 << 60,
+        arguments={"last": 1, "hourly": 0, "daily": 0, "within": 5.5},
+    ),
     ControlAnswer(at_ms=5, result={"a": 1}),
     OwnerRecord(pipeline="orders", uid=UID, stream="orders", shape="layout epochs, format json, partitioned by []"),
     SegmentsRecord(segments=[StagedFile("a.parquet", 1, 2, DIGEST)]),
@@ -462,8 +535,56 @@ RECORDS: list[Record] = [
     SinksRecord(stream="orders", targets={"files": "files /tmp/out"}),
     CalledRecord(pipeline="orders", uid=UID, stream="s", timeline=1, epoch=2, rows=2, handle=DIGEST),
     loghead.About(uid=UID, keep_clock=False, columns="", schema=""),
+    ForkRecord(pipeline="orders", uid=UID, base="checkpoint 1", manifest=DIGEST),
+    LogKeep(seconds=5.5),
+    LogFloor(first=7),
+    BackfillRecord(
+        attempt=Attempt(stream="orders", timeline=1, epoch=2, attempt=2),
+        sink="table",
+        source="files",
+        handle={"a": 1},
+        rows=3,
+        lease=1,
+    ),
+    ProgramRecord(
+        stream="orders",
+        timeline=1,
+        epoch=2,
+        description=StreamDescription(
+            sources=[SourceDescription(kind="FileSource", reads="/in", options={"a": "b"})],
+            sinks={"files": SinkDescription(kind="FileSink", target="files /out", settings={"format": "json"})},
+            columns=[ColumnDescription(name="n", type="bigint")],
+            state=[StateDescription(kind="Aggregate", keys=["bigint"], columns=[])],
+            output_mode="append",
+        ),
+        at_ms=5,
+    ),
     StreamRecord(stream="orders", output_mode="append", settings={"a": "b"}),
+    RequestClaim(verdict=RequestState.TAKEN, who="me", token="", at_ms=5),
+    ChannelRecord(lease=1, at_ms=5, kinds=["prune"]),
+    AdoptedRecord(
+        stream="orders", checkpoint="/old", query="q", committed=1, in_doubt=2, last_batch={"a": LastBatch.WRITTEN}
+    ),
+    POSITION,
+    RewindRecord(
+        timeline=2,
+        parent=1,
+        leaves=1,
+        streams={
+            "orders": StreamAim(
+                ends=1, timeline=1, epoch=2, facts=FACTS.plain(), sinks={"files": SinkAim(kind="FileSink", target="t")}
+            )
+        },
+        to="checkpoint 1",
+        checkpoint=1,
+    ),
+    UnfinishedEpoch(stream="orders", sink="files", epoch=3, why="w"),
+    TimelineRecord(timeline=2, parent=1, bases={"orders": 3}, checkpoint=1, who="me", why="w", at_ms=5),
 ]
+
+
+def sample(kind: type[Record]) -> Record:
+    return next(each for each in RECORDS if type(each) is kind)
 
 
 def test_every_kind_of_record_is_here() -> None:
@@ -500,19 +621,45 @@ def kept_records(lease: hf.repository.Lease) -> list[Kept]:
     entry = Entry(at="2026-01-01T00:00:00.000+00:00", who="me", what="prune")
     pruned = {"dropped": [1], "closed": [], "objects": 1, "bytes": 2}
     checkpoint = "timelines/1/checkpoints/1"
+    box = f"requests/{lease.number:08}"
+    claim = RequestClaim(verdict=RequestState.TAKEN, who="me", token="", at_ms=5)
 
     def looks(repository: Repository) -> object:
         found = Checkpoints(repository)
-        with_all = found.all(), found.standing(), found.open_attempts(1), found.highest(), found.newest(1)
+        with_all = found.all(), found.standing(), found.open_attempts(1), found.highest(), found.newest()
         return with_all, hf.plan_prune(repository, hf.Retention(1))
 
     def answered(repository: Repository) -> object:
-        request = _PendingPrune(repository, hf.Retention(1), 1.0)
-        request.name = asked
-        return request.answer()
+        request = Asking(repository=repository, kind=RequestKind.PRUNE, request_id=asked, sent_to=lease.record)
+        found = request.look()
+        return found and result_of(hf.pruning.Pruned, found.result, asked)
+
+    def looked(repository: Repository) -> object:
+        channel = ControlChannel(repository, lease, RequestKind)
+        channel.forget()
+        return [channel.take(each) for each in channel.look()]
+
+    def looked_again(repository: Repository) -> object:
+        repository.delete_all([f"{box}/{asked}.claim.json", f"{box}/{asked}.done.json"])
+        return looked(repository)
+
+    def answered_again(repository: Repository) -> object:
+        repository.delete_all([f"{box}/{asked}.claim.json", f"{box}/{asked}.done.json"])
+        return answer_requests(repository, lease)
 
     return [
         Kept("holdfast.json", RECORDS[0].sealed(), [Identity.load]),
+        Kept("timelines/2/lineage.json", sample(TimelineRecord).sealed(), [Lineage.load, branches, looks]),
+        Kept(
+            "timelines/2/rewind.json",
+            sample(RewindRecord).sealed(),
+            [lambda r: unfinished_rewind(r, Lineage.load(r)), lambda r: read_rewind(r, 2)],
+        ),
+        Kept(
+            "timelines/2/streams/orders/unfinished/files.json",
+            sample(UnfinishedEpoch).sealed(),
+            [lambda r: unfinished_epochs(r, 2, "orders")],
+        ),
         Kept("lease/00000009.json", RECORDS[1].sealed(), [newest_lease, seen_leases, held_lease]),
         Kept(
             f"{folder}/epochs/2.1.json",
@@ -529,12 +676,19 @@ def kept_records(lease: hf.repository.Lease) -> list[Kept]:
         Kept(f"{folder}/floor.json", Floor(epoch=1).sealed(), [lambda r: Decisions(r).close(DECISION)]),
         Kept(f"{folder}/gaps/0000000002.offsets.json", RECORDS[4].sealed(), [lambda r: Gaps(r).all("orders", 1)]),
         Kept(f"{folder}/sinks.json", RECORDS[14].sealed(), [file_sinks]),
+        Kept(f"{folder}/adopted.json", sample(AdoptedRecord).sealed(), [lambda r: adopted(r, "orders", 1)]),
         Kept("history.jsonl", entry.sealed(one_line=True) + b"\n", [lambda r: History(r).entries()]),
         Kept(f"{checkpoint}/attempt.json", RECORDS[6].sealed(), [looks]),
         Kept("timelines/1/checkpoints/aborted/9.json", RECORDS[7].sealed(), [looks]),
         Kept("cursors/c.quarantine/1.json", RECORDS[8].sealed(), [lambda r: read_quarantine(r, "c")]),
-        Kept(f"requests/{asked}.json", RECORDS[9].sealed(), [lambda r: answer_requests(r, lease)]),
-        Kept(f"requests/{asked}.done.json", ControlAnswer(at_ms=5, result=pruned).sealed(), [answered]),
+        Kept(f"{box}/{asked}.json", RECORDS[9].sealed(), [looked_again, answered_again]),
+        Kept(f"{box}/{asked}.claim.json", claim.sealed(), [looked, lambda r: read_state(r, lease.number, asked)]),
+        Kept(f"{box}/{asked}.done.json", ControlAnswer(at_ms=5, result=pruned).sealed(), [answered, looked]),
+        Kept(
+            f"{box}/open.json",
+            ChannelRecord(lease=1, at_ms=1, kinds=["prune"]).sealed(),
+            [lambda r: read_channel(r, lease.number), running_driver],
+        ),
     ]
 
 
@@ -566,7 +720,7 @@ def test_manifests_where_a_repository_keeps_them() -> None:
     checkpoints = made.checkpoints
 
     def looks(_: bytes = b"") -> object:
-        checkpoints.all(), checkpoints.standing(), checkpoints.savepoints(), checkpoints.restorable(1)
+        checkpoints.all(), checkpoints.standing(), checkpoints.savepoints(), checkpoints.restorable()
         checkpoints.highest(), hf.plan_prune(repository, hf.Retention(1)), hf.verification.verify_all(repository)
         for name in (2, "s"):
             manifest = checkpoints.read(name)
@@ -574,7 +728,7 @@ def test_manifests_where_a_repository_keeps_them() -> None:
             hf.plan_restore(repository, name)
             hf.verify(repository, name)
             made.checkpoints.sidecar(checkpoints.find(name)[0], manifest)
-        return checkpoints.latest(1)
+        return checkpoints.latest()
 
     formats = []
     for key in ("timelines/1/checkpoints/2/manifest.json", "savepoints/s/manifest.json", "savepoints/s/state.bin"):
@@ -603,8 +757,17 @@ def test_records_in_the_folders_of_sinks(tmp_path: Path) -> None:
         (tmp_path / "owner.key").write_bytes(data)
         return owner_of(tmp_path)
 
+    def stamp(data: bytes) -> object:
+        (tmp_path / POSITION_FILE).write_bytes(data)
+        return PositionStamp(tmp_path).read()
+
+    stored = msgspec.msgpack.encode({"n": 1, "text": "a", "raw": b"b", "none": None, "half": 0.5})
     fuzzed(
         [
+            Format(
+                "row of a journal", [stored], lambda data: decoded(data, "holdfast_undo_1"), in_msgpack, "holdfast_undo"
+            ),
+            Format("position", [POSITION.sealed()], stamp, resealed, str(tmp_path)),
             Format("epoch folder", [RECORDS[13].sealed()], epoch, resealed, str(folder)),
             Format("owner", [RECORDS[11].sealed()], owner, resealed, str(tmp_path)),
         ]
@@ -629,7 +792,7 @@ def changelog(lineage: bytes) -> bytes:
 OFFSETS = b'v1\n{"batchWatermarkMs":5,"conf":{"a":"b"}}\n{"logOffset":1}'
 COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
 COMMIT_V3 = b'v3\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{"0":[["cc"]]}}'
-ZIP_TEXT = b'v1\n{"sstFiles":[{"localSstFileName":"1.sst","dfsSstFileName":"1-a.sst","sstFileSize":5}],"numKeys":1}'
+ZIP_TEXT = b'v1\n{"sstFiles":[{"localFileName":"1.sst","dfsSstFileName":"1-a.sst","sizeBytes":5}],"numKeys":1}'
 LINEAGE = b'[{"version":1,"checkpointUniqueId":"bb"}]'
 HDFS = {
     "metadata": b'{"id":"x"}',
@@ -737,6 +900,36 @@ def test_the_checkpoint_folder_of_spark(tmp_path: Path) -> None:
     fuzzed(formats)
 
 
+def test_the_doctor_reads_any_folder(tmp_path: Path) -> None:
+    """Every file that it reads, damaged: an examination comes back, never an error."""
+
+    def examining(files: dict[str, bytes], name: str) -> Callable[[bytes], object]:
+        def read(data: bytes) -> object:
+            for each, content in (files | {name: data}).items():
+                (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / each).write_bytes(content)
+            found = examine(tmp_path, pause=0)
+            json.dumps(found.to_dict())
+            return found.summary()
+
+        return read
+
+    whole = {"state/0/_metadata/v2/0": OPERATOR, ".metadata.crc": b"crc\0\0\0\2\0abcd", "state/0/0/2.delta": COMPRESSED}
+    for number, files in enumerate((HDFS | whole, ROCKSDB | {"commits/0": COMMIT_V3}, ZIPPED)):
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+        fuzzed(
+            [
+                Format(f"examined {name} {number}", [data], examining(files, name), in_lines, inputs=25)
+                for name, data in files.items()
+            ]
+        )
+
+
+OPERATOR = b'v2\n{"operatorInfo":{"operatorName":"x"},"stateStoreInfo":[{"storeName":"default","numPartitions":1}]}'
+COMPRESSED = changelog(LINEAGE)
+
+
 def test_offsets() -> None:
     kafka = b'{"topic":{"0":5,"1":7}}'
     log = b'{"log":"abc","sequence":5,"chain":""}'
@@ -746,6 +939,7 @@ def test_offsets() -> None:
         text = data.decode("utf-8", "surrogateescape")
         list(differences(text, kafka.decode())), list(differences(None, text))
         progress = {"sources": [{"description": "KafkaV2[x]", "latestOffset": text}]}
+        described(text), goes_back(text, kafka.decode()), goes_back(files.decode(), text), goes_back(text, text)
         return log_position(text), log_offset(text), behind_topics(progress, [kafka.decode()])
 
     fuzzed([Format("offset", [kafka, log, files], read, in_json, inputs=400)])

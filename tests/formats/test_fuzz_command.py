@@ -45,6 +45,7 @@ def verbs(root: Path) -> list[str]:
         *(f"log {orders}", f"log --last 1 {orders}", f"gaps {orders}", f"gaps --since 2h {orders}", f"doubt {orders}"),
         *(f"prune --dry-run {orders}", f"prune --last 1 --dry-run {orders}"),
         *(f"compact --dry-run {shop}", f"compact {root}/shop/out --dry-run {shop}", f"ls {shop}", f"doubt {shop}"),
+        *(f"doctor {root}/orders/timelines/1/streams/orders/spark --pause 0",),
         *(f"cursor ls {orders}", f"cursor show old {orders}", f"cursor show new {orders} --log {root}/events"),
     ]
     return [*found, *(f"{each} --json" for each in found)]

@@ -28,8 +28,9 @@ from holdfast.eventlog.cursor import DurableCursor
 from holdfast.formats import pack_states
 from holdfast.formats.manifest_parts import ConnectorCheckpoint, SinkStatus
 from holdfast.repository import FileBlocks, LocalRepository
+from holdfast.repository.targets import SinksRecord
 from holdfast.sinks.files.epoch_folders import KeyRecord
-from holdfast.sinks.places import SinksRecord
+from holdfast.sinks.files.position import PositionRecord
 from holdfast.stages import CheckpointedStage, MemoryBlocks, MsgpackCodec
 from holdfast.stores import CheckpointId, CheckpointState
 from support import cuts, events, flips, new_log
@@ -176,8 +177,9 @@ def test_log_index_and_head(tmp_path: Path, name: str, monkeypatch: pytest.Monke
     log = new_log(tmp_path, events("a", "b"), events("c"))
     with log.writer() as writer:
         writer.cancel(3, "test")
+        writer.rewind("key", [(2, 1)])
         writer.append(events("d"))
-    assert [event.sequence for event in EventLog.open(tmp_path).read()] == [0, 1, 2, 6]
+    assert [event.sequence for event in EventLog.open(tmp_path).read()] == [0, 1, 7]
     path = tmp_path / name
     for what, data in damaged(path.read_bytes()):
         path.write_bytes(data)
@@ -202,7 +204,7 @@ def test_log_segment(tmp_path: Path) -> None:
 
 
 def test_records_of_sinks() -> None:
-    """The key of a merged folder, and where a stream's sinks write to."""
+    """The key of a merged folder, the stamp of a rewind, and where a stream's sinks write to."""
     key = KeyRecord(
         pipeline="p",
         uid="u",
@@ -218,7 +220,8 @@ def test_records_of_sinks() -> None:
         shape="0123456789abcdef",
         options={"header": "false"},
     )
-    for record in (key, SinksRecord(stream="s", targets={"files.out": "files /out"})):
+    stamp = PositionRecord(pipeline="p", uid="u", stream="s", timeline=2, epoch=41)
+    for record in (key, stamp, SinksRecord(stream="s", targets={"files.out": "files /out"})):
         assert type(record).unsealed(record.sealed(), "") == record
         for what, data in damaged(record.sealed()):
             with pytest.raises((RecordCorrupt, UnsupportedVersion)):

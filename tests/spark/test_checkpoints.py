@@ -18,9 +18,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from holdfast import control
 from holdfast.barriers import BarrierFlags
-from holdfast.control import request_prune
+from holdfast.control import channel, request_prune
 from holdfast.coordinator import POINTS, CheckpointRequest
 from holdfast.epoch import Decision
 from holdfast.errors import (
@@ -43,7 +42,7 @@ from holdfast.repository.checkpoint_keys import place_of
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark import checkpoints as checkpointing
-from holdfast.spark import housekeeping
+from holdfast.spark import control_thread, housekeeping
 from holdfast.spark.context import StreamCallbacks
 from holdfast.spark.failures import BUDGETED
 from holdfast.spark.handle import PipelineHandle
@@ -150,7 +149,7 @@ def test_available_now_takes_everything_through_a_chain_upstream_first(spark: Sp
     status = chain.pipeline().run(spark, available_now=True, checkpoint_every="1h")
     epochs = {name: stream.epoch for name, stream in status.streams.items()}
     assert epochs["a"] == 3 and epochs["b"] >= 1 and epochs["c"] >= 1
-    manifest = chain.checkpoints.latest(1)  # the last one, because something had gone through
+    manifest = chain.checkpoints.latest()  # the last one, because something had gone through
     assert {name: cut.epoch for name, cut in manifest.streams.items()} == epochs
     assert manifest.streams["a"].rows == 15
     cuts = manifest.streams
@@ -159,7 +158,7 @@ def test_available_now_takes_everything_through_a_chain_upstream_first(spark: Sp
     assert cuts["c"].reads == ("b",)
     assert cuts["a"].sources[0].startswith("FileSource")
     chain.pipeline().run(spark, available_now=True, checkpoint_every="1h")
-    assert chain.checkpoints.latest(1) == manifest  # nothing new: no other one
+    assert chain.checkpoints.latest() == manifest  # nothing new: no other one
 
 
 def test_a_cycle_and_an_unknown_stream_are_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -188,13 +187,13 @@ def test_checkpoints_are_on_by_default_and_a_graceful_stop_takes_a_last_one(
     with chain.pipeline().start(spark) as handle:
         eventually(lambda: handle.status().streams["a"].epoch == 1)
         assert handle._checkpointing._setup.policy.every == "1m"
-    assert chain.checkpoints.latest(1).streams["a"].epoch == 1
+    assert chain.checkpoints.latest().streams["a"].epoch == 1
     assert handle.status().checkpoints.taken == 1
     chain.pipeline().start(spark).stop()
     assert ids(chain) == [1]  # no stream has advanced
     chain.add()
     chain.pipeline().run(spark, available_now=True)
-    assert chain.checkpoints.latest(1).streams["a"].epoch == 2
+    assert chain.checkpoints.latest().streams["a"].epoch == 2
     chain.add()
     chain.pipeline().run(spark, available_now=True, checkpoint_every=None)
     assert ids(chain) == [1, 2]
@@ -207,7 +206,7 @@ def test_the_last_checkpoint_holds_every_stream_of_a_chain_at_its_end(spark: Spa
     eventually(lambda: all(each.epoch for each in handle.status().streams.values()))
     handle.stop()
     ended = {name: each.epoch for name, each in handle.await_termination().streams.items()}
-    assert {name: cut.epoch for name, cut in chain.checkpoints.latest(1).streams.items()} == ended
+    assert {name: cut.epoch for name, cut in chain.checkpoints.latest().streams.items()} == ended
     assert all(each.ok for each in verify_all(chain.repository))
 
 
@@ -603,7 +602,7 @@ def test_a_prune_from_another_process_beside_a_running_pipeline_takes_nothing_th
 def test_an_answer_that_lies_there_costs_nothing_until_it_is_old(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping, "_REQUESTS_S", 0.0)
+    monkeypatch.setattr(control_thread, "LOOK_S", 0.02)
     told: list[str] = []
     chain = Single(spark, tmp_path, observers=[CallbackObserver(lambda what, _: told.append(what))])
     with running(chain.pipeline(), spark) as handle:
@@ -614,19 +613,21 @@ def test_an_answer_that_lies_there_costs_nothing_until_it_is_old(
         monkeypatch.setattr(LocalRepository, "list", lambda self, at="": looks.append(at) or listed(self, at))
         monkeypatch.setattr(LocalRepository, "read", lambda self, key: looks.append(key) or read(self, key))
 
+        folder = f"requests/{handle.status().lease:08}"
+
         def looked(more: int) -> None:
-            seen = looks.count("requests")
-            eventually(lambda: looks.count("requests") >= seen + more)
+            seen = looks.count(folder)
+            eventually(lambda: looks.count(folder) >= seen + more)
 
         looked(2)
         before = len(told)
         looks.clear()
         looked(5)
         assert len(told) == before
-        assert set(looks) == {"requests"}
-        monkeypatch.setattr(control, "ANSWERS_KEPT_MS", 0)
-        monkeypatch.setattr(housekeeping, "_ANSWERS_S", 0.0)
-        eventually(lambda: not listed(chain.repository, "requests"))
+        assert set(looks) == {folder}
+        monkeypatch.setattr(channel, "KEPT_MS", -1)
+        handle._control._channel.forget()
+        assert listed(chain.repository, folder) == ["open.json"]
 
 
 def test_retention_is_kept_while_it_runs_and_decisions_that_a_checkpoint_needs_stay(
@@ -642,7 +643,7 @@ def test_retention_is_kept_while_it_runs_and_decisions_that_a_checkpoint_needs_s
         taken = handle.status().checkpoints.taken
     assert taken >= 2
     assert len(ids(chain)) == 2
-    oldest = min(each.epochs["a"] for each in chain.checkpoints.restorable(1) if each.epochs)
+    oldest = min(each.epochs["a"] for each in chain.checkpoints.restorable() if each.epochs)
     assert handle._streams[0].oldest_kept == oldest
     assert plan_prune(chain.repository, Retention(last=2)).empty
 
@@ -900,7 +901,7 @@ def test_a_crash_at_any_point_leaves_the_last_checkpoint_the_last(
         handle.await_termination(120)
     assert crash.died
     written = point == "manifest written"
-    assert chain.checkpoints.latest(1).checkpoint_id == (2 if written else first.checkpoint_id)
+    assert chain.checkpoints.latest().checkpoint_id == (2 if written else first.checkpoint_id)
     chain.add()
     with running(chain.pipeline(), spark) as handle:
         eventually(lambda: handle.status().streams["a"].epoch == 3)

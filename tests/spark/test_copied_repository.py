@@ -85,7 +85,7 @@ def test_ledgers_that_tell_no_more_than_the_epoch_are_read(
     """They are those of versions before this was noticed."""
     place = Place(kind, tmp_path, spark)
     with monkeypatch.context() as before:
-        before.setattr(logsink, "_key", lambda key, _: f"uid-1/orders/t1-{key.epoch:010}")
+        before.setattr(logsink, "append_key", lambda key, _: f"uid-1/orders/t1-{key.epoch:010}")
         sink = place.opened()
         handle = place.staged(sink, key(1), 1)
         sink.commit(key(1), handle)

@@ -228,7 +228,7 @@ def test_balances_and_alerts_are_exact_when_both_programs_were_killed(
     worker = program.start("--alerts")
     running = program.start("--checkpoint-every", "1s")
     program.until(lambda: rows(output / "payments.db", "SELECT 1 FROM balances"), running, worker)
-    program.until(lambda: hf.Checkpoints(hf.open_repository(root)).restorable(timeline=1), running, worker)
+    program.until(lambda: hf.Checkpoints(hf.open_repository(root)).restorable(), running, worker)
     program.until(lambda: len(alerts()) == 2 and read_cursor(hf.open_repository(root), "alerts"), running, worker)
     for path in output.glob("alerts/*"):
         path.unlink()  # what was handled does not come again

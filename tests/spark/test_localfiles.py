@@ -14,15 +14,15 @@ from pyspark.sql import functions as f
 
 from holdfast.spark import localfiles
 from holdfast.spark.adapter import FAST_FILES, FILE_MANAGER
-from holdfast.spark.localfiles import CLASS, SOURCE
+from holdfast.spark.localfiles import CLASS, SOURCES
 from rig import FilesTarget, Rig
-from tools.jar import packed_source
+from tools.jar import packed_sources
 
 HADOOPS = "org.apache.hadoop.fs.LocalFileSystem"
 
 
-def test_the_jar_is_built_from_the_source_beside_it() -> None:
-    assert packed_source() == SOURCE.read_bytes(), "run `make jar`"
+def test_the_jar_is_built_from_the_sources_beside_it() -> None:
+    assert packed_sources() == {each.name: each.read_bytes() for each in SOURCES}, "run `make jar`"
 
 
 def made(spark: SparkSession, name: str) -> Any:

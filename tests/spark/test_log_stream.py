@@ -212,6 +212,27 @@ def test_a_stream_over_a_log_goes_on_where_it_was(spark: SparkSession, tmp_path:
     assert json.loads(offsets) == {"log": log.identity, "sequence": 10, "chain": chain.hex()[:16]}
 
 
+def test_a_rewind_of_the_log_is_skipped_or_stops_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    log = new_log(tmp_path / "log", events("a", "b"), events("c"), events("d"))
+    ahead, behind = (Reading(spark, log.path, tmp_path / name, rows) for name, rows in (("ahead", None), ("behind", 2)))
+    assert ahead.run() == [[0, 1, 2, 3]]
+    with log.writer() as writer:
+        writer.rewind("key", [(2, 1), (3, 1)])
+        writer.append(events("e"))
+    assert behind.run() == [[0, 1], [5]]
+    for start, end, expected in ((0, None, [0, 1, 5]), (1, 3, [1]), (2, 5, [])):
+        found = read_log(spark, log.path, start=start, end=end)
+        assert found.columns == ["sequence", *log.schema.names]
+        assert sorted(row.sequence for row in found.select("sequence").collect()) == expected
+    with pytest.raises(Exception, match=r"LogRewound.*has read up to sequence 3, and a rewind has changed .* 2 on"):
+        ahead.run()
+    with log.writer() as writer:
+        writer.rewind("key", [], [(2, 1), (3, 1)])
+    with pytest.raises(Exception, match=r"LogRewound.*from sequence 2 on"):
+        behind.run()  # it has passed the events that are back
+    assert ahead.run() == [[5]]
+
+
 def test_a_stream_at_work_sees_what_comes(spark: SparkSession, tmp_path: Path) -> None:
     log = new_log(tmp_path / "log", events("a"))
     writer = read_log_stream(spark, log.path).writeStream.format("memory").queryName("coming")

@@ -151,6 +151,8 @@ def test_what_a_server_refuses_is_not_an_outage(pg: Postgres, spark: SparkSessio
     rig.add(1)
     handle = rig.pipeline(outage="1h", backoff=QUICK).start(spark)
     eventually(lambda: handle.status().streams["rows"].epoch == 1)
+    kept = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{db}'"  # noqa: S608 - a name of ours
+    pg.execute(kept)  # connections are kept, and a database in use cannot be renamed
     pg.execute(f"ALTER DATABASE {db} RENAME TO {db}_away")
     rig.add(2)
     with pytest.raises(StreamFailed) as caught:

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.errors import StorageFailed
+from holdfast.errors import BadValue, StorageFailed
 from rig import FilesTarget, Rig, SqliteTarget
 
 
@@ -29,7 +29,9 @@ def test_paths_may_hold_any_character(name: str, spark: SparkSession, tmp_path: 
 
 def test_a_root_that_cannot_be_made_is_a_typed_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    pipeline = hf.Pipeline("p", tmp_path / "file")
+    with pytest.raises(BadValue, match="it is a file"):
+        hf.Pipeline("p", tmp_path / "file")
+    pipeline = hf.Pipeline("p", tmp_path / "file" / "root")
     pipeline.stream(lambda s: s, name="x", sinks=hf.FileSink(tmp_path / "out"))
     with pytest.raises(StorageFailed):
         pipeline.run()

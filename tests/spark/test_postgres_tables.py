@@ -26,6 +26,7 @@ from holdfast.sinks.base import SinkContext
 from holdfast.sinks.postgres.server import Server
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.postgres.target_table import TableName
+from holdfast.spark.adapter import frozen_with_size
 from pgfixture import GUARDED, server
 from pgsupport import METHODS, OWNER, SCHEMA, Table, key
 
@@ -87,11 +88,14 @@ def every_type(spark: SparkSession) -> tuple[DataFrame, list[tuple[Any, ...]]]:
     return spark.createDataFrame(rows, schema), rows
 
 
+@pytest.mark.parametrize("driver_rows", [0, 100])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_table_that_is_made_keeps_every_value_of_every_type(table: Table, method: str) -> None:
+def test_a_table_that_is_made_keeps_every_value_of_every_type(table: Table, method: str, driver_rows: int) -> None:
+    """By both ways: after an epoch without rows, the driver copies the next one."""
     df, rows = every_type(table.spark)
-    sink = table.made(create=True, method=method)
-    sink.open(SinkContext(OWNER, df.schema, "append", table.spark))
+    sink = table.made(create=True, method=method, driver_rows=driver_rows)
+    sink.open(SinkContext(OWNER, df.schema, "append", table.spark, freeze=frozen_with_size))
+    table.epoch(sink, 1, df.limit(0))
     made = dict(
         table.run(
             "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute "
@@ -104,9 +108,10 @@ def test_a_table_that_is_made_keeps_every_value_of_every_type(table: Table, meth
     zone = table.spark.conf.get("spark.sql.session.timeZone")
     table.spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
     try:
-        table.epoch(sink, 1, df)
+        staged = table.epoch(sink, 2, df.repartition(2))
     finally:
         table.spark.conf.set("spark.sql.session.timeZone", str(zone))
+    assert len(staged.handle.get("gids", ()) or staged.handle["parts"]) == (1 if driver_rows else 2)
     found = {repr(row) for row in at_utc(table.run("SELECT * FROM orders"))}
     assert found == {repr(row) for row in at_utc(rows)}
 
@@ -260,7 +265,7 @@ def test_arguments_are_checked() -> None:
             PostgresSink(dsn, "t", **wrong)
     assert PostgresSink(dsn, "s." + "t" * 60).name == ("postgres.s." + "t" * 60)[:64]
     with pytest.raises(NotSupported, match="it is not open"):
-        PostgresSink(dsn, "t").commit(key(1), {})
+        PostgresSink(dsn, "t").prepare(None, key(1))
 
 
 def test_what_is_written_to_is_named_without_user_and_password() -> None:

@@ -1,5 +1,6 @@
 """Real runs make every move of the epoch table, and no other."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from holdfast.epoch import MOVES, Attempt, Decision, EpochProgress, Move, State,
 from holdfast.errors import InDoubt, SinkFailed, StreamFailed
 from holdfast.policy import RestartPolicy
 from holdfast.repository import Decisions, LocalRepository
+from holdfast.repository import files as repository_files
 from holdfast.sinks.files.sink import FileSink
 from holdfast.testing import CrashAt
 from rig import FilesTarget, Rig, SqliteTarget
@@ -95,3 +97,32 @@ def test_a_sink_that_fails_keeps_no_other_from_its_commit(spark: SparkSession, t
     files.make = up
     rig.run()
     assert rig.visible() == [[1, 2], [1, 2]]
+
+
+def test_an_epoch_is_synced_once_before_its_decision_and_four_times_from_there_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a decision needs in one go, then the decision and its folder, then the two folders of the rename."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.path.relpath(Path(f"/proc/self/fd/{descriptor}").readlink(), tmp_path))
+        fsync(descriptor)
+
+    def at_once(descriptor: int) -> int:
+        synced.append("all")
+        return int(real(descriptor))
+
+    real = repository_files._syncfs
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(repository_files, "_syncfs", at_once)
+    rig = Rig(spark, tmp_path, [FilesTarget(tmp_path / "out")])
+    for n in (1, 2, 3):
+        rig.add(n)
+    began: list[int] = []
+    rig.run(lambda point: began.append(len(synced)) if point == "opening" else None)
+    all_of_it, record, *folders = synced[began[2] : began[2] + 5]
+    assert all_of_it == "all"
+    assert record.startswith("root/torment/.tmp/")
+    assert folders == ["root/torment/timelines/1/streams/rows/epochs", "out", "out.staging"]

@@ -16,7 +16,7 @@ from fabricated import flip
 from holdfast.cli.runresults import RunStatus
 from holdfast.errors import AlreadyExists, BadValue, Locked
 from holdfast.policy import RestartPolicy
-from holdfast.repository import Checkpoints, Gaps, LocalRepository
+from holdfast.repository import Checkpoints, Gaps, Lineage, LocalRepository
 from holdfast.spark.unread import Unread
 from rig import Rig, SqliteTarget
 from support import eventually
@@ -68,7 +68,7 @@ def test_manifests_and_checkpoints_say_what_they_are(spark: SparkSession, tmp_pa
     checkpoints = Checkpoints(made.repository)
     where = made.repository.where
     assert repr(checkpoints) == f"<Checkpoints of {where!r}: 1, the newest is 1; savepoints: []>"
-    assert repr(checkpoints.latest(1)) == "<Manifest: checkpoint 1 of pipeline 'torment', timeline 1: rows at epoch 1>"
+    assert repr(checkpoints.latest()) == "<Manifest: checkpoint 1 of pipeline 'torment', timeline 1: rows at epoch 1>"
 
 
 def test_a_manifest_has_the_gaps_of_its_streams_up_to_the_cut(spark: SparkSession, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_manifest_has_the_gaps_of_its_streams_up_to_the_cut(spark: SparkSessio
     repository = LocalRepository(rig.repository)
     ledger = Gaps(repository)
     (gap,) = ledger.all("rows", 1)
-    gaps = Checkpoints(repository).latest(1).gaps
+    gaps = Checkpoints(repository).latest().gaps
     assert gaps is not None and gaps.total == 1
     (noted,) = gaps.newest
     assert (noted.stream, noted.epoch, noted.kind, noted.why) == ("rows", 2, "quarantined", gap.why)
@@ -94,10 +94,10 @@ def test_a_manifest_has_the_gaps_of_its_streams_up_to_the_cut(spark: SparkSessio
     flip(repository, "timelines/1/streams/rows/gaps/0000000001.replay.json")
     rig.add(4)
     rig.pipeline().run(spark, available_now=True)
-    gaps = Checkpoints(repository).latest(1).gaps  # of epochs 1 to 4
+    gaps = Checkpoints(repository).latest().gaps  # of epochs 1 to 4
     assert gaps is not None and gaps.total == 4
     assert {each.epoch: each.facts for each in gaps.newest} == {2: gap.facts, 3: {}, 4: {}}
-    assert ledger.newest("rows", 1, until=100, most=5)[0] == 39
+    assert ledger.newest("rows", Lineage.load(repository), until=100, most=5)[0] == 39
 
 
 def test_a_stream_that_is_defined_again_replaces_the_one_before_it_and_continues(

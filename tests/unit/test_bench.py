@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import io
+import itertools
 import re
 import signal
 import subprocess
@@ -23,10 +24,12 @@ from bench.compare import CannotMeasure, Result, calls_in_turn, in_turn, p99, ro
 from bench.curves import curves, facts
 from bench.document import Document, Measured
 from bench.formatting import goal_of, ratio_of, shown, total
+from bench.pages import MAIN, PAGES, PEERS
 from bench.plot import charts, plot
 from bench.questions import MODULES, NOT_IN_OUR_FAVOUR, PROSE, QUESTIONS
 from bench.report import page, show, table
 from bench.rival import Rival, RivalFailed, rivals
+from bench.spent import Spent
 
 
 def result(ours: float | Sequence[float], theirs: float | Sequence[float], **more: Any) -> Result:
@@ -107,6 +110,23 @@ def test_figures_are_kept_with_few_digits_and_verdicts_follow_from_these() -> No
     assert [rounded(each) for each in (1.2345678, 0.000012345678, 123456.7, 0.0)] == [1.2346, 1.2346e-05, 123460.0, 0.0]
     kept = result(1.000001, 1.0, goal=1.0, details={"a": 1.2345678}).rounded()
     assert (kept.ours, kept.details, kept.met) == ([1.0], {"a": 1.2346}, True)
+
+
+def test_the_parts_of_a_trigger_cover_the_same_epochs_as_its_samples() -> None:
+    """Not the warm-up, not the first epoch of a turn, and not only the last ones."""
+    spent, epochs = Spent(), itertools.count()
+
+    def turn() -> list[float]:
+        ran = [{"triggerExecution": 10 * n, "addBatch": 9 * n, "walCommit": n} for n in itertools.islice(epochs, 4)]
+        return spent.samples([{"durationMs": each} for each in ran[1:]])
+
+    found = in_turn(3, {"a": turn}, warm_up=2)["a"]
+    assert found == [each / 100 for each in (9, 10, 11, 13, 14, 15, 17, 18, 19)]
+    parts = spent.parts(len(found))
+    assert parts == {"addBatch": 0.126, "walCommit": 0.014}
+    assert sum(parts.values()) == pytest.approx(result(found, 1.0).figure(found))
+    with pytest.raises(ValueError, match="16 samples are not among the 15 that were returned"):
+        spent.parts(16)
 
 
 # --- a rival ---------------------------------------------------------------------------------------------------------
@@ -331,7 +351,7 @@ def test_what_is_not_in_our_favour_is_listed_and_nothing_else() -> None:
 
 
 def test_the_prose_has_no_figures_of_its_own() -> None:
-    for text in (report._OPENING, NOT_IN_OUR_FAVOUR, *PROSE.values()):
+    for text in (*(each.opening + each.not_in_our_favour for each in PAGES), *PROSE.values()):
         assert not re.search(r"\d", text.replace("p99", ""))
     assert PROSE.keys() == QUESTIONS.keys()
 
@@ -444,7 +464,8 @@ def test_one_that_fails_or_cannot_run_is_told_and_the_others_go_on(
     found = Document.from_json((tmp_path / "out.json").read_text())
     assert found.failed == {"triggers": "there is no server", "large": "it failed with ValueError"}
     assert found.versions["Their server"] == "1"
-    assert (found.modules[2].method, found.left_out) == ("How it is done.", list(MODULES[3:]))
+    others = [name for name in MODULES if name not in ("triggers", "large", "sinks")]
+    assert (found.modules[2].method, found.left_out) == ("How it is done.", others)
 
 
 def test_the_exit_code_says_whether_all_goals_are_met_and_nothing_is_written_unasked(
@@ -456,10 +477,10 @@ def test_the_exit_code_says_whether_all_goals_are_met_and_nothing_is_written_una
     assert command.main(["large", "--quick"]) == 1
     assert list(tmp_path.iterdir()) == []
     assert command.main(["sinks", "--write"]) == 0
-    assert {each.name for each in tmp_path.iterdir()} == {report.JSON, report.PAGE, report.PLOT, report.CHARTS}
-    written = Document.from_json((tmp_path / report.JSON).read_text())
+    assert {each.name for each in tmp_path.iterdir()} == {MAIN.json, MAIN.page, MAIN.plot, MAIN.charts}
+    written = Document.from_json((tmp_path / MAIN.json).read_text())
     drawn = report.drawn(written)
-    assert drawn == {name: (tmp_path / name).read_text() for name in (report.PAGE, report.PLOT, report.CHARTS)}
+    assert drawn == {name: (tmp_path / name).read_text() for name in (MAIN.page, MAIN.plot, MAIN.charts)}
 
 
 def test_json_on_the_screen_is_json_and_nothing_else(
@@ -490,9 +511,11 @@ def test_a_page_that_is_out_of_date_is_named(
     monkeypatch.setattr(report, "FOLDER", tmp_path)
     monkeypatch.setattr(sys, "argv", ["report"])
     assert report.main() == 1  # there is nothing to draw from
-    (tmp_path / report.JSON).write_text(RUN.to_json())
+    for each in PAGES:
+        (tmp_path / each.json).write_text(RUN.to_json())
     assert report.main() == 0
-    (tmp_path / report.PAGE).write_text("# Something else\n")
+    assert not (tmp_path / PEERS.charts).exists()  # it has no curves
+    (tmp_path / MAIN.page).write_text("# Something else\n")
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", ["report", "--check"])
     assert (report.main(), capsys.readouterr().err) == (1, "out of date: benchmarks.md. Next: make docs\n")

@@ -16,7 +16,7 @@ from holdfast.barriers import BarrierFlags, BarrierInjector
 from holdfast.coordinator import CheckpointRequest, StreamPosition, Topology
 from holdfast.errors import AlreadyExists, CheckpointFailed, CheckpointsFailed, Closed, Fenced, StorageFailed
 from holdfast.policy import Backoff, CheckpointPolicy, Retention
-from holdfast.repository import Checkpoints, Identity, Lease, LocalRepository, Status
+from holdfast.repository import Checkpoints, Identity, Lease, Lineage, LocalRepository, Status
 from holdfast.spark import checkpoints as checkpoints_module
 from holdfast.spark import housekeeping
 from holdfast.spark.attempt import Inbox
@@ -97,7 +97,7 @@ class World:
         run = RunContext(
             spark=cast(Any, None),
             repository=self.repository,
-            identity=self.identity,
+            lineage=Lineage(self.identity),
             lease=Lease.take(self.repository, locker=lambda: None, shared=True),
             retain=100,
             shared=True,
@@ -316,22 +316,21 @@ def test_retention_is_applied_between_checkpoints_and_streams_learn_what_is_kept
 
 
 def test_housekeeping_that_is_fenced_ends_the_loop_and_any_other_failure_does_not(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop = world.start(OFF)
 
-    def fails(*_: object) -> None:
+    def fails() -> None:
         raise OSError("no list")
 
-    monkeypatch.setattr(housekeeping, "_REQUESTS_S", 0.0)
-    monkeypatch.setattr(loop._housekeeping, "_answer_requests", fails)
+    loop.between(fails)
     eventually(lambda: "no list" in caplog.text)
     assert loop.request(CheckpointRequest()).result(30).checkpoint_id == 1
 
-    def fenced(*_: object) -> None:
+    def fenced() -> None:
         raise Fenced(number=1, newer=2, holder="another driver")
 
-    monkeypatch.setattr(loop._housekeeping, "_answer_requests", fenced)
+    loop.between(fenced)
     loop._thread.join(30)
     assert not loop._thread.is_alive() and loop.error is None
 

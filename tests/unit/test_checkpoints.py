@@ -96,14 +96,14 @@ def test_an_id_that_two_timelines_took_at_the_same_moment_is_used_by_neither(mad
 def test_a_checkpoint_counts_from_its_manifest_on(made: Fabricated) -> None:
     assert again(made).all() == []
     with pytest.raises(CheckpointMissing, match="can be restored"):
-        again(made).latest(1)
+        again(made).latest()
     number = again(made).claim(1, 1)
     assert [each.status for each in again(made).all()] == [Status.OPEN]
     with pytest.raises(CheckpointMissing, match="checkpoint 1"):
         again(made).read(number)
     manifest = made.finish(number, {"orders": ["a", "b"], "totals": ["c"]}, timestamp_ms=1_700_000_000_000)
-    assert again(made).read(number) == again(made).latest(1) == manifest
-    (found,) = again(made).restorable(1)
+    assert again(made).read(number) == again(made).latest() == manifest
+    (found,) = again(made).restorable()
     assert (found.name, found.epochs, found.rows, found.file_count) == (1, {"orders": 1, "totals": 1}, 20, 5)
     assert found.digest == made.digest(1)
     assert set(found.lists) == {cut.files for cut in manifest.streams.values()}
@@ -116,10 +116,10 @@ def test_a_checkpoint_counts_from_its_manifest_on(made: Fabricated) -> None:
 def test_the_newest_is_found_by_looking(made: Fabricated) -> None:
     for number in range(1, 12):
         made.take(str(number))
-    assert again(made).latest(1).checkpoint_id == 11
+    assert again(made).latest().checkpoint_id == 11
     again(made).drop(1, 11)
-    assert again(made).latest(1).checkpoint_id == 10
-    assert [each.checkpoint for each in again(made).restorable(1)] == list(range(1, 11))
+    assert again(made).latest().checkpoint_id == 10
+    assert [each.checkpoint for each in again(made).restorable()] == list(range(1, 11))
 
 
 def test_aborted_wins_over_a_late_manifest_of_a_replaced_driver(made: Fabricated) -> None:
@@ -128,7 +128,7 @@ def test_aborted_wins_over_a_late_manifest_of_a_replaced_driver(made: Fabricated
     assert again(made).close_open(1, 2) == [late]
     with pytest.raises(CheckpointFailed, match="aborted"):
         made.finish(late, {"orders": ["late"]})
-    assert again(made).latest(1).checkpoint_id == 1
+    assert again(made).latest().checkpoint_id == 1
     with pytest.raises(CheckpointMissing):
         again(made).find(late)
     (_, shown) = again(made).all()
@@ -221,8 +221,8 @@ def test_a_savepoint_is_found_by_name_and_by_id_and_shares_no_objects(made: Fabr
     assert again(made).read("before") == again(made).read(number) == manifest
     assert again(made).find(number) == again(made).find("before") == (place_of(0, 0, "before"), 0)
     assert [each.name for each in again(made).all()] == [1, "before"]
-    assert [each.checkpoint for each in again(made).restorable(1)] == [1]
-    assert again(made).latest(1).checkpoint_id == 1
+    assert [each.checkpoint for each in again(made).restorable()] == [1]
+    assert again(made).latest().checkpoint_id == 1
     with pytest.raises(AlreadyExists, match="before"):
         again(made).require_free("before")
     with pytest.raises(AlreadyExists):  # and its sidecar stays as it is
@@ -273,20 +273,20 @@ def test_a_damaged_newest_is_refused_by_its_id_with_the_one_before_it_offered(ma
     for text in "abc":
         made.take(text)
     flip(made.repository, "timelines/1/checkpoints/3/manifest.json")
-    for ask in (lambda: again(made).latest(1), lambda: again(made).read(3)):
+    for ask in (lambda: again(made).latest(), lambda: again(made).read(3)):
         with pytest.raises(
             CheckpointDamaged, match=r"checkpoint 3 is damaged.*the previous checkpoint: holdfast verify 2"
         ) as caught:
             ask()
         assert (caught.value.checkpoint, caught.value.offered) == (3, 2)
-    newest = again(made).newest(1)
+    newest = again(made).newest()
     assert newest is not None
     assert (newest.checkpoint, newest.status) == (3, Status.DAMAGED)
     assert again(made).read(2).checkpoint_id == 2
     flip(made.repository, "timelines/1/checkpoints/2/manifest.json")
     flip(made.repository, "timelines/1/checkpoints/1/manifest.json")
     with pytest.raises(CheckpointDamaged, match="no earlier checkpoint is intact"):
-        again(made).latest(1)
+        again(made).latest()
 
 
 def test_a_manifest_in_the_wrong_place_is_damage(made: Fabricated) -> None:
@@ -295,9 +295,10 @@ def test_a_manifest_in_the_wrong_place_is_damage(made: Fabricated) -> None:
     made.repository.put("timelines/1/checkpoints/2/manifest.json", data)
     made.repository.put("timelines/2/checkpoints/1/manifest.json", data)
     with pytest.raises(CheckpointDamaged, match="that of checkpoint 1"):
-        again(made).latest(1)
+        again(made).latest()
+    made.rewind(None)
     with pytest.raises(CheckpointDamaged, match="that of timeline 1"):
-        again(made).latest(2)
+        again(made).latest()
 
 
 def test_a_newer_holdfasts_manifest_is_told_from_damage(made: Fabricated) -> None:

@@ -31,12 +31,13 @@ from holdfast.errors import (
     SinkForeign,
     SinkMissing,
     StagedGone,
+    TimelineEnded,
 )
 from holdfast.formats.sealed_json import seal
 from holdfast.repository import History, Lease, LocalRepository
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.sinks import file_sinks
-from holdfast.sinks.base import Link
+from holdfast.sinks.base import CannotTakeBack, Link, TakeBack
 from holdfast.sinks.compaction import apply as compaction
 from holdfast.sinks.compaction import trees
 from holdfast.sinks.compaction.apply import POINTS, Compacted
@@ -184,6 +185,64 @@ def test_no_run_crosses_a_cut(files: EpochFiles) -> None:
     apply_compact(files.repository, plan, grace_s=0.0)
     assert files.folders() == [3, 5, 6, 7, 8, 9, 10]
     assert files.rows() == due(*range(1, 11))
+
+
+def test_a_checkpoint_of_a_later_timeline_cuts_a_stream_in_its_own(files: EpochFiles) -> None:
+    """Another stream was taken back, and this one stayed: its epochs are still of timeline 1."""
+    files.commit(*range(1, 11))
+    made = Fabricated(files.repository)
+    number = made.checkpoints.claim(2, 1)
+    made.finish(number, {"s": ["x"]}, timeline=2, cuts={"s": {"epoch": 5, "timeline": 1}})
+    assert spans(plan_compact(files.repository, files.path)) == [(1, 1, 5), (1, 6, 8)]
+    made.checkpoints.claim(2, 1)  # being taken
+    assert spans(plan_compact(files.repository, files.path)) == [(1, 1, 5)]
+
+
+def test_a_rewind_cannot_divide_a_merged_folder(files: EpochFiles) -> None:
+    files.commit(*range(1, 7))
+    apply_compact(files.repository, plan_compact(files.repository, files.path), grace_s=0.0)
+    assert files.folders() == [4, 5, 6]
+    for epoch in (1, 3):
+        found = files.sink.can_take_back(files.owner, (1, epoch))
+        assert isinstance(found, CannotTakeBack)
+        assert "has merged epochs 1 to 4" in found.why
+        with pytest.raises(SinkFailed, match="also holds epochs"):
+            files.sink.take_back(files.owner, (1, epoch), 2)
+    assert files.sink.can_take_back(files.owner, (1, 4)) == TakeBack(2, 4, str(files.path.parent / ".out.aside"))
+    assert files.sink.can_take_back(files.owner, (1, 0)) == TakeBack(6, 12, str(files.path.parent / ".out.aside"))
+    files.sink.take_back(files.owner, (1, 0), 2)
+    assert files.rows() == []
+    files.sink.put_back(files.owner, (1, 6), 3, 2)
+    assert files.rows() == due(*range(1, 7))
+
+
+def test_a_rewind_waits_for_a_compaction(files: EpochFiles) -> None:
+    """Its stamp and its moves are not lost with a tree that was built before them."""
+    files.commit(*range(1, 7))
+    plan = plan_compact(files.repository, files.path)
+    threads = []
+
+    def rewind(point: str) -> None:
+        if point == "tree built":
+            threads.append(threading.Thread(target=files.sink.take_back, args=(files.owner, (1, 4), 2)))
+            threads[0].start()
+
+    apply_compact(files.repository, plan, grace_s=0.0, reach=rewind)
+    threads[0].join()
+    assert files.rows() == due(1, 2, 3, 4)
+    assert files.sink.inspect(files.owner, 2).epoch == 4
+    with pytest.raises(CompactionOutdated):
+        apply_compact(files.repository, plan, grace_s=0.0)
+
+
+def test_a_compaction_keeps_the_stamp_of_a_rewind(files: EpochFiles) -> None:
+    files.commit(*range(1, 7))
+    files.sink.take_back(files.owner, (1, 5), 2)
+    apply_compact(files.repository, plan_compact(files.repository, files.path), grace_s=0.0)
+    assert files.sink.inspect(files.owner, 2).epoch == 5
+    with pytest.raises(TimelineEnded):
+        files.commit(7)
+    assert files.rows() == due(1, 2, 3, 4, 5)
 
 
 def test_a_first_checkpoint_that_is_being_taken_holds_all_back(files: EpochFiles) -> None:

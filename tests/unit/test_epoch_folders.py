@@ -8,8 +8,8 @@ import pytest
 
 from epochfiles import EpochFiles, due
 from holdfast.errors import BadValue, NotSupported
-from holdfast.sinks.base import Link, SinkContext, StreamIdentity
-from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord, LastEpoch, folder_name, last_epoch_in
+from holdfast.sinks.base import SinkContext, StreamIdentity
+from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord, folder_name, last_epoch_in
 from holdfast.sinks.files.sink import FileSink
 
 
@@ -42,25 +42,6 @@ def test_a_partition_whose_folders_readers_pass_over_is_refused(tmp_path: Path) 
         FileSink(tmp_path / "out", partition_by=["_p", ".p"]).open(context)
     assert not (tmp_path / "out").exists()
     FileSink(tmp_path / "out", partition_by="_p").open(context)
-
-
-def test_a_folder_is_listed_again_only_if_another_process_has_changed_it(tmp_path: Path) -> None:
-    """Its last epoch is looked up before each commit, and there may be thousands."""
-    files = EpochFiles(tmp_path)
-    found = LastEpoch(files.path)
-    assert found.last(1) == Link(0, None)
-    files.commit(1)
-    found.renamed(1, Link(1, "as given"))
-    if files.path.stat().st_nlink > 1:  # a file system that counts folders
-        assert found.last(1) == Link(1, "as given")
-    assert found.last(2) == Link(0, None)
-    first = found.last(1)
-    assert first.epoch == 1 and first.handle not in (None, "as given")  # from the key file
-    files.commit(3)
-    assert found.last(1).epoch == 3
-    files.commit(4, 5)
-    found.renamed(1, Link(4, "as given"))  # one of the two is another's
-    assert found.last(1).epoch == 5
 
 
 @pytest.mark.parametrize("layout", ["epochs", "flat"])

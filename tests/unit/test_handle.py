@@ -9,7 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from holdfast.control.channel import ControlChannel
+from holdfast.control.records import RequestKind
 from holdfast.coordinator import Topology
+from holdfast.repository import Lease, MemoryRepository
 from holdfast.spark.handle import PipelineHandle
 from holdfast.spark.stream_threads import StreamThreads
 
@@ -64,7 +67,9 @@ def made_up_handle(stream: MadeUpStream, checkpoints: MadeUpCheckpoints, closed:
     undo = contextlib.ExitStack()
     undo.callback(closed.set)
     run: Any = SimpleNamespace(identity=SimpleNamespace(pipeline="p"))
-    return PipelineHandle(run, threads, cast(Any, checkpoints), undo)
+    repository = MemoryRepository()
+    channel = ControlChannel(repository, Lease.take(repository), RequestKind)
+    return PipelineHandle(run, threads, cast(Any, checkpoints), channel, undo)
 
 
 @pytest.mark.parametrize("caller", ["a stream", "the checkpoints"])

@@ -19,6 +19,7 @@ from holdfast.eventlog.index import (
     Range,
     RangeDamaged,
     Segment,
+    StoredHead,
     decode,
     encode,
 )
@@ -167,9 +168,11 @@ def test_blocks_answer_as_the_whole_index_would(
     shape: list[Range], block: int, piece: int, cached: int, drawn: st.DataObject
 ) -> None:
     data, records = written(shape)
+    begin = drawn.draw(st.integers(0, len(records)))
     with small(block, piece, cached):
-        ranges = LogIndex("uid", reading(data))
-        for stop in [*sorted(drawn.draw(st.sets(st.integers(0, len(records))))), len(records)]:
+        ranges = LogIndex("uid", reading(data), records[begin - 1][1] if begin else None)
+        assert ranges.begins == begin
+        for stop in [*sorted(drawn.draw(st.sets(st.integers(begin, len(records))))), len(records)]:
             known = records[:stop]
             head = known[-1][1] if known else FIRST
             ranges.advance(head)
@@ -217,6 +220,59 @@ def test_a_block_of_another_course_is_refused_however_sound_it_is() -> None:
         assert ranges.holding(9) == records[9][0], "the newest ones are held"
         ranges._read = reading(data)
         assert ranges.holding(0) == records[0][0]
+
+
+def test_an_index_that_is_opened_at_an_anchor_is_checked_at_every_bit() -> None:
+    """After the anchor at once, before it when a record there is needed."""
+    data, records = written([Committed(0, 2, (segment,), "k"), Cancelled(0, 1, "why")] * 3)
+    anchor, head = records[2][1], records[-1][1]
+    for bit, changed in flips(data):
+        ranges = LogIndex("uid", reading(changed), anchor)
+        if bit // 8 >= anchor.length:
+            with pytest.raises(RangeDamaged):
+                pytest.fail(f"bit {bit}: {ranges.advance(head)}")
+            continue
+        ranges.advance(head)
+        assert ranges.holding(head.tail - 1) == records[-1][0]
+        for ask in (ranges.holding, ranges.chain_at, lambda _, ranges=ranges: list(ranges.keys(0))):
+            with pytest.raises(RangeDamaged):
+                pytest.fail(f"bit {bit}: {ask(0)}")
+        assert ranges.holding(head.tail - 1) == records[-1][0], "a failure changes nothing"
+
+
+def test_an_anchor_must_agree_in_everything() -> None:
+    data, records = written([Cancelled(0, 1, "one course")] * 6)
+    _, others = written([Cancelled(0, 1, "the others")] * 6)
+    good, head = records[2][1], records[-1][1]
+    change = msgspec.structs.replace
+    for wrong in (
+        others[2][1],
+        change(good, chain=bytes(32)),
+        change(good, records=good.records + 1),
+        change(good, length=good.length + 1),
+        change(good, length=0),
+        change(good, tail=good.tail + 1),
+        change(head, tail=head.tail - 1),
+    ):
+        with pytest.raises(RangeDamaged):
+            LogIndex("uid", reading(data), wrong).advance(head)
+
+
+def test_anchors_follow_the_end_of_the_index() -> None:
+    """Between one and two distances of it, once it is long enough; the head on disk stays small."""
+    _, records = written([Committed(0, 1, (segment,), "k" * 60)] * 600)
+    stored, every = StoredHead.of(FIRST), module._ANCHOR_EVERY
+    heads = {FIRST, *(head for _, head in records)}
+    longest = len(records[0][1].chain) + records[0][1].length
+    for _, head in records:
+        stored = stored.followed_by(head)
+        assert stored.head == head
+        assert set(stored.anchors) <= heads and len(stored.anchors) <= 2
+        assert len(msgspec.msgpack.encode(stored)) <= 400
+        distance = head.length - stored.anchors[0].length
+        assert distance <= 2 * every + 2 * longest
+        assert distance >= min(every, head.length)
+    assert records[-1][1].length > 5 * every
 
 
 def test_an_advance_that_fails_takes_in_nothing() -> None:

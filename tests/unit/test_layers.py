@@ -16,9 +16,13 @@ LINES = [
     {"cli", "web", "__main__"},
     {"demo", "testing"},
     {"spark"},
+    {"rewind"},
     {"sinks"},
-    {"coordinator", "recovery", "pruning", "control", "restore", "verification", "difference", "in_doubt"},
-    {"eventlog", "stages", "stores"},
+    {
+        *("coordinator", "recovery", "pruning", "control", "restore", "verification", "difference", "doctor"),
+        *("in_doubt", "program", "log_needs", "plainspark"),
+    },
+    {"eventlog", "sparkfiles", "stages", "stores"},
     {"repository", "_extras", "_lazy"},
     {
         "formats",

@@ -193,6 +193,12 @@ def test_the_end_of_an_outage_is_one_line_without_an_error() -> None:
     assert shown == "10:20:30Z  stream s continues: the outage (sink) ended after 1m 1s"
 
 
+def test_what_a_start_found_is_one_line() -> None:
+    facts = {"event": "recovered", "stream": "s", "epoch": 4, "found": "stream 's' continues after epoch 4"}
+    shown = headline(RunEvent(at="2026-01-01T10:20:30.123Z", **facts)).plain
+    assert shown == "10:20:30Z  stream 's' continues after epoch 4"
+
+
 class Reflowing:
     """A terminal that breaks its lines anew when it is resized, as most do. `rows` is what a person sees."""
 

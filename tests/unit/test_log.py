@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -28,8 +29,10 @@ from holdfast.errors import (
 )
 from holdfast.eventlog import EventLog, KindFilter, LogWriter, NewEvent, Region, repair
 from holdfast.eventlog import index as ranges
+from holdfast.eventlog import log as eventlogs
 from holdfast.eventlog import writer as logwriter
-from holdfast.eventlog.index import Cancelled, IndexHead, encode
+from holdfast.eventlog._files import read_stored
+from holdfast.eventlog.index import Cancelled, IndexHead, StoredHead, encode
 from support import events, new_log, refused_in_a_child, segment_files
 
 
@@ -786,3 +789,70 @@ def test_an_index_that_changes_under_an_open_log_is_refused(tmp_path: Path, monk
                 ask()
         index.write_bytes(good)
         assert names(log) == [(0, "a"), (1, "b"), (2, "c")]
+
+
+def watched_index(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which every read of an index by a log adds its length."""
+    read: list[int] = []
+    real = eventlogs.read_index
+
+    def watched(folder: Path, start: int, end: int) -> bytes:
+        data = real(folder, start, end)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(eventlogs, "read_index", watched)
+    return read
+
+
+def test_a_log_is_opened_at_its_end_and_read_back_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "_ANCHOR_EVERY", 600)
+    log = new_log(tmp_path, *[events("a")] * 40)
+    whole, read = (tmp_path / "index").stat().st_size, watched_index(monkeypatch)
+    end = EventLog.open_end(tmp_path)
+    assert (end.tail, end.records) == (40, 40) and end.first_checked > 20
+    assert sum(read) <= 1600 < whole // 3
+    assert end.chain_at(39) == log.chain_at(39) and len(read) == 1
+    assert names(end, start=38) == [(38, "a"), (39, "a")] and len(read) == 1
+    with end.writer() as writer:
+        writer.append(events("b"))
+    assert end.refresh() == 41 and names(end, start=39) == [(39, "a"), (40, "b")]
+    assert end.chain_at(0) == log.chain_at(0), "now the rest is read"
+    assert end.first_checked == 0 and len(names(end)) == 41
+
+
+def test_damage_before_the_anchor_is_found_when_it_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "_ANCHOR_EVERY", 600)
+    new_log(tmp_path, *[events("a")] * 40)
+    index = bytearray((tmp_path / "index").read_bytes())
+    index[20] ^= 1
+    (tmp_path / "index").write_bytes(index)
+    end = EventLog.open_end(tmp_path)
+    assert names(end, start=39) == [(39, "a")]
+    for ask in (lambda: names(end), lambda: end.chain_at(0), lambda: list(end.keys()), lambda: EventLog.open(tmp_path)):
+        with pytest.raises(LogCorrupt, match="index"):
+            ask()
+    index[-40] ^= 1
+    (tmp_path / "index").write_bytes(index)
+    with pytest.raises(LogCorrupt, match="index"):
+        EventLog.open_end(tmp_path)
+
+
+def test_a_head_of_an_earlier_version_gets_its_anchors_with_the_next_append(tmp_path: Path) -> None:
+    """It has none: the whole index is read until then. Nor has a head that was repaired."""
+    log = new_log(tmp_path, *[events("a")] * 3)
+    before = read_stored(tmp_path)
+    assert msgspec.msgpack.encode(StoredHead.of(before.head)) == msgspec.msgpack.encode(before.head)
+    repair(tmp_path)
+    assert read_stored(tmp_path) == StoredHead.of(before.head)
+    assert EventLog.open_end(tmp_path).first_checked == 0
+    with log.writer() as writer:
+        writer.append(events("b"))
+    assert read_stored(tmp_path).anchors == (before.head,)
+    end = EventLog.open_end(tmp_path)
+    assert (end.first_checked, end.tail, len(names(end))) == (3, 4, 4)
+
+
+def test_a_missing_log_is_missing_at_its_end_too(tmp_path: Path) -> None:
+    with pytest.raises(LogMissing):
+        EventLog.open_end(tmp_path)

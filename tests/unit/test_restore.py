@@ -21,7 +21,7 @@ from holdfast.errors import (
 from holdfast.formats.manifest import Manifest
 from holdfast.repository import FileList, HeldFile, LocalRepository, MemoryRepository
 from holdfast.repository.checkpoint_keys import place_of
-from holdfast.restore import StreamRestore, plan_restore, restore_stream, stage_states
+from holdfast.restore import StreamRestore, link_spark_folder, plan_restore, restore_stream, stage_states
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -46,10 +46,12 @@ def test_the_newest_of_the_current_timeline_or_the_one_that_is_asked_for(made: F
     ]
     assert plan.to_dict()["streams"]["orders"]["files"] == 3
     assert plan_restore(made.repository, 1).checkpoint == 1
-    made.identity.begin_timeline(made.repository, 2)
+    made.rewind(1)
     made.take("c", timeline=2)
     assert plan_restore(made.repository).checkpoint == 3
     made.checkpoints.drop(2, 3)
+    assert plan_restore(made.repository).checkpoint == 1, "2 was abandoned"
+    made.checkpoints.drop(1, 1)
     with pytest.raises(CheckpointMissing):
         plan_restore(made.repository)
 
@@ -267,3 +269,38 @@ def test_states_come_back_checked(made: Fabricated) -> None:
     made.repository.delete(place_of(1, 2).sidecar)
     with pytest.raises(CheckpointDamaged, match="missing"):
         stage_states(made.repository, plan)
+
+
+def test_a_linked_folder_stands_by_itself(tmp_path: Path) -> None:
+    """Finished files are linked, temporary ones left out, the id is new, and the paths of schemas are rewritten."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    metadata = {"stateStoreInfo": [{"stateSchemaFilePaths": [f"file:{old}/state/0/_stateSchema/default/0_x"]}]}
+    texts = {
+        "metadata": json.dumps({"id": UID}),
+        ".metadata.crc": "old",
+        "offsets/0": "v1",
+        "offsets/.0.crc": "sum",
+        "offsets/.1.tmp": "torn",
+        "offsets/.1.crc": "of nothing",
+        "state/0/_metadata/v2/0": f"v2\n{json.dumps(metadata)}",
+        "state/0/_metadata/v2/.0.crc": "of the old paths",
+        "state/0/_stateSchema/default/0_x": "schema",
+    }
+    for name, text in texts.items():
+        (old / name).parent.mkdir(parents=True, exist_ok=True)
+        (old / name).write_text(text)
+    link_spark_folder(old, new)
+    found = {path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file()}
+    assert found == texts.keys() - {
+        ".metadata.crc",
+        "offsets/.1.tmp",
+        "offsets/.1.crc",
+        "state/0/_metadata/v2/.0.crc",
+    }
+    assert (new / "offsets/0").stat().st_ino == (old / "offsets/0").stat().st_ino
+    assert json.loads((new / "metadata").read_text())["id"] != UID
+    rewritten = json.loads((new / "state/0/_metadata/v2/0").read_text().split("\n")[1])
+    assert rewritten["stateStoreInfo"][0]["stateSchemaFilePaths"] == [f"file:{new}/state/0/_stateSchema/default/0_x"]
+    assert str(old) in (old / "state/0/_metadata/v2/0").read_text()
+    with pytest.raises(AlreadyExists):
+        link_spark_folder(old, new)

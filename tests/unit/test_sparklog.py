@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import SparkFileDamaged, SparkLogMismatch, UnsupportedVersion
-from holdfast.spark.sparklog import SparkLog, last_entries, log_offset
-from holdfast.spark.torn_writes import is_commit, is_offsets, is_source_entry, is_torn
+from holdfast.spark.sparklog import SparkLog, last_entries
+from holdfast.sparkfiles.sourcelog import log_offset
+from holdfast.sparkfiles.torn_writes import is_commit, is_offsets, is_source_entry, is_torn
 
 
 def folder(tmp_path: Path) -> SparkLog:

@@ -11,6 +11,7 @@ from fakespark import Bench, MemorySink, install
 from holdfast.barriers import BarrierFlags
 from holdfast.epoch import HOLDS, MOVES, POINTS, Attempt, Decision, EpochProgress, Extent, Move, State, Verdict
 from holdfast.errors import (
+    BadValue,
     Fenced,
     InDoubt,
     OffsetsGap,
@@ -19,9 +20,11 @@ from holdfast.errors import (
     SinkForeign,
     SinkUnavailable,
     StreamFailed,
+    TimelineEnded,
 )
 from holdfast.policy import RestartPolicy
 from holdfast.repository import Decisions, GapRecord, Gaps, Lease
+from holdfast.sinks.base import EpochKey
 from holdfast.spark import adapter
 from holdfast.testing import CrashAt, Crashed
 from support import eventually
@@ -147,7 +150,7 @@ def test_an_exhausted_budget_leaves_the_epoch_in_doubt_and_the_next_start_comple
     assert (stream.failed.sink, stream.status().in_doubt, stream.can_acknowledge) == ("sink0", 1, False)
     assert [place.rows for place in bench.places] == [[], [1]]
     again = bench.driver()
-    assert again.recover().finish == ("sink0",)
+    assert again.recover().plan.finish == ("sink0",)
     assert [place.rows for place in bench.places] == [[1], [1]]
 
 
@@ -285,6 +288,30 @@ def test_a_driver_that_was_replaced_stops_and_discards_nothing_of_the_newer_one(
     assert bench.places[0].rows == [1]
 
 
+@pytest.mark.parametrize("point", ["opening", "opened", "all prepared", "durable"])
+@pytest.mark.parametrize("leased", [True, False], ids=["under a newer lease", "under no other lease"])
+def test_a_driver_whose_timeline_has_ended_decides_nothing_more(tmp_path: Path, point: str, leased: bool) -> None:
+    bench = Bench(tmp_path)
+    bench.source += [[1], [2]]
+
+    def ended(reached: str) -> None:
+        if reached == point and bench.places[0].rows == [1]:
+            if leased:
+                Lease.take(bench.repository, locker=lambda: None, shared=True)
+            Decisions(bench.repository).end("rows", 1, lease=2, after=1)
+
+    with pytest.raises(StreamFailed) as caught:
+        bench.run(ended, restart=OFTEN)
+    assert isinstance(caught.value.__cause__, Fenced if leased else TimelineEnded)
+    assert bench.places[0].rows == [1]
+    assert all(" epoch 1 " in key for key in bench.places[0].staged), "it discards what it staged for the next epoch"
+    with pytest.raises(TimelineEnded, match="continues in the current timeline"):
+        bench.driver().recover()
+    newest = Decisions(bench.repository).newest("rows", 1)
+    assert newest is not None
+    assert newest.attempt.epoch == 1
+
+
 def test_an_epoch_that_begins_elsewhere_is_a_gap(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.source.append([1])
@@ -330,7 +357,7 @@ def test_a_stop_completes_the_epoch_in_progress_with_sparks_commit(tmp_path: Pat
     thread.join(60)
     assert (stream.state, bench.places[0].rows, stream.is_committed(1)) == ("stopped", [1], True)
     assert stream.can_acknowledge
-    assert not bench.driver().recover().replays
+    assert not bench.driver().recover().plan.replays
 
 
 def test_an_idle_stream_is_stopped_acknowledged_and_drained(tmp_path: Path) -> None:
@@ -364,7 +391,7 @@ def test_a_driver_that_is_replaced_decides_and_commits_while_the_newer_one_looks
 
     new = bench.driver()
     monkeypatch.setattr(MemorySink, "inspect", late)
-    assert new.recover().decided == 2
+    assert new.recover().plan.decided == 2
     assert old.failed is not None
     assert isinstance(old.failed.__cause__, Fenced)
     new.live()
@@ -459,3 +486,45 @@ def test_available_input_is_finished_by_a_callback_that_knows_it_is_inside(tmp_p
     stream.recover()
     stream.live()
     assert (inside, stream.is_inside, stream.progress) == ([True, True], False, (2, 2))
+
+
+def test_an_attempt_is_discarded_only_after_every_sink_has_returned(tmp_path: Path) -> None:
+    """One sink fails at once; the other one still works, in its own thread."""
+    bench, order = Bench(tmp_path, sinks=2), []
+    bench.source.append([1])
+    calls, failed = threading.Lock(), []
+
+    def before(step: str, key: EpochKey) -> None:
+        with calls:
+            first = step == "prepare" and not failed
+            if first:
+                failed.append(key)
+        if first:
+            raise SinkFailed(sink="sink0", action="prepare", why="down")
+        if step == "prepare" and key.attempt.attempt == 1:
+            time.sleep(0.1)
+            order.append("slow sink returns")
+        if step == "abort" and "discards" not in order:
+            order.append("discards")
+
+    bench.before = before
+    bench.run(restart=OFTEN)
+    assert order == ["slow sink returns", "discards"]
+    assert [place.rows for place in bench.places] == [[1], [1]]
+
+
+def test_of_several_failed_sinks_the_one_that_a_restart_cannot_help_is_reported(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sinks=3)
+    bench.source.append([1])
+    turn = iter([0, 1, 2])
+
+    def before(step: str, _: EpochKey) -> None:
+        if step == "prepare":
+            number = next(turn)
+            raise (BadValue(what="x", value=1) if number == 1 else SinkFailed(sink="s", action="prepare", why="down"))
+
+    bench.before = before
+    with pytest.raises(StreamFailed) as caught:
+        bench.run(restart=OFTEN)
+    assert isinstance(caught.value.__cause__, BadValue)
+    assert caught.value.restarts == 0

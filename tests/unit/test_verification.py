@@ -181,7 +181,7 @@ def test_a_savepoint_may_stand_in_the_chain_or_beside_it(made: Fabricated) -> No
 
 
 def test_the_first_of_a_timeline_has_a_parent_in_another(three: Fabricated) -> None:
-    three.identity.begin_timeline(three.repository, 2)
+    three.rewind(1)
     three.parent = three.digest(1)  # as a rewind to it
     three.take("e", timeline=2)
     assert verify(three.repository).findings == ()
@@ -207,7 +207,8 @@ def decide(made: Fabricated, epoch: int, verdict: Verdict = Verdict.COMMIT, atte
 def test_an_epoch_in_doubt_is_a_warning(three: Fabricated) -> None:
     folder = "timelines/1/streams/orders"
     decide(three, 3)
-    assert verify(three.repository).findings == (), "Spark's folder is not here to be looked at"
+    (found,) = verify(three.repository).findings
+    assert "Spark's folder is missing: only the sinks know" in found.message
     for batch in range(3):
         three.repository.put(f"{folder}/spark/commits/{batch}", b"v1\n{}")
     assert verify(three.repository).findings == ()
@@ -222,7 +223,7 @@ def test_an_epoch_in_doubt_is_a_warning(three: Fabricated) -> None:
     assert three.repository.list(f"{folder}/epochs") == written
     flip(three.repository, f"{folder}/epochs/4.2.json")
     assert codes(verify(three.repository)) == ["decision-damaged"]
-    three.identity.begin_timeline(three.repository, 2)
+    three.rewind(1)
     assert verify(three.repository, 3).findings == (), "of an older timeline nothing is in doubt any more"
 
 

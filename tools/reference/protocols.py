@@ -1,4 +1,4 @@
-"""`protocols.md`: the two protocols and pruning, from their tables."""
+"""`protocols.md`: the two protocols, pruning and rewinds, from their tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from holdfast import coordinator, epoch, pruning
+from holdfast.control import protocol
+from holdfast.rewind import steps
 from tools.reference.source import comment, fields, table, tree
 
 _HEAD = """# Protocols
@@ -43,8 +45,20 @@ def pages() -> dict[str, str]:
         table(("step", "action", "from → to"), _moves(coordinator.Step, coordinator.MOVES)),
         "### Crash points of a checkpoint",
         table(("point", "phase of the checkpoint afterwards", "location"), _points(coordinator)),
+        "## A request\n\nA request of another process to the driver of a running pipeline; see "
+        "[Control](../control.md).",
+        f"```mermaid\n{protocol.diagram()}\n```",
+        table(("state", "meaning"), _members(protocol.RequestState)),
+        "### Moves",
+        table(("move", "action", "from → to"), _moves(protocol.RequestMove, protocol.REQUEST_MOVES)),
         "## A prune\n\n### Crash points of a prune",
         table(("point", "what is left"), [each[:2] for each in _points(pruning)]),
+        "## A rewind\n\nThe steps, in their order; see [Going back](../going-back.md).",
+        table(("step", "action"), _members(steps.RewindStep)),
+        "### Steps in each sink",
+        table(("step", "action"), _members(steps.SinkStep)),
+        "### Crash points of a rewind",
+        table(("point", "what is left"), [each[:2] for each in _points(steps)]),
     ]
     return {"protocols.md": "\n\n".join(parts)}
 

@@ -77,7 +77,8 @@ def pages() -> dict[str, str]:
     whole = schema()
     parts, verbs = whole["$defs"], {verb: kind.__name__ for verb, kind in shapes().items()}
     steps = {verb: kind.__name__ for verb, kind in lines().items()}
-    shared = [name for name in parts if name not in (*verbs.values(), *steps.values(), "Envelope")]
+    own, inside = {*verbs.values(), *steps.values(), "Envelope"}, json.dumps(parts)
+    shared = [name for name in parts if name not in own or f'"#/$defs/{name}"' in inside]  # links lead to these
     text = [_HEAD.format(format=FORMAT), _section("Envelope", "Envelope", parts)]
     text += [_section(f"holdfast {verb}", name, parts) for verb, name in verbs.items()]
     text += [_section(f"holdfast {verb}, line by line", name, parts) for verb, name in steps.items()]

@@ -38,7 +38,7 @@ class Exit(IntEnum):
     FOUND = 1  # something was found: damage, gaps, epochs in doubt, differences
     FAILED = 2  # usage error or failure
     INTERRUPTED = 130  # interrupted by Ctrl-C
-    TERMINATED = 143  # terminated by a second SIGTERM
+    TERMINATED = 143  # terminated by SIGTERM
 
 
 @dataclass(frozen=True, slots=True)

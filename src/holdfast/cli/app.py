@@ -16,8 +16,8 @@ from holdfast.cli.results import Envelope, ErrorResult
 
 HELP = """Exactly-once output and checkpoints for PySpark streaming pipelines.
 
-Run a pipeline, inspect, verify and compare its checkpoints, and remove old ones. Commands that only read need neither \
-Spark nor Java, and you can use them while the pipeline is running.
+Run and stop a pipeline, inspect, verify and compare its checkpoints, go back to one, and remove old ones. Commands \
+that only read need neither Spark nor Java, and you can use them while the pipeline is running.
 
 [bold]Get started[/]
 
@@ -31,6 +31,11 @@ Exit codes: 0 success, 1 problems or differences were found, 2 usage error or fa
 
 VERBS = (  # in the order of the help; each is a module of `holdfast.cli.verbs`
     "run",
+    "stop",
+    "checkpoint",
+    "savepoint",
+    "cancel",
+    "rewind",
     "ls",
     "show",
     "verify",
@@ -38,13 +43,21 @@ VERBS = (  # in the order of the help; each is a module of `holdfast.cli.verbs`
     "log",
     "gaps",
     "doubt",
+    "fork",
+    "plan",
+    "backfill",
     "prune",
     "compact",
     "cursor",
+    "doctor",
+    "adopt",
+    "eject",
     "demo",
     "version",
 )
-GROUPS = {"cursor": ("Inspect durable cursors: the read positions of event-log consumers.", ("ls", "show"))}
+GROUPS = {
+    "cursor": ("Inspect and reset durable cursors: the read positions of event-log consumers.", ("ls", "show", "reset"))
+}
 
 
 class PlainHelp:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.control.observing import stopped_by
+from holdfast.control.records import is_closed
 from holdfast.errors import Corrupt, StorageFailed, UnsupportedVersion
 from holdfast.repository import LocalRepository
 from holdfast.repository.lease import held_lease, newest_lease
@@ -17,20 +19,21 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     pid: int  # its process id there
     taken_at_ms: int  # when it took the lease
     certain: bool  # whether it is known to be alive; false for a shared pipeline last started on another machine
+    stopping: str | None = None  # who requested from another process that it stops, and why
     shared: bool = False  # runs without an OS lock: only a process on this machine can be checked
 
 
 def holder_of(repository: LocalRepository) -> Holder | None:
     """Return the process that holds the lease; `None` if no process on this machine holds it.
 
-    Not guaranteed for a shared pipeline: that the process still runs it. The run may be over while the process lives.
+    Not guaranteed for a shared pipeline: that the process still runs it. A run that ended gracefully is recognised.
     """
     held = held_lease(repository)
     lease = held or newest_lease(repository)
     if lease is None or not (held or lease.shared):
         return None
     alive = True if held else lease.is_alive()
-    if alive is False:
+    if alive is False or (held is None and is_closed(repository, lease.number)):
         return None
     return Holder(
         lease=lease.number,
@@ -38,8 +41,16 @@ def holder_of(repository: LocalRepository) -> Holder | None:
         pid=lease.pid,
         taken_at_ms=lease.taken_at_ms,
         certain=alive is True,
+        stopping=_stopping(repository, lease.number),
         shared=lease.shared,
     )
+
+
+def _stopping(repository: LocalRepository, lease: int) -> str | None:
+    request = stopped_by(repository, lease)
+    if request is None:
+        return None
+    return f"{request.asker}: {request.reason}" if request.reason else request.asker
 
 
 def readable_holder(repository: LocalRepository) -> tuple[Holder | None, str | None]:

@@ -244,6 +244,8 @@ def _line(text: str) -> str:
 
 def headline(event: RunEvent) -> Text:
     """Return an event as one readable line. If the terminal cuts it off, the log has the full text."""
+    if event.event == "recovered":
+        return Text(formatting.harmless(f"{event.at[11:19]}Z  {event.found}"), "green")
     next_try = formatting.span(event.next_try_s or 0)
     what = {
         "restart": f"is restarting ({formatting.number(event.restarts or 0)} so far)",

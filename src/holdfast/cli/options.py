@@ -27,6 +27,18 @@ def checkpoint_names(context: typer.Context, incomplete: str) -> Iterator[tuple[
             yield str(each.name), f"{each.status}, timeline {each.timeline}"
 
 
+TargetName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="app.py:pipeline or package.module:pipeline. The name is a Pipeline, or a function without arguments that "
+        "returns one. It can be omitted if the program defines only one pipeline.",
+        show_default=False,
+    ),
+]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="-- ARGS", help="Arguments for the program, passed in sys.argv.")
+]
 Repo = Annotated[
     str | None,
     typer.Option(

@@ -27,14 +27,8 @@ from holdfast.cli.runresults import RunEvent, RunStatus
 from holdfast.errors import readable
 
 _REFRESH = 4  # times per second
-_PROBLEMS = (
-    "checkpoint_failed",
-    "restart",
-    "outage",
-    "outage_over",
-    "quarantine",
-    "failed",
-)  # printed above a live view
+# The events that are printed above a live view.
+_LASTING = ("recovered", "checkpoint_failed", "restart", "outage", "outage_over", "quarantine", "failed")
 
 
 def utc_now() -> str:
@@ -124,7 +118,7 @@ def _reflows() -> bool:
 
 
 class LiveView(RunReporter):
-    """A view that is redrawn a few times a second. Problems are printed above it, where they stay."""
+    """A view that is redrawn a few times a second. Some events are printed above it, where they stay."""
 
     def __init__(self, terminal: IO[str], *, title: str, checkpoints: bool, log: str) -> None:
         super().__init__()
@@ -169,7 +163,7 @@ class LiveView(RunReporter):
 
     def report(self, event: RunEvent) -> None:
         """Print problems above the view. The view itself shows all other events."""
-        if event.event in _PROBLEMS:
+        if event.event in _LASTING:
             self._console.print(headline(event), no_wrap=True, overflow="ellipsis")
 
     def _draw(self) -> RenderableType:

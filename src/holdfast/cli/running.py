@@ -6,6 +6,7 @@ import contextlib
 import logging
 import queue
 import shlex
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -22,11 +23,12 @@ from holdfast.cli.answers import Answer, console
 from holdfast.cli.holder import holder_of
 from holdfast.cli.programs import Target, as_program_error, is_users_error, pipeline_of, trace_of
 from holdfast.cli.reports import RunReporter, utc_now
-from holdfast.cli.runresults import RunEnded, RunEvent, RunStatus
+from holdfast.cli.runresults import RunEnded, RunEvent, RunStatus, RunStopper
 from holdfast.cli.tables import TableRows
 from holdfast.cli.target import shown
-from holdfast.errors import Locked, ProgramFailed, StreamFailed
-from holdfast.repository import GapRecord, Gaps
+from holdfast.errors import Locked, ProgramFailed, SparkFileDamaged, SparkLogMismatch, StreamFailed
+from holdfast.errors.base import PROGRAM
+from holdfast.repository import GapRecord, Gaps, Lineage
 
 if TYPE_CHECKING:
     from holdfast.formats.manifest import Manifest
@@ -60,6 +62,7 @@ class PipelineRun:
     _next_sample: float = 0.0
     _next_progress: float = 0.0
     _stopping: bool = False
+    _enqueuing: threading.Lock = field(default_factory=threading.Lock)
 
     # --- during the run ---
 
@@ -73,7 +76,14 @@ class PipelineRun:
         if holder is not None:
             raise Locked(what=f"the lease of pipeline {pipeline.name!r}", pid=holder.pid)
 
-    def execute(self, every: float | None, once: bool, accept: list[Accept], outage: dict[str, str]) -> None:
+    def execute(
+        self,
+        every: float | None,
+        once: bool,
+        accept: list[Accept],
+        outage: dict[str, str],
+        poll_every: str | None,
+    ) -> None:
         """Run the pipeline to its end. If it fails, report all events, then raise its error."""
         self.reporter.show_phase(_STARTING)
         try:
@@ -82,11 +92,14 @@ class PipelineRun:
                 checkpoint_every=every,
                 accept=accept,
                 outage=outage or None,
+                poll_every=poll_every,
                 callbacks=self._callbacks(),
                 watch=self._observe,
             )
         except Exception as error:
             self._report_end()
+            if isinstance(error, SparkLogMismatch | SparkFileDamaged):
+                error.do = error.do.replace(PROGRAM, shlex.quote(self.target.text))
             if is_users_error(error):
                 raise as_program_error(self.target.program, error) from error
             raise
@@ -123,7 +136,16 @@ class PipelineRun:
         )
 
     def _enqueue(self, event: str, **facts: object) -> None:
+        self._check_stopping()  # a stop is reported before what follows from it
         self._events.put(RunEvent(event=event, at=utc_now(), **facts))  # type: ignore[arg-type]
+
+    def _check_stopping(self) -> None:
+        handle = self._handle
+        with self._enqueuing:
+            if handle is not None and handle.stopping and not self._stopping:
+                self._stopping = True
+                by = handle.stop_request.summary if handle.stop_request else None
+                self._events.put(RunEvent(event="stopping", at=utc_now(), by=by))
 
     def _enqueue_outage(self, event: str, stream: str, outage: Outage) -> None:
         over = event == "outage_over"
@@ -144,8 +166,11 @@ class PipelineRun:
             self._handle = handle
             self.reporter.show_phase("")
             self._enqueue("started", status=self._status())
+            for stream, plan in handle.recovery.items():
+                if plan.decided:
+                    self._enqueue("recovered", stream=stream, epoch=plan.decided, found=plan.summary())
             self._next_progress = now + self.interval_s
-        self._check_stopping(handle)
+        self._check_stopping()
         if now >= self._next_sample:
             self._next_sample = now + _SAMPLE_S
             self.reporter.sample(self._status())
@@ -157,18 +182,15 @@ class PipelineRun:
     def _report_events(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                self.reporter.report(self._events.get_nowait())
-
-    def _check_stopping(self, handle: PipelineHandle) -> None:
-        if handle.stopping and not self._stopping:
-            self._stopping = True
-            failed = any(each.state == "failed" for each in handle.status().streams.values())
-            self.reporter.show_phase(_FAILING if failed else _STOPPING)
-            self._enqueue("stopping")
+                event = self._events.get_nowait()
+                if event.event == "stopping":
+                    failed = any(each.state == "failed" for each in self._status().streams.values())
+                    stopping = f"{_STOPPING} ({event.by})" if event.by else _STOPPING
+                    self.reporter.show_phase(_FAILING if failed else stopping)
+                self.reporter.report(event)
 
     def _report_end(self) -> None:
-        if self._handle is not None:
-            self._check_stopping(self._handle)  # the run may have ended before the next observation
+        self._check_stopping()  # the run may have ended before the next observation
         self._report_events()
         if self._handle is not None and not self.live:
             status = self._status()
@@ -192,12 +214,16 @@ class PipelineRun:
             seconds=round(time.monotonic() - self._began, 1),
             status=status,
             gaps=gaps,
+            stopped_by=self._stopper(),
         )
 
         def print_it(out: Console) -> None:
             if self.live:
                 self._print_streams(out, status)
             where = shlex.quote(shown(Path(repository.where)))
+            if self._handle is not None and self._handle.stop_request is not None:
+                text = f"stopped {self._handle.stop_request.summary}"
+                out.print(formatting.harmless(text), soft_wrap=True, markup=False)
             if gaps:
                 count = "1 gap was" if len(gaps) == 1 else f"{formatting.number(len(gaps))} gaps were"
                 out.print(Text(f"{count} recorded: epochs that no sink received, or that began at another offset"))
@@ -205,9 +231,16 @@ class PipelineRun:
 
         return Answer(ended, print_it, found=bool(gaps), repository=repository.where)
 
+    def _stopper(self) -> RunStopper | None:
+        stop = self._handle.stop_request if self._handle else None
+        if stop is None:
+            return None
+        return RunStopper(request=stop.request, who=stop.who, why=stop.why, drain=stop.drain, savepoint=stop.savepoint)
+
     def _gaps(self, status: RunStatus) -> list[GapRecord]:
         ledger = Gaps(self._loaded.repository)
-        every = (each for name in status.streams for each in ledger.all(name, status.timeline))
+        lineage = Lineage.load(self._loaded.repository)
+        every = (each for name in status.streams for each in ledger.all(name, lineage.timeline_of(name)))
         return [each for each in every if each.at_ms >= self._began_ms]
 
     def _print_streams(self, out: Console, status: RunStatus) -> None:

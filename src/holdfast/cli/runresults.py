@@ -84,7 +84,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 class RunEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of `run --json` before the last one: an event. `progress` is repeated every `--interval`."""
 
-    event: str  # started, progress, checkpoint[_failed], restart, outage[_over], quarantine, failed, stopping, over
+    event: str  # started, recovered, progress, checkpoint[_failed], restart, outage[_over], quarantine, stopping, ...
     at: str  # when, in UTC
     stream: str | None = None  # the stream that it is about
     checkpoint: int | None = None  # the checkpoint that it is about
@@ -95,16 +95,29 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     waited_s: float | None = None  # of an outage: seconds since its first failure
     next_try_s: float | None = None  # of an outage: seconds until the next try
     error: str | None = None  # what went wrong
+    found: str | None = None  # of `recovered`: what the start found and did
+    by: str | None = None  # of `stopping`: who requested it from another process, and why
     status: RunStatus | None = None  # with `started`, `progress` and `over`
+
+
+class RunStopper(msgspec.Struct, frozen=True, kw_only=True):
+    """The request of another process that stopped a run."""
+
+    request: str  # its id
+    who: str  # user, machine and process
+    why: str  # the reason that was given with it
+    drain: bool  # whether the available input was to be processed first
+    savepoint: str | None  # name of the savepoint that was to be taken
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
     """The last line of `run`: how the run ended, and the gaps that it recorded. The lines before it are `RunEvent`s."""
 
-    stopped: bool  # whether a signal stopped it; otherwise all available input was processed
+    stopped: bool  # whether a signal or a request stopped it; otherwise all available input was processed
     seconds: float  # duration of the run
     status: RunStatus  # at the end
     gaps: list[GapRecord]  # gaps recorded in this run
+    stopped_by: RunStopper | None = None  # the request of another process that stopped it
 
 
 SHAPES = {"run": RunEnded}

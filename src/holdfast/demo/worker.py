@@ -18,13 +18,15 @@ from holdfast.demo.place import DemoFolder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from holdfast.spark.class_archive import ClassArchive
+
 
 # For a JVM that runs for ten seconds, the second compiler, the verification of Spark's classes, and the garbage
 # collections for a growing metaspace cost more time than they save.
-_JAVA = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms512m -Xmn256m -XX:MetaspaceSize=256m "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms512m -Xmn256m -XX:MetaspaceSize=256m"
+_UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"  # not for classes that are archived
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 # If plain Spark is killed while it writes its first offsets, it leaves a temporary file, takes it for that of another
@@ -32,9 +34,15 @@ _JAVA = (
 _OF_PLAIN = {"spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false"}
 
 
-def _session(job: str) -> SparkSession:
-    """Start Spark on this machine for a job of a few seconds: a fast start matters more than a fast run."""
-    from pyspark.sql import SparkSession  # a slow import: the thread that watches the demo must be running first
+def _session(job: str) -> tuple[SparkSession, ClassArchive | None]:
+    """Start Spark on this machine for a job of a few seconds: a fast start matters more than a fast run.
+
+    Both jobs use the archive of Spark's classes, if there is one.
+    """
+    from pyspark.sql import SparkSession  # slow imports: the thread that watches the demo must be running first
+
+    from holdfast.spark.class_archive import archived_classes
+    from holdfast.spark.java_environment import with_jar
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
@@ -45,13 +53,14 @@ def _session(job: str) -> SparkSession:
         "spark.driver.memory": "640m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": _JAVA,
+        _JAVA_OPTIONS: _JAVA,
         **(_OF_PLAIN if job == "plain" else {}),
     }
-    builder = SparkSession.builder.master("local[2]").appName("holdfast demo")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    builder = SparkSession.builder.master("local[2]").appName("holdfast demo").config(map=settings)
+    with with_jar(), archived_classes() as archive:
+        if archive is None or archive.path is not None:
+            builder = builder.config(_JAVA_OPTIONS, f"{_JAVA} {_UNVERIFIED}")
+        return builder.getOrCreate(), archive
 
 
 def _end_with_parent() -> None:
@@ -66,9 +75,11 @@ def main(job: str, folder: str) -> None:
     from holdfast.demo import plain
 
     runs = {"holdfast": pipeline.run, "plain": plain.run}
-    spark = _session(job)
+    spark, archive = _session(job)
     spark.sparkContext.setLogLevel("ERROR")
     runs[job](spark, DemoFolder(Path(folder)))
+    if job == "holdfast" and archive is not None:
+        archive.make()
     os._exit(0)  # everything is written and closed; shutting down the JVM properly would only take time
 
 

@@ -9,20 +9,24 @@
     │   ├── StageTooLarge            the state does not fit on its device: nothing was written
     │   ├── StageUnserializable      the codec could not encode the state: nothing was written
     │   ├── NotSupported             the request cannot be carried out safely, or the feature does not exist
+    │   ├── LastBatchUnknown         whether a sink has the last batch of a plain Spark query must be stated
     │   ├── ProgramFailed            a user program could not be loaded, or one of its functions raised
     │   └── MissingExtra             an optional dependency is not installed
     ├── Absent (LookupError)         create it, or correct the path
     │   ├── NotFound                 no such key in the repository
     │   │   └── RepositoryMissing    no pipeline repository in this folder
+    │   ├── NotRunning               no process runs the pipeline
     │   ├── BlocksMissing            no block file at this path
     │   ├── CheckpointMissing        no checkpoint with this id, or no savepoint with this name
     │   ├── CursorMissing            no cursor with this name
     │   ├── LogMissing               no event log in this folder
     │   ├── SinkMissing              no FileSink folder at this path
+    │   ├── SparkCheckpointMissing   no checkpoint folder of a Spark query at this path
     │   ├── JavaMissing              no Java that Spark can run on
     │   └── StageBlank               the device holds no image yet
     ├── Busy                         wait, or stop the other process
     │   ├── Locked                   another live process holds the lock
+    │   ├── SparkQueryLive           a plain Spark query is still running
     │   ├── AppendOpen               another append to this log is still open
     │   ├── CommitOpen               a commit into this folder did not finish in time
     │   ├── LeaseTaken               another writer took the lease at the same time
@@ -33,25 +37,32 @@
     │   ├── AlreadyExists            something already exists where a new one was to be created
     │   ├── UnsupportedVersion       written by a newer version of Holdfast
     │   ├── ManifestRefused          a manifest whose validation found errors
-    │   ├── PlanOutdated             the repository has changed since the plan was made
+    │   ├── PlanOutdated             the repository or a sink has changed since the plan was made
+    │   ├── RewindRefused            a rewind is not possible as it was requested
+    │   ├── RewindUnfinished         a rewind was decided and did not finish; another program cannot finish it
     │   ├── CompactionOutdated       a sink's folder has changed since its compaction was planned
     │   ├── StateMismatch            the checkpoint state belongs to another stream
     │   ├── CursorRegionMismatch     the cursor was saved for another region
     │   ├── CursorLogMismatch        the cursor was saved for another log
     │   ├── CursorDiverged           the log has another history at the cursor's position
     │   ├── CursorAhead              the cursor is past the end of its log
+    │   ├── LogTrimmed               a reader needs events that were removed from an event log
     │   ├── LogDiverged              a stream has read a history that its event log does not contain
+    │   ├── LogRewound               a rewind has changed events that a reader has already read
     │   ├── StageMismatch            the image belongs to another stage or type
     │   ├── StageStale               the image is older than the generation that was asked for
     │   ├── OffsetsDiverged          a decided epoch was replayed with different input
     │   ├── OffsetsGap               an epoch does not start where the last one ended
     │   ├── ReplayDiverged           replaying a decided epoch produced different rows
     │   ├── SparkLogMismatch         Spark's checkpoint folder and the decisions contradict each other
+    │   ├── SourcesDiffer            a stream does not read what a plain Spark checkpoint has read
     │   ├── SinkBehind               a sink does not hold an epoch that was decided for it
     │   ├── SinkAhead                a sink holds epochs that this repository never decided
     │   ├── SinkForeign              a sink's target belongs to another pipeline, or to an earlier one of this name
     │   ├── SinksChanged             the stream's sinks are not those of its last decision
     │   ├── StreamChanged            the program declares a stream or sink differently than at its first start
+    │   ├── BackfillIncomplete       a sink lacks rows of its stream: a new sink cannot be filled from it
+    │   ├── TimelineEnded            a rewind continues the stream in another timeline: this driver must stop
     │   ├── SchemaMismatch           a table cannot store the columns of the stream
     │   └── StagedGone               the staged rows of an epoch no longer exist
     ├── Corrupt                      restore from a copy: bytes are damaged
@@ -64,6 +75,7 @@
     │   ├── LogCorrupt               an event log
     │   ├── CheckpointDamaged        a checkpoint: its manifest, or a file that it needs
     │   ├── StagedDamaged            a file that a sink staged for a decided epoch
+    │   ├── SparkCheckpointDamaged   a plain Spark checkpoint that no stream can continue
     │   ├── SparkFileDamaged         a log or state file in Spark's checkpoint folder
     │   └── RecordCorrupt            a sealed record: lease, decision, identity, history
     ├── Storage                      fix the storage, then try again
@@ -71,6 +83,7 @@
     │   ├── BlockFailed              one block of a device could not be read or written
     │   ├── SinkFailed               a sink or its server failed
     │   │   └── SinkUnavailable      an outage: the server cannot be reached, or its disk is full
+    │   ├── FrozenRowsLost           the rows of an epoch were computed again between its sinks: nothing is decided
     │   ├── InDoubt                  an epoch is decided, but a sink could not commit it yet
     │   └── OutcomeUnknown           the change may or may not have taken effect: check before you try again
     └── Halted                       find the cause: work ended with an error
@@ -82,6 +95,7 @@
         ├── CheckpointFailed         a checkpoint was aborted: nothing else has changed
         ├── CheckpointsFailed        more consecutive checkpoints failed than the policy tolerates
         ├── RequestFailed            the lease holder could not carry out a request
+        ├── RequestLost              the lease holder took a request and ended before it answered
         ├── SessionFailed            Spark could not be started
         ├── SessionLost              the Spark session of a running pipeline ended
         ├── QueryFailed              Spark ended a stream's query with an error
@@ -103,8 +117,10 @@ from holdfast.errors.absent import (
     JavaMissing,
     LogMissing,
     NotFound,
+    NotRunning,
     RepositoryMissing,
     SinkMissing,
+    SparkCheckpointMissing,
     StageBlank,
 )
 from holdfast.errors.bad_input import (
@@ -112,6 +128,7 @@ from holdfast.errors.bad_input import (
     BadName,
     BadValue,
     ClockNotKept,
+    LastBatchUnknown,
     MissingExtra,
     NotSupported,
     ProgramFailed,
@@ -129,6 +146,7 @@ from holdfast.errors.busy import (
     LeaseTaken,
     Locked,
     RequestUnanswered,
+    SparkQueryLive,
 )
 from holdfast.errors.corrupt import (
     BlocksCut,
@@ -139,6 +157,7 @@ from holdfast.errors.corrupt import (
     ManifestCorrupt,
     OperatorStateCorrupt,
     RecordCorrupt,
+    SparkCheckpointDamaged,
     SparkFileDamaged,
     StageCorrupt,
     StagedDamaged,
@@ -155,6 +174,7 @@ from holdfast.errors.halted import (
     PersistFailed,
     QueryFailed,
     RequestFailed,
+    RequestLost,
     SessionFailed,
     SessionLost,
     StageHalted,
@@ -163,33 +183,41 @@ from holdfast.errors.halted import (
 )
 from holdfast.errors.mismatch import (
     AlreadyExists,
+    BackfillIncomplete,
     CompactionOutdated,
     CursorAhead,
     CursorDiverged,
     CursorLogMismatch,
     CursorRegionMismatch,
     LogDiverged,
+    LogRewound,
+    LogTrimmed,
     ManifestRefused,
     Mismatch,
     OffsetsDiverged,
     OffsetsGap,
     PlanOutdated,
     ReplayDiverged,
+    RewindRefused,
+    RewindUnfinished,
     SchemaMismatch,
     SinkAhead,
     SinkBehind,
     SinkForeign,
     SinksChanged,
+    SourcesDiffer,
     SparkLogMismatch,
     StagedGone,
     StageMismatch,
     StageStale,
     StateMismatch,
     StreamChanged,
+    TimelineEnded,
     UnsupportedVersion,
 )
 from holdfast.errors.storage import (
     BlockFailed,
+    FrozenRowsLost,
     InDoubt,
     OutcomeUnknown,
     SinkFailed,
@@ -202,6 +230,7 @@ __all__ = [
     "Absent",
     "AlreadyExists",
     "AppendOpen",
+    "BackfillIncomplete",
     "BadInput",
     "BadName",
     "BadValue",
@@ -227,21 +256,26 @@ __all__ = [
     "DemoFailed",
     "EpochClosed",
     "Fenced",
+    "FrozenRowsLost",
     "Halted",
     "HoldfastError",
     "InDoubt",
     "JavaMissing",
+    "LastBatchUnknown",
     "LeaseTaken",
     "Locked",
     "LogCorrupt",
     "LogDiverged",
     "LogHalted",
     "LogMissing",
+    "LogRewound",
+    "LogTrimmed",
     "ManifestCorrupt",
     "ManifestRefused",
     "Mismatch",
     "MissingExtra",
     "NotFound",
+    "NotRunning",
     "NotSupported",
     "OffsetsDiverged",
     "OffsetsGap",
@@ -256,7 +290,10 @@ __all__ = [
     "ReplayDiverged",
     "RepositoryMissing",
     "RequestFailed",
+    "RequestLost",
     "RequestUnanswered",
+    "RewindRefused",
+    "RewindUnfinished",
     "SaveTooOld",
     "SchemaMismatch",
     "SessionFailed",
@@ -268,8 +305,12 @@ __all__ = [
     "SinkMissing",
     "SinkUnavailable",
     "SinksChanged",
+    "SourcesDiffer",
+    "SparkCheckpointDamaged",
+    "SparkCheckpointMissing",
     "SparkFileDamaged",
     "SparkLogMismatch",
+    "SparkQueryLive",
     "StageBlank",
     "StageCorrupt",
     "StageHalted",
@@ -285,6 +326,7 @@ __all__ = [
     "StorageFailed",
     "StreamChanged",
     "StreamFailed",
+    "TimelineEnded",
     "UnsupportedVersion",
     "WorkerFailed",
     "describe_error",

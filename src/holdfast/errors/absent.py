@@ -28,6 +28,26 @@ class RepositoryMissing(NotFound):
     next_step = "pass the pipeline's own folder, which its first start creates: holdfast ls --repo <root>/<pipeline>"
 
 
+class NotRunning(Absent):
+    """No process runs the pipeline, so none can carry out a request. Nothing was changed."""
+
+    pipeline: str
+    where: str
+    kind: str = ""  # the request
+    says = "pipeline {e.pipeline!r} is not running: no process holds the lease of {e.where}"
+    next_step = "{e.advice}"
+
+    @property
+    def advice(self) -> str:
+        """The next step."""
+        start = "start it: holdfast run app.py:pipeline"
+        if self.kind in ("checkpoint", "savepoint"):
+            return f"{start}; the checkpoint of the last graceful stop is in holdfast ls"
+        return (
+            f"{start}, or list what it has left: holdfast ls" if self.kind != "cancel" else "nothing needs to be done"
+        )
+
+
 class BlocksMissing(Absent):
     """No block file at this path."""
 
@@ -97,6 +117,16 @@ class SinkMissing(Absent):
     why: str
     says = "there is no FileSink folder at {e.path}: {e.why}"
     next_step = "pass the path that was given to the pipeline's FileSink"
+
+
+class SparkCheckpointMissing(Absent):
+    """No checkpoint folder of a Structured Streaming query at this path."""
+
+    path: str
+    why: str
+    do: str = "pass the checkpointLocation of the query"
+    says = "{e.path} is not a Spark checkpoint folder: {e.why}"
+    next_step = "{e.do}"
 
 
 class JavaMissing(Absent):

@@ -116,6 +116,33 @@ class ProgramFailed(BadInput):
     next_step = "{e.do}"
 
 
+class LastBatchUnknown(BadInput):
+    """A batch of a plain Spark query was begun and not committed: its rows may be in a sink. Nothing was changed."""
+
+    path: str
+    batch: int
+    sinks: tuple[str, ...]  # for which there is no answer
+    input: str  # what the batch read
+    says = (
+        "batch {e.batch} of {e.path} was begun and not committed, and plain Spark does not record whether its rows are "
+        "in {e.listed}"
+    )
+    next_step = (
+        "look in each target of the old query for rows of this batch ({e.input}), then add {e.options}; written: all "
+        "of its rows are there, not-written: none is"
+    )
+
+    @property
+    def listed(self) -> str:
+        """The sinks in one line."""
+        return ", ".join(self.sinks)
+
+    @property
+    def options(self) -> str:
+        """The options that are missing."""
+        return " ".join(f"--last-batch {name}=written|not-written" for name in self.sinks)
+
+
 class MissingExtra(BadInput, ImportError):
     """An optional dependency is not installed."""
 

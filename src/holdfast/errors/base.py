@@ -6,6 +6,11 @@ import dataclasses
 from typing import ClassVar, dataclass_transform
 
 _PACKAGE = "holdfast.errors"
+PROGRAM = "app.py:pipeline"  # stands for the user's program in a next step
+RESTORE_FOLDER = (  # the next step if Spark's checkpoint folder of a stream is damaged, and no checkpoint is known
+    f"go back to a checkpoint (holdfast ls lists them): holdfast rewind {PROGRAM} --to ID; or restore the folder "
+    "from a copy of the repository; nothing was changed"
+)
 _NEXT_STEP = "_next_step"  # the instance attribute that replaces the next step of the class
 
 

@@ -31,7 +31,22 @@ class Locked(Busy):
         """The next step."""
         if self.own:
             return self.do
-        return "stop that process, or wait until it ends"
+        return "stop that process (a running pipeline: holdfast stop), or wait until it ends"
+
+
+class SparkQueryLive(Busy):
+    """Files in the checkpoint folder of a plain Spark query change: the query is running. Nothing was changed."""
+
+    path: str
+    file: str  # one that has changed
+    files: int  # how many have
+    says = "a query is running in {e.path}: {e.file} and {e.others} changed between two looks"
+    next_step = "stop the query, and wait until its process has ended; then repeat the command"
+
+    @property
+    def others(self) -> str:
+        """The number of other files that have changed, as text."""
+        return f"{self.files - 1} other files" if self.files > 1 else "no other file"
 
 
 class AppendOpen(Busy):
@@ -71,20 +86,31 @@ class Fenced(Busy):
 
 
 class RequestUnanswered(Busy):
-    """The lease holder did not answer in time. It may still be working; it ignores the request after the timeout."""
+    """The lease holder did not answer in time.
+
+    If `taken` is false, the request was withdrawn: it is not carried out. If it is true, the holder is still working on
+    it, and its result can be seen later.
+    """
 
     request: str
     holder: str
     seconds: float
+    kind: str = "prune"
     shared: bool = False
-    says = "request {e.request} was not answered within {e.seconds:g} s by {e.holder}, which holds the lease"
+    taken: bool = False  # the holder had begun to carry it out
+    says = "{e.kind} request {e.request} was not answered within {e.seconds:g} s by {e.holder}, which holds the lease"
     next_step = "{e.advice}"
 
     @property
     def advice(self) -> str:
         """The next step."""
-        text = "check that it takes checkpoints (it answers between them), then repeat: holdfast prune --timeout 30m"
-        return f"{text}; if it has ended: holdfast prune --take-over" if self.shared else text
+        if self.taken:
+            return "wait: it is being carried out; its result appears in holdfast log and holdfast ls"
+        check = "check that this process is alive and not paused"
+        if self.kind == "prune":
+            check = "check that it takes checkpoints (it prunes between them)"
+        text = f"{check}, then repeat: holdfast {self.kind} --timeout 30m"
+        return f"{text}; if it has ended: holdfast prune --take-over" if self.shared and self.kind == "prune" else text
 
 
 class EpochClosed(Busy):

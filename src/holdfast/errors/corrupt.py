@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.errors.base import HoldfastError
+import shlex
+
+from holdfast.errors.base import RESTORE_FOLDER, HoldfastError
 
 
 class Corrupt(HoldfastError):
@@ -88,11 +90,23 @@ class SparkFileDamaged(Corrupt):
     stream: str
     path: str
     why: str = "its bytes are not those that Spark wrote"
+    do: str = RESTORE_FOLDER
     says = "Spark file {e.path} of stream {e.stream!r} is damaged: {e.why}"
-    next_step = (
-        "restore the file from a copy of the repository, or the folder from a checkpoint at the last decided epoch "
-        "(holdfast ls lists the epochs, restore_stream writes the folder); nothing was changed"
-    )
+    next_step = "{e.do}"
+
+
+class SparkCheckpointDamaged(Corrupt):
+    """The checkpoint folder of a plain Spark query lacks what a stream needs to continue. Nothing was changed."""
+
+    path: str
+    why: str
+    says = "the Spark checkpoint {e.path} cannot be continued: {e.why}"
+    next_step = "examine it, and follow what it advises: holdfast doctor {e.quoted}"
+
+    @property
+    def quoted(self) -> str:
+        """The path, for a shell."""
+        return shlex.quote(self.path)
 
 
 class LogCorrupt(Corrupt):

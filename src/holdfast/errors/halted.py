@@ -92,12 +92,24 @@ class CheckpointsFailed(Halted):
 
 
 class RequestFailed(Halted):
-    """The lease holder tried to carry out a request and failed."""
+    """The lease holder did not carry out a request, or tried to and failed. `error` is the class of its error."""
 
     request: str
     why: str
+    error: str = ""
+    do: str = "fix the cause, then repeat the request"
     says = "request {e.request} failed at the lease holder: {e.why}"
-    next_step = "fix the cause, then repeat the request"
+    next_step = "{e.do}"
+
+
+class RequestLost(Halted):
+    """The lease holder took a request and ended before it answered. The request is not carried out again."""
+
+    request: str
+    kind: str
+    holder: str
+    says = "{e.kind} request {e.request} has no answer: {e.holder} took it, and ended before it answered"
+    next_step = "see what was done (holdfast log, holdfast ls), then repeat the request if it is still needed"
 
 
 class QueryFailed(Halted):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors.base import HoldfastError
+from holdfast.errors.base import RESTORE_FOLDER, HoldfastError
 
 
 class Mismatch(HoldfastError):
@@ -29,6 +29,19 @@ class UnsupportedVersion(Mismatch):
     next_step = "upgrade Holdfast, or open it with the version that wrote it"
 
 
+class LogTrimmed(Mismatch):
+    """A reader needs events that were removed from an event log."""
+
+    path: str
+    sequence: int
+    floor: int
+    says = "the events from sequence {e.sequence} on are no longer in event log {e.path}: it begins with {e.floor}"
+    next_step = (
+        "restore the log from a backup, or read the rows from another sink of the stream; to keep events longer, pass "
+        "LogSink(..., keep=...), and register a reader of your own as a durable cursor"
+    )
+
+
 class ManifestRefused(Mismatch):
     """A manifest whose validation found errors. `issues` contains all of them."""
 
@@ -44,12 +57,38 @@ class ManifestRefused(Mismatch):
 
 
 class PlanOutdated(Mismatch):
-    """A plan was made before another checkpoint was started. Nothing was changed."""
+    """The repository or a sink has changed since a plan was made. Nothing was changed by the plan."""
 
-    planned: int
-    highest: int
-    says = "the plan is outdated: the highest checkpoint id was {e.planned} when it was made, and is {e.highest} now"
-    next_step = "make a new plan and apply it: holdfast prune"
+    why: str
+    command: str = "prune"
+    says = "the plan is outdated: {e.why}"
+    next_step = "make a new plan and apply it: holdfast {e.command}"
+
+
+class RewindRefused(Mismatch):
+    """A rewind is not possible as it was requested. Nothing was changed."""
+
+    to: str
+    problems: tuple[str, ...]
+    says = "the pipeline cannot go back to {e.to}: {e.listed}"
+    next_step = (
+        "solve each problem, or choose another checkpoint (holdfast ls); see the plan: holdfast rewind --dry-run"
+    )
+
+    @property
+    def listed(self) -> str:
+        """The problems in one line."""
+        return "; ".join(self.problems)
+
+
+class RewindUnfinished(Mismatch):
+    """A rewind was decided and did not finish. Only a program with the same sinks can finish it."""
+
+    timeline: int
+    to: str
+    why: str
+    says = "the rewind to {e.to}, timeline {e.timeline}, is unfinished: {e.why}"
+    next_step = "run the program that the rewind was started with (holdfast run): it finishes the rewind first"
 
 
 class CompactionOutdated(Mismatch):
@@ -125,6 +164,21 @@ class LogDiverged(Mismatch):
         "restore the log; or, if the log was rolled back on purpose, read it from the beginning with a stream of "
         "another name"
     )
+
+
+class LogRewound(Mismatch):
+    """A rewind, or its undo, has changed events of a log that a reader has already read."""
+
+    path: str
+    reader: str
+    position: int  # the last sequence that the reader has read
+    changed: int  # the first sequence that was taken back or put back
+    do: str = "read the log again from there"
+    says = (
+        "event log {e.path}: {e.reader} has read up to sequence {e.position}, and a rewind has changed the log from "
+        "sequence {e.changed} on"
+    )
+    next_step = "reverse what the reader did with the events from sequence {e.changed} on; then {e.do}"
 
 
 class StageMismatch(Mismatch):
@@ -204,11 +258,19 @@ class SparkLogMismatch(Mismatch):
     stream: str
     path: str
     why: str
+    do: str = RESTORE_FOLDER
     says = "the Spark checkpoint {e.path} of stream {e.stream!r} does not match its decisions: {e.why}"
-    next_step = (
-        "restore the folder as it was when the decisions were made: from a copy, or from a checkpoint at the last "
-        "decided epoch (holdfast ls lists the epochs, restore_stream writes the folder); nothing was changed"
-    )
+    next_step = "{e.do}"
+
+
+class SourcesDiffer(Mismatch):
+    """A stream does not read what the query of a plain Spark checkpoint has read. Nothing was changed."""
+
+    stream: str
+    path: str
+    why: str
+    says = "stream {e.stream!r} does not read what the Spark checkpoint {e.path} has read: {e.why}"
+    next_step = "correct the source in the program, or pass the checkpoint of the query that read this source"
 
 
 class SinkBehind(Mismatch):
@@ -222,7 +284,8 @@ class SinkBehind(Mismatch):
     says = "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but epoch {e.decided} was {e.what}"
     next_step = (
         "restore {e.lost} from a copy that holds epoch {e.decided}, because its staged rows no longer exist; or "
-        "replace the sink by one with another name and an empty target: holdfast run --accept sinks"
+        "replace the sink: give it another name (name=...) and an empty target, and run with --accept sinks; "
+        "the new sink gets only the rows of later epochs"
     )
 
     @property
@@ -256,8 +319,9 @@ class SinkForeign(Mismatch):
     place: str
     owner: str
     do: str = (
-        "use that pipeline's repository, or choose another target: appending here would write rows twice; "
-        "to start again from scratch, remove the sink's data and its ledger (see docs/howto.md)"
+        "if the stream was renamed, restore its name; otherwise use that pipeline's repository, or choose another "
+        "target: appending here would write rows twice; "
+        "to start again from scratch, remove the sink's data and its ledger"
     )
     says = "sink {e.sink!r}: {e.place} belongs to {e.owner}"
     next_step = "{e.do}"
@@ -291,13 +355,42 @@ class SinksChanged(Mismatch):
 
 
 class StreamChanged(Mismatch):
-    """The program now declares a stream, or one of its sinks, differently than at its first start."""
+    """The program now declares a stream, or one of its sinks, so differently that it cannot continue its state."""
 
     what: str
     before: str
     now: str
-    says = "{e.what} was {e.before} at the first start and is {e.now} now"
+    why: str = ""
+    says = "{e.what} was {e.before} and is {e.now} now{e.reason}"
     next_step = "revert the change, or start a new stream under another name and with another target"
+
+    @property
+    def reason(self) -> str:
+        """Why that is impossible, if it is known."""
+        return f": {self.why}" if self.why else ""
+
+
+class BackfillIncomplete(Mismatch):
+    """A sink does not hold every row of its stream, so a new sink cannot be filled from it. Nothing was written."""
+
+    stream: str
+    source: str
+    found: int
+    expected: int
+    says = "sink {e.source!r} holds {e.found} rows, but stream {e.stream!r} has written {e.expected} rows to each sink"
+    next_step = (
+        "name another sink with --source, or start with the new sink empty: holdfast run --accept sinks; for epochs "
+        "that were skipped, see holdfast gaps"
+    )
+
+
+class TimelineEnded(Mismatch):
+    """The timeline of this driver has ended: a rewind continues the stream in another one. Nothing was changed."""
+
+    stream: str
+    timeline: int
+    says = "timeline {e.timeline} of stream {e.stream!r} has ended: a rewind continues the stream in a later one"
+    next_step = "stop this process, and start the pipeline again: it continues in the current timeline"
 
 
 class SchemaMismatch(Mismatch):

@@ -53,6 +53,26 @@ class SinkUnavailable(SinkFailed):
     """
 
 
+class FrozenRowsLost(Storage):
+    """Rows of an epoch were computed again while its sinks prepared, so the sinks may have different rows.
+
+    Nothing is decided. The next attempt computes all rows before the sinks are called.
+    """
+
+    stream: str
+    epoch: int
+    computed: int
+    given: int
+    says = (
+        "epoch {e.epoch} of stream {e.stream!r} was prepared from rows that were computed more than once: "
+        "{e.computed} rows were computed, and each sink counted {e.given}"
+    )
+    next_step = (
+        "run again, and let no code unpersist the RDDs of a running stream; a sink of your own must return the number "
+        "of its rows from prepare()"
+    )
+
+
 class InDoubt(Storage):
     """An epoch is decided, but a sink could not commit it yet. Nothing is lost: the next start commits it."""
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import Corrupt, LogCorrupt, LogMissing, StageBlank, StageCorrupt
-from holdfast.eventlog.index import IndexHead, RangeDamaged, Segment
+from holdfast.errors import Corrupt, LogCorrupt, LogMissing, LogTrimmed, StageBlank, StageCorrupt
+from holdfast.eventlog.index import IndexHead, RangeDamaged, Segment, StoredHead
+from holdfast.eventlog.keeping import read_floor
 from holdfast.eventlog.segment import from_parquet, schema_from_text
 from holdfast.formats.blocks import BLOCK_SIZE, BlockDevice, Device, Found, Image, MemoryBlocks
 from holdfast.formats.decoding import Undecodable, from_msgpack
@@ -35,6 +36,7 @@ HEAD = "head"
 INDEX = "index"
 SEGMENTS = "segments"
 HEAD_BLOCKS = 4
+WITH_REWINDS = 2  # the version of `log.json` in a log whose index may contain rewinds
 _SEGMENT = re.compile(rf"{SEGMENTS}/first=\d{{20}}/[^/\0]+")
 _HEAD_NAME = "log-head"
 _HEAD_TYPE = "Head"  # the type name in the image: part of the format, independent of the class name
@@ -43,8 +45,13 @@ _HEAD_PAUSE_S = 0.002
 
 
 class About(Record, frozen=True, kw_only=True):
-    """The identity and the columns of a log, stored in `log.json`."""
+    """The identity and the columns of a log, stored in `log.json`.
 
+    Version 2 differs in the index: it may contain rewinds. Earlier programs, which cannot skip what they abandon,
+    refuse the log.
+    """
+
+    KNOWN = (1, 2)
     uid: str
     keep_clock: bool
     columns: str  # for people; `schema` is authoritative
@@ -64,6 +71,14 @@ def read_about(folder: Path) -> About:
         return About.unsealed(data, str(folder / ABOUT))
     except Corrupt as error:
         raise LogCorrupt(path=str(folder), part=ABOUT, why=error.summary) from error
+
+
+def mark_rewound(folder: Path) -> None:
+    """Make `log.json` version 2, before the first rewind is recorded in the index."""
+    about = read_about(folder)
+    if about.version < WITH_REWINDS:
+        data = msgspec.structs.replace(about, version=WITH_REWINDS).sealed()
+        files.replace_durably(folder / ABOUT, data, ABOUT)
 
 
 def has_records(folder: Path) -> bool:
@@ -115,6 +130,11 @@ def truncate_durably(path: Path, length: int) -> None:
 
 
 def read_head(folder: Path) -> IndexHead:
+    """Return the head without its anchors."""
+    return read_stored(folder).head
+
+
+def read_stored(folder: Path) -> StoredHead:
     """Return the head. A concurrent write may be read half done, so a damaged head is read again a few times."""
     for _ in range(_HEAD_TRIES - 1):
         with contextlib.suppress(LogCorrupt):
@@ -135,7 +155,7 @@ def require_head(folder: Path) -> bytes:
     return data
 
 
-def _sound_head(folder: Path) -> IndexHead:
+def _sound_head(folder: Path) -> StoredHead:
     blocks = MemoryBlocks(HEAD_BLOCKS)
     blocks.data[:] = require_head(folder)
     found = find_head(blocks, folder)
@@ -155,15 +175,18 @@ def find_head(blocks: BlockDevice, folder: Path) -> Found:
     return found
 
 
-def head_in(found: Found, folder: Path) -> IndexHead:
+def head_in(found: Found, folder: Path) -> StoredHead:
     """Decode the head in a slot."""
     try:
-        return from_msgpack(found.image.payload, IndexHead)
+        head = from_msgpack(found.image.payload, StoredHead)
     except Undecodable as error:
         raise LogCorrupt(path=str(folder), part=HEAD, why=str(error)) from error
+    if not all(0 <= each.length <= head.length and 0 <= each.tail <= head.tail for each in head.anchors):
+        raise LogCorrupt(path=str(folder), part=HEAD, why="one of its anchors is outside the log")
+    return head
 
 
-def write_head(blocks: BlockDevice, head: IndexHead, over: Found | None) -> Found:
+def write_head(blocks: BlockDevice, head: StoredHead, over: Found | None) -> Found:
     """Write the head into the slot that `over` does not occupy; durable on return."""
     generation = 1 + (over.highest if over else 0)
     image = Image(generation, _HEAD_NAME, _HEAD_TYPE, msgspec.msgpack.encode(head))
@@ -190,6 +213,9 @@ def read_segment(folder: Path, segment: Segment, schema: pa.Schema) -> pa.Table:
         try:
             data = (folder / segment.path).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
+            floor = read_floor(folder)
+            if segment.first < floor:
+                raise LogTrimmed(path=str(folder), sequence=segment.first, floor=floor) from None
             raise refused("its file is missing") from None
     if len(data) != segment.size or hashlib.sha256(data).digest() != segment.sha256:
         raise refused("its bytes are not those that were committed")

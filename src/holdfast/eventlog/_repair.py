@@ -20,7 +20,7 @@ from holdfast.eventlog._files import (
     truncate_durably,
     write_head,
 )
-from holdfast.eventlog.index import Committed, IndexHead, RangeDamaged, decode
+from holdfast.eventlog.index import Committed, IndexHead, RangeDamaged, StoredHead, decode
 from holdfast.repository import FileBlocks, files
 from holdfast.repository.files import local_path
 
@@ -59,7 +59,8 @@ def repair(path: str | os.PathLike[str]) -> Repaired:
         if head.records < counted.records:
             why = f"only {head.records} of {counted.records} records are complete"
             raise LogCorrupt(path=str(folder), part=INDEX, why=why)
-        write_head(blocks, head, write_head(blocks, head, found))
+        repaired = StoredHead.of(head)
+        write_head(blocks, repaired, write_head(blocks, repaired, found))
         with files.failing_as("repair", str(folder), unknown=True):
             truncate_durably(folder / INDEX, head.length)
     return Repaired(head.records, head.records - counted.records, len(data) - head.length)

@@ -4,10 +4,12 @@ Rules:
 - A poll returns visible events strictly after the position, in order. `started` distinguishes "no event delivered yet"
   from "at sequence 0".
 - `commit` saves the position; `rollback` returns to the last committed one. The commit of a durable cursor is on disk
-  when it returns, and the committed position never moves backwards.
+  when it returns, and the committed position never moves backwards, except by a reset (`_cursor_reset`).
 - A durable cursor has at most one live owner: opening it takes a lock.
 - Opening a cursor raises a specific error if it was saved for another region or another log, is past the end of its
   log, is in a history that its log no longer contains, or is damaged.
+- If a rewind takes back events that the cursor has delivered, opening or polling it raises `LogRewound`. Events that it
+  has not delivered are skipped, and delivered after all if the rewind is undone.
 
 The file format is described in `_cursor_file`.
 """
@@ -26,6 +28,7 @@ from holdfast.errors import (
     CursorDiverged,
     CursorLogMismatch,
     CursorRegionMismatch,
+    LogRewound,
 )
 from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, lock_key, read_cursor
 from holdfast.eventlog.log import EventLog
@@ -37,7 +40,10 @@ from holdfast.repository.base import checked_repository
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Sequences that were cancelled between the expected and the delivered event, as half-open ranges."""
+    """Sequences without events between the expected and the delivered one, as half-open ranges.
+
+    They were cancelled, or taken back by a rewind.
+    """
 
     expected: int  # the next sequence, if none had been cancelled
     delivered: int  # the sequence that was delivered
@@ -64,6 +70,7 @@ class Cursor:
         self._events: Iterator[LogEvent] = iter(())
         self._scanned = 0  # all sequences before it have been scanned
         self._reading_to = 0  # the value of `_scanned` when `_events` is exhausted
+        self._rewinds = log.rewinds  # of the log, when they were last compared with the position
 
     @property
     def started(self) -> bool:
@@ -91,6 +98,11 @@ class Cursor:
         before, gaps = self._position, (self.gaps, self.dropped_gaps)
         try:
             return self._poll(limit)
+        except LogRewound:
+            self._go_to(before, gaps)
+            if self.log.changed_before(self._scanned) is not None:
+                raise
+            return self._poll(limit)  # only events that were read but not returned have changed
         except BaseException:
             self._go_to(before, gaps)  # events that were read but not returned must be delivered again
             raise
@@ -110,8 +122,28 @@ class Cursor:
                 break
             looked = True  # look once for events that were appended since
             self._events = self.log.read(self.region, self._scanned)
+            while self._is_rewound():
+                self._events = self.log.read(self.region, self._scanned)
             self._reading_to = self.log.tail
         return batch
+
+    def _is_rewound(self) -> bool:
+        """Whether to look again from the position on, because of a rewind or its undo since the last look.
+
+        Raise if events up to the position have changed.
+        """
+        if self.log.rewinds == self._rewinds:
+            return False
+        after = 0 if self._position is None else self._position + 1
+        changed = self.log.changed_before(after)
+        if changed is not None:
+            raise self._rewound(changed)
+        self._scanned = self._reading_to = after  # events that were skipped may be restored
+        self._rewinds = self.log.rewinds
+        return True
+
+    def _rewound(self, changed: int) -> LogRewound:
+        return LogRewound(path=str(self.log.path), reader="a cursor", position=self._position or 0, changed=changed)
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -221,4 +253,14 @@ class DurableCursor(Cursor):
             raise CursorAhead(cursor=self.name, position=record.position, tail=tail)
         if record.log_chain not in (None, self.log.chain_at(record.position)):
             raise CursorDiverged(cursor=self.name, position=record.position)
+        changed = self.log.changed_before(record.position + 1)
+        if changed is not None:
+            self._position = record.position
+            raise self._rewound(changed)
         return record.position
+
+    def _rewound(self, changed: int) -> LogRewound:
+        found = super()._rewound(changed)
+        found.reader = f"cursor {self.name!r}"
+        found.do = f"holdfast cursor reset {self.name} -r {self._repository.where} --log {self.log.path}"
+        return found

@@ -11,9 +11,18 @@ truncation between two records is also detected. Ranges are contiguous, from seq
 A committed range may have a key that identifies its append. A range without a key has the older encoding, without that
 field.
 
+The log is never cut. A rewind appends a record that names the ranges that it abandons, and its undo one that restores
+them. Such a record takes one sequence, without an event. A range is abandoned or restored by records after it only. So
+the records from a sequence on suffice to know which events after that sequence readers must skip.
+
 `LogIndex` keeps only a part of a long index in memory: the newest records, and one head for each block of older ones.
 A block is read again when it is needed. It must lead from the head before it to the head after it; otherwise it was
 changed, and an error is raised.
+
+The head on disk also contains one or two anchors: earlier heads, 4 to 8 KiB before the end of a long index. An index
+can be opened at an anchor: only the records after it are read. They must lead from the anchor to the head, and each
+chain is a digest of the one before it, so an anchor that is not an earlier head of this index is detected. The records
+before the anchor are read and checked when they are first needed.
 """
 
 from __future__ import annotations
@@ -36,6 +45,7 @@ CHAIN = 32
 _BLOCK = 1 << 16  # bytes of the index per head in memory
 _CACHED_BLOCKS = 4
 _PIECE = 1 << 20  # bytes of the index per read
+_ANCHOR_EVERY = 1 << 12  # bytes of the index between two anchors
 
 
 class RangeDamaged(Exception):
@@ -69,7 +79,27 @@ class Cancelled(msgspec.Struct, frozen=True, tag="cancelled", array_like=True):
     why: str
 
 
-Range: TypeAlias = Committed | Cancelled
+class Rewound(msgspec.Struct, frozen=True, tag="rewound", array_like=True):
+    """A rewind of one writer, or its undo: whole committed ranges, as first sequence and count. It has no events.
+
+    `key` identifies the timeline that begins here. `count` is 1.
+    """
+
+    first: int
+    count: int
+    key: str
+    abandoned: tuple[tuple[int, int], ...]
+    restored: tuple[tuple[int, int], ...] = ()
+
+    def is_sound(self) -> bool:
+        """Whether it takes one sequence, and its ranges are before that."""
+        return self.count == 1 and all(
+            first >= 0 and count >= 1 and first + count <= self.first
+            for first, count in (*self.abandoned, *self.restored)
+        )
+
+
+Range: TypeAlias = Committed | Cancelled | Rewound
 ReadIndex: TypeAlias = Callable[[int, int], bytes]  # the bytes from start to end; fewer if the index ends earlier
 Block: TypeAlias = list[tuple[Range, bytes]]  # consecutive ranges, each with its chain
 _decoder: msgspec.msgpack.Decoder[Range] = msgspec.msgpack.Decoder(Range)
@@ -87,6 +117,33 @@ class IndexHead(msgspec.Struct, frozen=True):
     def first(cls, uid: str) -> IndexHead:
         """Return the head of an empty log. Its chain starts with the log's uid, so no index matches another log."""
         return cls(0, 0, hashlib.sha256(uid.encode()).digest(), 0)
+
+
+class StoredHead(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A head as it is stored: with at most two anchors, the older one first. Earlier versions stored none."""
+
+    records: int
+    length: int
+    chain: bytes
+    tail: int
+    anchors: tuple[IndexHead, ...] = ()
+
+    @classmethod
+    def of(cls, head: IndexHead, anchors: tuple[IndexHead, ...] = ()) -> StoredHead:
+        """Return a head with its anchors."""
+        return cls(head.records, head.length, head.chain, head.tail, anchors)
+
+    @property
+    def head(self) -> IndexHead:
+        """The head without its anchors."""
+        return IndexHead(self.records, self.length, self.chain, self.tail)
+
+    def followed_by(self, head: IndexHead) -> StoredHead:
+        """Return the next head. This one becomes an anchor if the last anchor is too far away."""
+        anchors = self.anchors
+        if not anchors or self.length - anchors[-1].length >= _ANCHOR_EVERY:
+            anchors = (*anchors[-1:], self.head)
+        return StoredHead.of(head, anchors)
 
 
 def encode(range_: Range, head: IndexHead) -> tuple[bytes, IndexHead]:
@@ -130,6 +187,8 @@ def decode(data: bytes, head: IndexHead, *, continues: bool = False) -> Iterator
             raise RangeDamaged(f"{_name(head)}: {error}") from error
         if found.first != head.tail or found.count < 1:
             raise RangeDamaged(f"{_name(head)} does not follow sequence {head.tail}")
+        if isinstance(found, Rewound) and not found.is_sound():
+            raise RangeDamaged(f"{_name(head)} abandons or restores sequences that are not before it")
         head = IndexHead(head.records + 1, head.length + end - at, chain, found.first + found.count)
         yield found, head
         at = end
@@ -162,22 +221,41 @@ def _walk(read: ReadIndex, head: IndexHead, end: int) -> Iterator[tuple[Range, I
 
 
 class LogIndex:
-    """The committed ranges in order, and the head after them; `read` returns bytes of the index on demand."""
+    """The committed ranges in order, and the head after them; `read` returns bytes of the index on demand.
 
-    def __init__(self, uid: str, read: ReadIndex) -> None:
-        self.head = IndexHead.first(uid)
+    `anchor` is the head to begin at, by default that of an empty index.
+    """
+
+    def __init__(self, uid: str, read: ReadIndex, anchor: IndexHead | None = None) -> None:
+        self._first = IndexHead.first(uid)
+        self.head = anchor or self._first
         self._read = read
         self._starts = [self.head]  # the head before each block
         self._newest: Block = []  # the last block, which is appended to
         self._cache: OrderedDict[int, Block] = OrderedDict()
+        self._rewound: list[Rewound] = []  # of all records that were read
+        self._abandoned: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def rewinds(self) -> int:
+        """The number of rewinds and undos in the records that were read."""
+        return len(self._rewound)
+
+    @property
+    def begins(self) -> int:
+        """The number of the first record that was read."""
+        return self._starts[0].records
 
     def advance(self, head: IndexHead) -> None:
         """Read the part of the index between the current head and a newer one. A failure changes nothing."""
         starts: list[IndexHead] = []
         newest = list(self._newest)
         start, reached = self._starts[-1], self.head
+        rewound = list(self._rewound)
         for found, reached in _walk(self._read, self.head, head.length):
             newest.append((found, reached.chain))
+            if isinstance(found, Rewound):
+                rewound.append(found)
             if reached.length - start.length >= _BLOCK:
                 start, newest = reached, []
                 starts.append(start)
@@ -186,6 +264,42 @@ class LogIndex:
         self._starts += starts
         self._newest = newest
         self.head = head
+        self._note(rewound)
+
+    def _note(self, rewound: list[Rewound]) -> None:
+        if len(rewound) == len(self._rewound):
+            return
+        abandoned: set[tuple[int, int]] = set()
+        for each in rewound:
+            abandoned |= set(each.abandoned)
+            abandoned -= set(each.restored)
+        self._rewound, self._abandoned = rewound, frozenset(abandoned)
+
+    def is_abandoned(self, range_: Range) -> bool:
+        """Whether a rewind has abandoned a range, and no undo has restored it."""
+        return (range_.first, range_.count) in self._abandoned
+
+    def ranges(self) -> Iterator[Range]:
+        """Yield all ranges, in order."""
+        if self.begins:
+            self._read_earlier()
+        for number in range(len(self._starts)):
+            for each, _ in self._block(number):
+                yield each
+
+    def changed_before(self, sequence: int) -> int | None:
+        """Return the first sequence before this one that a later record abandoned or restored, or `None`.
+
+        A reader that has read up to here has then read events that are abandoned, or has missed restored ones.
+        """
+        if sequence < self._starts[0].tail:
+            self._read_earlier()
+        changed: set[tuple[int, int]] = set()
+        for each in self._rewound:
+            if each.first >= sequence:
+                changed ^= set(each.abandoned)
+                changed ^= set(each.restored)
+        return min((first for first, _ in changed if first < sequence), default=None)
 
     def holding(self, sequence: int) -> Range | None:
         """Return the range that contains a sequence, or `None` past the end."""
@@ -198,22 +312,27 @@ class LogIndex:
         return None if found is None else found[1]
 
     def keys(self, since: int) -> Iterator[str]:
-        """Yield the keys of the committed ranges from record number `since` on, in order."""
+        """Yield the keys of committed ranges and of rewinds from record number `since` on, in order."""
         since = max(since, 0)
+        if since < self.begins:
+            self._read_earlier()
         first = bisect_right(self._starts, since, key=attrgetter("records")) - 1
         for number in range(first, len(self._starts)):
             skipped = max(since - self._starts[number].records, 0)
             for each, _ in self._block(number)[skipped:]:
-                if isinstance(each, Committed) and each.key:
+                if not isinstance(each, Cancelled) and each.key:
                     yield each.key
 
     def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the cancelled half-open ranges, clipped to `start` and `end`; adjacent ranges are merged."""
+        """Return the half-open ranges without events, clipped to `start` and `end`; adjacent ranges are merged.
+
+        They were cancelled, or a rewind has abandoned them, or they are the sequences of rewinds.
+        """
         found: list[tuple[int, int]] = []
         at = start
         while at < end and (range_ := self.holding(at)) is not None:
             after = range_.first + range_.count
-            if isinstance(range_, Cancelled):
+            if not isinstance(range_, Committed) or self.is_abandoned(range_):
                 adjacent = found and found[-1][1] == at
                 found.append((found.pop()[0] if adjacent else at, min(after, end)))
             at = after
@@ -222,6 +341,8 @@ class LogIndex:
     def _find(self, sequence: int) -> tuple[Range, bytes] | None:
         if not 0 <= sequence < self.head.tail:
             return None
+        if sequence < self._starts[0].tail:
+            self._read_earlier()
         block = self._block(bisect_right(self._starts, sequence, key=attrgetter("tail")) - 1)
         return block[bisect_right(block, sequence, key=_first) - 1]
 
@@ -235,6 +356,22 @@ class LogIndex:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(number)
         return self._cache[number]
+
+    def _read_earlier(self) -> None:
+        """Read the records before the anchor. A failure changes nothing."""
+        anchor = self._starts[0]
+        starts, reached = [self._first], self._first
+        rewound = []
+        for found, reached in _walk(self._read, self._first, anchor.length):
+            if isinstance(found, Rewound):
+                rewound.append(found)
+            if reached.length - starts[-1].length >= _BLOCK and reached.length < anchor.length:
+                starts.append(reached)
+        if reached != anchor:
+            raise RangeDamaged(f"its first {anchor.records} records are not those that its head continues")
+        self._starts = [*starts, *self._starts]
+        self._cache.clear()  # blocks have other numbers now
+        self._note([*rewound, *self._rewound])
 
     def _read_again(self, start: IndexHead, end: IndexHead) -> Block:
         block: Block = []

@@ -3,7 +3,7 @@
     <log>/
       log.json      uid and columns of the log; sealed
       head          two slots (see `formats.blocks`): how many records of the index are committed
-      index         committed and cancelled ranges, append-only (see `index`)
+      index         committed and cancelled ranges, and rewinds, append-only (see `index`)
       segments/first=<sequence>/<token>.parquet
 
 The sequence of a row is the first sequence of its segment plus its row number, so sequences are not stored. Readers
@@ -38,10 +38,11 @@ from holdfast.eventlog._files import (
     read_index,
     read_schema,
     read_segment,
+    read_stored,
     sync_head,
     write_head,
 )
-from holdfast.eventlog.index import Committed, IndexHead, LogIndex, Range, RangeDamaged, Segment
+from holdfast.eventlog.index import Committed, IndexHead, LogIndex, Range, RangeDamaged, Segment, StoredHead
 from holdfast.eventlog.region import Region
 from holdfast.eventlog.segment import LogEvent, matching, schema_of, schema_to_text
 from holdfast.eventlog.writer import LogWriter
@@ -60,11 +61,11 @@ _OPEN_PAUSE_S = 0.01
 class EventLog:
     """The reader's view of a log; `writer()` opens it for writing. Not thread-safe."""
 
-    def __init__(self, path: Path, about: About) -> None:
+    def __init__(self, path: Path, about: About, anchor: IndexHead | None = None) -> None:
         self.path = path
         self.keep_clock = about.keep_clock
         self.identity = about.uid
-        self._ranges = LogIndex(about.uid, partial(read_index, path))
+        self._ranges = LogIndex(about.uid, partial(read_index, path), anchor)
         self._cache: OrderedDict[str, pa.Table] = OrderedDict()
         self.schema = read_schema(about, path)
 
@@ -88,7 +89,7 @@ class EventLog:
             if has_records(folder):
                 raise LogCorrupt(path=str(folder), part=ABOUT, why="it is missing, but the log has records")
             uid, head = uuid.uuid4().hex, MemoryBlocks(HEAD_BLOCKS)
-            write_head(head, IndexHead.first(uid), None)
+            write_head(head, StoredHead.of(IndexHead.first(uid)), None)
             files.replace_durably(folder / INDEX, b"", INDEX)
             files.replace_durably(folder / HEAD, head.data, HEAD)
             about = About(
@@ -105,6 +106,19 @@ class EventLog:
         """Open a log and check its whole index."""
         folder = local_path("event log", path)
         log = cls(folder, read_about(folder))
+        log.refresh()
+        return log
+
+    @classmethod
+    def open_end(cls, path: str | os.PathLike[str]) -> EventLog:
+        """Open a log and check the end of its index: the time that this takes does not grow with the log.
+
+        Earlier records are read and checked when one of them is first needed; until then damage to them is not noticed.
+        """
+        folder = local_path("event log", path)
+        about = read_about(folder)
+        anchors = read_stored(folder).anchors
+        log = cls(folder, about, anchors[0] if anchors else None)
         log.refresh()
         return log
 
@@ -137,7 +151,7 @@ class EventLog:
 
     @property
     def records(self) -> int:
-        """The number of committed and cancelled ranges, as of the last refresh."""
+        """The number of records: committed and cancelled ranges, and rewinds, as of the last refresh."""
         return self._ranges.head.records
 
     def refresh(self) -> int:
@@ -167,7 +181,10 @@ class EventLog:
         return events if end is None else itertools.takewhile(lambda event: event.sequence < end, events)
 
     def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the cancelled half-open ranges between two sequences; adjacent ranges are merged."""
+        """Return the half-open ranges between two sequences that have no events; adjacent ranges are merged.
+
+        They were cancelled, or a rewind has abandoned them.
+        """
         with self._damage_translated():
             return self._ranges.cancelled(start, end)
 
@@ -175,6 +192,33 @@ class EventLog:
         """Return the digest of the log's history up to the record of a sequence, or `None` past the end."""
         with self._damage_translated():
             return self._ranges.chain_at(sequence)
+
+    @property
+    def rewinds(self) -> int:
+        """The number of rewinds and undos that this object has read, as of the last refresh."""
+        return self._ranges.rewinds
+
+    def changed_before(self, sequence: int) -> int | None:
+        """Return the first sequence that was taken back, or put back, after a reader read up to `sequence`.
+
+        `None` if there is none: the events before `sequence` are still those that the reader has read.
+        """
+        with self._damage_translated():
+            return self._ranges.changed_before(sequence)
+
+    def ranges(self) -> Iterator[Range]:
+        """Yield all ranges of the index, in order, as of the last refresh."""
+        with self._damage_translated():
+            yield from self._ranges.ranges()
+
+    def is_abandoned(self, range_: Range) -> bool:
+        """Whether readers skip a range, because a rewind has abandoned it."""
+        return self._ranges.is_abandoned(range_)
+
+    @property
+    def first_checked(self) -> int:
+        """The number of the first record that was read and checked; 0 unless the log was opened by `open_end`."""
+        return self._ranges.begins
 
     def keys(self, since: int = 0) -> Iterator[str]:
         """Yield the keys of the appends that have one, from record number `since` on, in order."""
@@ -184,7 +228,7 @@ class EventLog:
     def segments(self, start: int, end: int) -> Iterator[Segment]:
         """Yield the segments with events from `start` to before `end`, in order, as of the last refresh."""
         while start < end and (range_ := self._holding(start)) is not None:
-            if isinstance(range_, Committed):
+            if isinstance(range_, Committed) and not self.is_abandoned(range_):
                 for segment in range_.segments:
                     if segment.first + segment.count > start and segment.first < end:
                         yield segment

@@ -7,6 +7,7 @@ Rules:
   the log drops everything after the head, which no reader has seen, and assigns its sequences again.
 - An append makes the folder of its first sequence durable before it creates another one. So if there is no folder at
   the tail, there are no leftovers after it, and neither opening a log nor appending has to list the folders.
+- A log is never cut: a rewind is a record that names the ranges that readers must skip from then on.
 - One process writes at a time: opening a writer takes an OS lock. Its threads may share the writer: an internal lock
   lets one append run at a time. A failure from the index step on halts the writer until the log is opened again.
 - An append whose object was garbage-collected cannot be ended by its caller. It is aborted when the next one starts.
@@ -27,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast._validation import checked_positive, checked_type
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import (
@@ -45,14 +48,16 @@ from holdfast.eventlog._files import (
     SEGMENTS,
     find_head,
     index_bytes,
+    mark_rewound,
     read_about,
     read_head,
     read_schema,
+    read_stored,
     sync_head,
     truncate_durably,
     write_head,
 )
-from holdfast.eventlog.index import CHAIN, Cancelled, Committed, Range, RangeDamaged, Segment, decode, encode
+from holdfast.eventlog.index import CHAIN, Cancelled, Committed, Range, RangeDamaged, Rewound, Segment, decode, encode
 from holdfast.eventlog.segment import NewEvent, joined, to_parquet, to_table
 from holdfast.repository import FileBlocks, files
 from holdfast.repository.files import local_path
@@ -104,7 +109,7 @@ class LogWriter:
         self._index = -1
         try:
             sync_head(path)  # the previous writer may have been killed before it synced the head
-            self._head = read_head(path)
+            self._stored = read_stored(path)
             self._found = find_head(self._blocks, path)
             self._drop_undecided()
             with files.failing_as("open", str(path)):
@@ -117,7 +122,7 @@ class LogWriter:
     @property
     def tail(self) -> int:
         """The next sequence that will be assigned."""
-        return self._head.tail
+        return self._stored.tail
 
     def append(self, events: Iterable[NewEvent] | pa.Table | pa.RecordBatch) -> range:
         """Append events atomically and return their sequences; durable and visible on return."""
@@ -144,6 +149,20 @@ class LogWriter:
         with self._alone():
             self._require_no_append()
             return self._cancel(checked_positive("count", count), _reason(why))
+
+    def rewind(self, key: str, abandoned: Iterable[tuple[int, int]], restored: Iterable[tuple[int, int]] = ()) -> int:
+        """Record that readers must skip some committed ranges, or read them again; return the sequence of the record.
+
+        The ranges are given as first sequence and count. Their segments stay where they are.
+
+        1. Make `log.json` version 2, so that programs that do not know such records refuse the log.  2. Record it.
+        """
+        record = Rewound(self.tail, 1, checked_type("key", key, str), tuple(abandoned), tuple(restored))
+        with self._alone():
+            self._require_no_append()
+            self._clear()
+            mark_rewound(self.path)  # 1
+            return self._record(msgspec.structs.replace(record, first=self.tail)).start  # 2
 
     def _cancel(self, count: int, why: str) -> range:
         cancelled = Cancelled(self.tail, count, why)
@@ -250,17 +269,18 @@ class LogWriter:
 
         A failure here halts the writer: only the head on disk shows whether the range is committed.
         """
-        record, head = encode(range_, self._head)
+        record, after = encode(range_, self._stored.head)
+        head = self._stored.followed_by(after)
         self._halted = True
         with files.failing_as("append to", str(self.path), unknown=True):
-            os.lseek(self._index, self._head.length, os.SEEK_SET)
+            os.lseek(self._index, self._stored.length, os.SEEK_SET)
             files.write_all(self._index, record)  # 1
             os.fdatasync(self._index)
         try:
             self._found = write_head(self._blocks, head, self._found)  # 2
         except Exception as error:
             raise OutcomeUnknown(action="append to", key=str(self.path), why=str(error)) from error
-        self._head = head
+        self._stored = head
         self._halted = False
         return range(range_.first, range_.first + range_.count)
 
@@ -286,20 +306,20 @@ class LogWriter:
         records that the head counts must exist, so that nothing is appended to a truncated index. The last chain is a
         digest of all of them, so only the chain is read.
         """
-        length = self._head.length
-        last, rest = _end_of_index(self.path, length)
-        if length and last != self._head.chain:
+        head = self._stored.head
+        last, rest = _end_of_index(self.path, head.length)
+        if head.length and last != head.chain:
             raise LogCorrupt(path=str(self.path), part=INDEX, why="it does not end with the last record of its head")
         complete = 0
         with contextlib.suppress(RangeDamaged):
-            for _ in decode(rest, self._head):
+            for _ in decode(rest, head):
                 complete += 1
         if complete > 1:
-            why = f"it counts {self._head.records} records, but {complete} more complete records follow"
+            why = f"it counts {head.records} records, but {complete} more complete records follow"
             raise LogCorrupt(path=str(self.path), part=HEAD, why=why)
         if rest:
             with files.failing_as("open", str(self.path)):
-                truncate_durably(self.path / INDEX, length)
+                truncate_durably(self.path / INDEX, head.length)
 
 
 def _reason(why: object) -> str:

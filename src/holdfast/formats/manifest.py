@@ -85,6 +85,7 @@ class Manifest:
     timeline: int = 0  # the timeline in which it was taken
     lease: int = 0  # of the driver that took it
     savepoint: str | None = None  # its name, if it is a savepoint
+    request: str | None = None  # the id of the request of another process that it was taken for
     parent: str | None = None  # the digest of the previous manifest: the history is a hash chain
     streams: Mapping[str, StreamCut] = field(default_factory=dict)  # the position of each stream, by name
     gaps: GapNotes | None = None  # up to the cut; None: written by a version that did not record gaps

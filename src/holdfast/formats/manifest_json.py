@@ -118,6 +118,7 @@ def manifest_fields(raw: dict[str, msgspec.Raw], known: Iterable[str]) -> dict[s
         "timeline": integer("u64", "timeline") if "timeline" in raw else 0,
         "lease": integer("u64", "lease") if "lease" in raw else 0,
         "savepoint": text("savepoint"),
+        "request": text("request"),
         "parent": text("parent"),
         "streams": {key: _cut(value, f"streams.{key}") for key, value in named("streams").items()},
         "gaps": _gaps(raw["gaps"], "gaps") if bytes(raw.get("gaps", b"null")) != b"null" else None,

@@ -11,7 +11,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -68,8 +68,9 @@ def plain(value: object) -> dict[str, Any]:
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A small sealed record of the repository. Subclasses add their fields."""
+    """A small sealed record of the repository. Subclasses add their fields, and the versions that they can read."""
 
+    KNOWN: ClassVar[tuple[int, ...]] = (1,)  # the versions that this program reads
     version: int = 1  # the version of the record's format
 
     def sealed(self, *, one_line: bool = False) -> bytes:
@@ -88,8 +89,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         try:
             digest_of(data)
             found = from_json(data, _Versioned).version
-            if found != 1:
-                raise UnsupportedVersion(what=f"record {key!r}", found=found, known="version 1")
+            if found not in cls.KNOWN:
+                versions = "version 1" if cls.KNOWN == (1,) else f"versions {' and '.join(map(str, cls.KNOWN))}"
+                raise UnsupportedVersion(what=f"record {key!r}", found=found, known=versions)
             return from_json(data, cls)
         except (SealBroken, Undecodable) as broken:
             raise RecordCorrupt(key=key, why=str(broken)) from broken

@@ -3,7 +3,8 @@
 Public:
 - the contract `Repository`, with the types `Data`, `Put`, `Held` and `Lock` of its methods;
 - the backends `LocalRepository` and `MemoryRepository`, and `open_repository`;
-- the contents: `Identity`, `Lease`, `Decisions`, `Checkpoints`, `Gaps` and `History`, and the values they return;
+- the contents: `Identity`, `Lineage`, `Lease`, `Decisions`, `Checkpoints`, `Gaps` and `History`, and the values they
+  return;
 - `FileBlocks`, a block device in a local file.
 
 The modules of this package are internal: other packages of Holdfast use them, users must not.
@@ -19,6 +20,7 @@ from holdfast.repository.gaps import GapRecord, Gaps
 from holdfast.repository.history import Entry, History
 from holdfast.repository.identity import Identity
 from holdfast.repository.lease import Lease, LeaseRecord
+from holdfast.repository.lineage import Lineage, TimelineRecord
 from holdfast.repository.local import LocalRepository
 from holdfast.repository.memory import MemoryRepository
 from holdfast.repository.opening import open_repository
@@ -40,6 +42,7 @@ __all__ = [
     "Identity",
     "Lease",
     "LeaseRecord",
+    "Lineage",
     "LocalRepository",
     "Lock",
     "MemoryRepository",
@@ -48,5 +51,6 @@ __all__ = [
     "Slots",
     "Status",
     "Summary",
+    "TimelineRecord",
     "open_repository",
 ]

@@ -190,4 +190,5 @@ def _restorable(head: ManifestHead) -> Summary:
         head.parent,
         head.savepoint,
         lists=tuple(dict.fromkeys(cut.files for cut in cuts.values() if cut.files is not None)),
+        timelines={name: cut.timeline or head.timeline for name, cut in cuts.items()},
     )

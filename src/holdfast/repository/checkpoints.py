@@ -2,13 +2,14 @@
 
 Rules:
 - An id is never used twice, in any timeline. The highest id that was ever reserved is never forgotten.
-- The newest checkpoint is found by listing; no file points to it.
+- The newest checkpoint is found by listing; no file points to it. Only checkpoints of the current lineage count.
 - A manifest that a replaced driver writes late does not count: the new lease holder aborts its open attempts first.
 - Listing tolerates damage: a damaged record is listed as damaged and does not hide any other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,9 +18,11 @@ from holdfast._validation import checked_name, checked_positive
 from holdfast.barriers import BarrierFlags
 from holdfast.errors import (
     AlreadyExists,
+    BadName,
     CheckpointDamaged,
     CheckpointFailed,
     CheckpointMissing,
+    Corrupt,
     HoldfastError,
     ManifestCorrupt,
     NotFound,
@@ -41,8 +44,10 @@ from holdfast.repository.checkpoint_keys import (
 )
 from holdfast.repository.checkpoint_records import ABORTED_BEFORE_FINISH, CheckpointRecords, misplaced
 from holdfast.repository.filelist import FileList, HeldFile
+from holdfast.repository.lineage import Lineage
 from holdfast.repository.summary import Status, Summary
 
+LATEST = "latest"  # the newest checkpoint, as an argument of commands
 _KEPT_ABORTS = 100  # older abort records are of no use once there is a newer checkpoint
 
 
@@ -86,13 +91,13 @@ class Checkpoints:
         """Return the savepoints in the order of their names. The id of a damaged one is not known: 0."""
         return [self._records.savepoint(name) for name in self._records.finished_savepoints()]
 
-    def newest(self, timeline: int) -> Summary | None:
-        """Return the newest checkpoint of a timeline that has a manifest, damaged or not, or `None`."""
-        return next(self._with_manifest(timeline), None)
+    def newest(self, lineage: Lineage | None = None) -> Summary | None:
+        """Return the newest checkpoint of the lineage that has a manifest, damaged or not, or `None`."""
+        return next(self._of_lineage(lineage), None)
 
-    def restorable(self, timeline: int) -> list[Summary]:
-        """Return the restorable checkpoints of a timeline, oldest first, without savepoints."""
-        return [each for each in self._with_manifest(timeline, reverse=False) if each.status is Status.RESTORABLE]
+    def restorable(self, lineage: Lineage | None = None) -> list[Summary]:
+        """Return the restorable checkpoints of the lineage, oldest first, without savepoints."""
+        return [each for each in self._of_lineage(lineage) if each.status is Status.RESTORABLE][::-1]
 
     def read(self, checkpoint: int | str) -> Manifest:
         """Return the checked manifest of a checkpoint by its id, or of a savepoint by its name."""
@@ -119,23 +124,23 @@ class Checkpoints:
                     return place_of(0, 0, each.savepoint), 0
         raise CheckpointMissing(checkpoint=checkpoint, where=self.repository.where, why=why)
 
-    def latest(self, timeline: int) -> Manifest:
-        """Return the manifest of the newest checkpoint of a timeline.
+    def latest(self, lineage: Lineage | None = None) -> Manifest:
+        """Return the manifest of the newest checkpoint of the lineage; by default the current one is read.
 
         If it is damaged, raise `CheckpointDamaged`, which names the checkpoint before it. That one is never used
         silently.
         """
-        found = self.newest(timeline)
+        found = self.newest(lineage)
         if found is None:
             raise CheckpointMissing(checkpoint=0, where=self.repository.where)
         if found.status is not Status.RESTORABLE:
-            offered = self.before(timeline, found.checkpoint)
+            offered = self.before(found.checkpoint, lineage)
             raise CheckpointDamaged(checkpoint=found.checkpoint, why=found.why or "", offered=offered)
-        return self._read(place_of(timeline, found.checkpoint), found.checkpoint, timeline)
+        return self._read(place_of(found.timeline, found.checkpoint), found.checkpoint, found.timeline)
 
-    def before(self, timeline: int, checkpoint: int) -> int | None:
-        """Return the id of the newest restorable checkpoint before this one, or `None`."""
-        for found in self._with_manifest(timeline):
+    def before(self, checkpoint: int, lineage: Lineage | None = None) -> int | None:
+        """Return the id of the newest restorable checkpoint of the lineage before this one, or `None`."""
+        for found in self._of_lineage(lineage):
             if found.checkpoint < checkpoint and found.status is Status.RESTORABLE:
                 return found.checkpoint
         return None
@@ -190,7 +195,8 @@ class Checkpoints:
         """Return the error for a damaged checkpoint, which names the restorable one before it."""
         offered = None
         if isinstance(checkpoint, int):
-            offered = next((b for t in reversed(self.timelines()) if (b := self.before(t, checkpoint))), None)
+            with contextlib.suppress(NotFound, Corrupt, UnsupportedVersion):  # copied without its repository
+                offered = self.before(checkpoint)
         return CheckpointDamaged(checkpoint=checkpoint, why=why, offered=offered)
 
     # --- changing ---
@@ -266,8 +272,11 @@ class Checkpoints:
         return digest, listed
 
     def require_free(self, savepoint: str) -> None:
-        """Raise `AlreadyExists` if there is a savepoint with this name."""
+        """Raise `AlreadyExists` if there is a savepoint with this name, and `BadName` for a word of the commands."""
         checked_name("savepoint", savepoint)
+        if savepoint == LATEST:
+            why = "commands use this word for the newest checkpoint"
+            raise BadName(kind="savepoint", name=savepoint, why=why)
         if savepoint in self._records.finished_savepoints():
             raise AlreadyExists(what=f"savepoint {savepoint!r}", do="choose another name, or delete that savepoint")
 
@@ -299,9 +308,18 @@ class Checkpoints:
             for number in sorted(self._records.live(timeline) - without)
         ]
 
-    def _with_manifest(self, timeline: int, *, reverse: bool = True) -> Iterator[Summary]:
+    def _of_lineage(self, lineage: Lineage | None) -> Iterator[Summary]:
+        """Yield the checkpoints of the lineage that have a manifest and are not aborted; newest first."""
+        lineage = Lineage.load(self.repository) if lineage is None else lineage
+        for timeline in reversed(lineage.timelines):
+            yield from self._with_manifest(timeline, lineage)
+
+    def _with_manifest(self, timeline: int, lineage: Lineage | None = None) -> Iterator[Summary]:
         """Yield the checkpoints that have a manifest and are not aborted, restorable or damaged; newest first."""
-        for number in sorted(self._records.live(timeline), reverse=reverse):
+        live = self._records.live(timeline)
+        for number in sorted(live, reverse=True):
+            if lineage is not None and not lineage.holds_checkpoint(timeline, number):
+                continue
             found = self._records.checkpoint(timeline, number)
             if found.status is not Status.OPEN:
                 yield found
@@ -314,7 +332,7 @@ class Checkpoints:
 
     def _forget_aborts(self, timeline: int) -> None:
         """Delete old abort records, but none that is newer than the newest checkpoint."""
-        newest = self.newest(timeline)
+        newest = next(self._with_manifest(timeline), None)
         if newest is None:
             return
         for number in sorted(self._records.aborts(timeline))[:-_KEPT_ABORTS]:

@@ -123,6 +123,25 @@ class Decisions:
             self._repository.delete_all(f"{_folder(stream, timeline)}/{name}" for name in old)  # synced once
         return len(old)
 
+    def has_ended(self, stream: str, timeline: int, after: int) -> bool:
+        """Whether a timeline has ended for a stream after an epoch: no driver decides anything more in it."""
+        return any(each.verdict is Verdict.END for each in self.look(stream, timeline, after + 1).closed)
+
+    def end(self, stream: str, timeline: int, lease: int, after: int) -> Decision | None:
+        """Close the slot after an epoch with `end`; return the decision to commit that won the slot, or `None`.
+
+        `after` is the last decided epoch that the caller has given to its sinks, 0 for none. `None` means that the
+        timeline has ended for this stream: no driver decides anything in it from now on. After a decision, the caller
+        gives that epoch to its sinks too and calls this again. Only for the lease holder; idempotent.
+        """
+        slots = self.look(stream, timeline, after + 1)
+        while True:
+            for decision in slots.closed:
+                if decision.verdict is not Verdict.ABORT:
+                    return decision if decision.verdict is Verdict.COMMIT else None
+            closed = self.close(Decision(attempt=slots.open, verdict=Verdict.END, lease=lease))
+            slots = Slots((closed,), slots.open.next())
+
     def _names(self, stream: str, timeline: int) -> list[str]:
         names = self._repository.list(_folder(stream, timeline))
         return [name.removesuffix("/") for name in names]  # a folder in place of a slot is damage, not an open slot

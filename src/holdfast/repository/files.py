@@ -53,7 +53,7 @@ def local_path(what: str, address: str | os.PathLike[str]) -> Path:
         raise BadValue(what=what, value=redacted_text(text), why=str(error)) from error
     path = unquote(parts.path)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
-        expected = "a local path or a file: URL (for a repository also memory:)"
+        expected = "a path on a local disk or a mounted file system"
         raise BadValue(what=what, value=redacted_text(text), expected=expected)
     if not path or "\0" in path:
         raise BadValue(what=what, value=text, expected="a path")

@@ -16,6 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.formats.sealed_json import Record
 from holdfast.repository.base import Repository, checked_repository, now_ms, read_each
 from holdfast.repository.decisions import stream_folder
+from holdfast.repository.lineage import Lineage
 
 QUARANTINED = "quarantined"  # an epoch that was passed to no sink
 OFFSETS = "offsets"  # an epoch that does not start where the last one ended
@@ -70,14 +71,19 @@ class Gaps:
     def _read(self, key: str) -> GapRecord:
         return GapRecord.unsealed(self._repository.read(key), key)
 
-    def newest(self, stream: str, timeline: int, until: int, most: int) -> tuple[int, list[GapRecord]]:
-        """Return the number of a stream's gaps up to an epoch, and the newest readable ones.
+    def newest(self, stream: str, lineage: Lineage, until: int, most: int) -> tuple[int, list[GapRecord]]:
+        """Return the number of a stream's gaps on a lineage up to an epoch, and the newest readable ones.
 
         A damaged record is counted but left out: it must not prevent a checkpoint.
         """
-        folder = _folder(stream, timeline)
-        names = [name.removesuffix("/") for name in self._repository.list(folder) if _epoch_of(name) <= until]
-        return len(names), read_each(self._read, (f"{folder}/{name}" for name in names[-most:]))[0]
+        keys = [
+            f"{folder}/{name.removesuffix('/')}"
+            for timeline, last in lineage.places(stream)
+            for folder in [_folder(stream, timeline)]
+            for name in self._repository.list(folder)
+            if _epoch_of(name) <= (until if last is None else min(last, until))
+        ]
+        return len(keys), read_each(self._read, keys[-most:])[0]
 
 
 def _epoch_of(name: str) -> int:

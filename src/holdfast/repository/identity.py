@@ -1,27 +1,35 @@
-"""`holdfast.json`: the pipeline that a repository belongs to, the format version, and the current timeline."""
+"""`holdfast.json`: the pipeline that a repository belongs to, and the format version of the repository.
+
+Version 2 means that the repository has more than one timeline. Programs that know only version 1 would continue the
+first one, so they must refuse it. Which timeline is current is in `lineage.py`.
+"""
 
 from __future__ import annotations
 
 import uuid
+from typing import ClassVar
 
-from holdfast._validation import checked_name, checked_positive
-from holdfast.errors import AlreadyExists, BadValue, NotFound, RepositoryMissing
+import msgspec
+
+from holdfast._validation import checked_name
+from holdfast.errors import AlreadyExists, NotFound, RepositoryMissing
 from holdfast.formats.sealed_json import Record
 from holdfast.repository.base import Repository, checked_repository
 
 KEY = "holdfast.json"
+SEVERAL_TIMELINES = 2  # the version of a repository that was rewound
 
 
 class Identity(Record, frozen=True, kw_only=True):
     """The identity of a pipeline. Sinks store the uid, which distinguishes two pipelines with the same name."""
 
+    KNOWN: ClassVar[tuple[int, ...]] = (1, SEVERAL_TIMELINES)
+
     pipeline: str  # name of the pipeline
     uid: str  # random, generated at creation
-    timeline: int = 1  # the current timeline
 
     def __post_init__(self) -> None:
         checked_name("pipeline", self.pipeline)
-        checked_positive("timeline", self.timeline)
 
     @classmethod
     def create(cls, repository: Repository, pipeline: str) -> Identity:
@@ -40,12 +48,10 @@ class Identity(Record, frozen=True, kw_only=True):
             raise RepositoryMissing(key=KEY, where=repository.where) from None
         return cls.unsealed(data, KEY)
 
-    def begin_timeline(self, repository: Repository, timeline: int) -> Identity:
-        """Make `timeline` the current one. Only for the lease holder; the number must be higher than the last."""
-        current = Identity.load(repository)  # this object may be outdated
-        if current.uid != self.uid or timeline <= current.timeline:
-            why = f"pipeline {current.uid} is already at timeline {current.timeline}"
-            raise BadValue(what="timeline", value=timeline, why=why)
-        identity = Identity(pipeline=self.pipeline, uid=self.uid, timeline=timeline)
-        repository.put(KEY, identity.sealed())
-        return identity
+    def with_several_timelines(self, repository: Repository) -> Identity:
+        """Write version 2, once: programs that know only version 1 refuse the repository from then on."""
+        if self.version >= SEVERAL_TIMELINES:
+            return self
+        newer = msgspec.structs.replace(self, version=SEVERAL_TIMELINES)
+        repository.put(KEY, newer.sealed())
+        return newer

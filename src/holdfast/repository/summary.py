@@ -41,6 +41,7 @@ class Summary:
     why: str | None = None  # why it is aborted or damaged
     aborted_at_ms: int | None = None  # when it was aborted or deleted
     lists: tuple[str, ...] = ()  # the digests of its file lists
+    timelines: Mapping[str, int] | None = None  # by stream: the timeline of its last epoch in the cut
 
     @property
     def name(self) -> int | str:
@@ -65,6 +66,7 @@ class CutHead(msgspec.Struct):
     """The part of a stream's cut that lists show."""
 
     epoch: int
+    timeline: int = 0
     files: str | None = None
     rows: int = 0
     file_count: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,7 +83,7 @@ class SqliteTable:
         given = {name.lower() for name in columns}
         for name in (name for name, needed in required.items() if needed and name not in given):
             raise self.mismatch(f"its column {name!r} is NOT NULL without a default, and the stream has no such column")
-        if self.key and {name.lower() for name in self.key} not in self._unique_keys(connection):
+        if self.key and {name.lower() for name in self.key} not in self.unique_keys(connection):
             raise self.mismatch(f"it has no unique index on ({', '.join(self.key)}), which an upsert needs")
 
     def mismatch(self, why: str, **advice: str) -> SchemaMismatch:
@@ -96,6 +96,22 @@ class SqliteTable:
         primary = [row for row in rows if row[5]]
         rowids = {row[1] for row in primary if len(primary) == 1 and row[2].upper() == "INTEGER"}
         return {row[1].lower() for row in rows if row[3] and row[1] not in rowids}
+
+    def column_names(self, connection: sqlite3.Connection) -> list[str]:
+        """Return the names of the columns, without generated ones; an empty list if there is no such table."""
+        return [row[1] for row in self._info(connection)]
+
+    def dependents(self, connection: sqlite3.Connection) -> Iterator[str]:
+        """Yield an error text for each trigger on the table, and for each table with a foreign key to it."""
+        triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(?) ORDER BY 1"
+        for (name,) in connection.execute(triggers, (self.name,)).fetchall():
+            yield f"trigger {name} of its table has effects that cannot be taken back"
+        references = (
+            "SELECT DISTINCT m.name FROM sqlite_master m JOIN pragma_foreign_key_list(m.name) f "
+            "WHERE m.type = 'table' AND m.sql NOT LIKE 'CREATE VIRTUAL%' AND lower(f.\"table\") = lower(?) ORDER BY 1"
+        )
+        for (name,) in connection.execute(references, (self.name,)).fetchall():
+            yield f"a foreign key of table {name} refers to its rows"
 
     def insert_statement(self, staged: Sequence[str], upsert_by: Sequence[str]) -> str:
         """Return the statement that inserts one row of the staged columns, or replaces the row with the same key."""
@@ -112,7 +128,8 @@ class SqliteTable:
         """Return number, name, type, NOT NULL, default and primary key of each column."""
         return connection.execute(f"PRAGMA table_info({quoted(self.name)})").fetchall()
 
-    def _unique_keys(self, connection: sqlite3.Connection) -> list[set[str]]:
+    def unique_keys(self, connection: sqlite3.Connection) -> list[set[str]]:
+        """Return the columns, in lower case, of the primary key and of each unique index that is not partial."""
         found = []
         if primary := {row[1].lower() for row in self._info(connection) if row[5]}:
             found.append(primary)

@@ -7,8 +7,12 @@ Rules for a sink:
 
 - `prepare` makes nothing visible. Everything that it stages is named after its key, including lease and attempt, so no
   two attempts share a folder, a table or a transaction. The handle is small JSON without secrets: the repository stores
-  it. A sink that runs exactly one Dataset action on the DataFrame may declare `one_action = True`. For all other sinks
-  the rows are materialised first, because rows that are computed twice may differ.
+  it. A sink that runs exactly one Dataset action on the DataFrame may declare `one_action = True`. `SinkContext.freeze`
+  is such an action. For all other sinks the rows are materialised first, because rows that are computed twice may
+  differ.
+- `prepare` of different sinks of a stream may run at the same time, in different threads. Their Spark jobs all belong
+  to the query. One sink is never called by two threads at once. `prepare` returns the number of rows that it was given:
+  the attempt fails if the sinks count different rows.
 - `commit` is idempotent, and two drivers may call it at the same moment with the same handle. It records the key
   together with the data: in one transaction, or by the names of the files. A key at or before the last recorded one is
   already committed, unless `key.before` shows that another copy of the repository wrote it. `commit` checks that it
@@ -17,6 +21,14 @@ Rules for a sink:
   else: the staged data of this epoch is kept until the next epoch is committed, where possible.
 - `abort` removes the staged data of one attempt. It succeeds if there is none.
 - `inspect` returns the last epoch that the sink holds. It is called at every start, regardless of Spark's log.
+- A sink that can go back implements `can_take_back`, `take_back`, `put_back` and `stamp`. These four, `inspect`, and
+  `commit` of a handle work without `open`. They are idempotent, and two processes may call them at the same moment. A
+  stamp is a position (timeline, epoch), stored where the ledger is. It is written before any row moves, so a driver of
+  an older timeline that wakes up later cannot commit: `commit` raises `TimelineEnded` for a key of an older timeline
+  than the stamp's, and never skips it silently. A key at or before the stamp in the stamp's own timeline is already
+  committed. `inspect` of the stamp's timeline returns at least the stamp. `take_back` looks for rows again, even if
+  the stamp is there, and takes out only those with base < place < (into, 0). A stamp never moves back: the four raise
+  `TimelineEnded` if the sink is stamped with a later timeline than `into`.
 - Failures of the storage or server are raised as `SinkFailed`, without passwords. An operation that fails may have
   taken effect: the caller repeats it.
 
@@ -98,7 +110,7 @@ class EpochKey:
         return self.attempt.epoch
 
     @property
-    def place(self) -> tuple[int, int]:
+    def place(self) -> EpochPlace:
         """Timeline and epoch: the sort order of a sink's ledger."""
         return self.timeline, self.epoch
 
@@ -130,6 +142,39 @@ class SinkPosition:
     foreign: str | None = None
 
 
+EpochPlace: TypeAlias = tuple[int, int]
+"""Timeline and epoch: the order of the epochs of a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """What a sink takes back: the rows of all epochs after a base."""
+
+    epochs: int
+    rows: int | None  # None: the sink does not count them
+    kept: str  # where the rows are kept until an undo or a prune; empty: nowhere, as the next epoch replaces them all
+
+
+@dataclass(frozen=True, slots=True)
+class CannotTakeBack:
+    """Why a sink cannot take rows back."""
+
+    why: str
+    do: str  # the setting that would have made it possible
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenRows:
+    """The rows of an epoch, computed once and kept by Spark for several actions."""
+
+    df: DataFrame
+    size: int  # in bytes, as Spark estimates it
+
+
+Freeze: TypeAlias = Callable[[Any], contextlib.AbstractContextManager[FrozenRows]]
+"""Computes the rows of a DataFrame and keeps them until the end of the `with` block. This is one action on it."""
+
+
 @dataclass(frozen=True, slots=True)
 class SinkContext:
     """The stream that a sink is opened for, and how it runs."""
@@ -144,6 +189,7 @@ class SinkContext:
     folder_mode: int = 0o755  # permissions of the folders that Spark creates: Hadoop has a separate umask
     reach: Reach = field(default=unwatched, compare=False)  # call it with `staging` and `committing`, for crash tests
     tell: Callable[[str], None] = field(default=print, compare=False)  # shows a one-time notice to the user
+    freeze: Freeze | None = field(default=None, compare=False)  # for a sink that needs several actions on the rows
 
 
 class Sink(ABC):
@@ -176,6 +222,13 @@ class Sink(ABC):
         """
         self._context = context
 
+    def set_folder(self, folder: Path) -> None:
+        """Name the folder in the repository for the sink's own files, before the sink is used without `open`.
+
+        Only for a sink that keeps its ledger there; `open` passes the same folder in the context.
+        """
+        del folder
+
     @abstractmethod
     def prepare(self, df: DataFrame, key: EpochKey) -> Staged:
         """Write the rows where no reader sees them."""
@@ -192,14 +245,52 @@ class Sink(ABC):
     def inspect(self, owner: StreamIdentity, timeline: int) -> SinkPosition:
         """Return the last epoch that the sink holds for this stream."""
 
+    def describe(self) -> dict[str, Any]:
+        """Return the settings that decide how rows are stored, without secrets: compared from run to run; optional."""
+        return {}
+
     def mark(self) -> dict[str, Any]:
         """Return small JSON that a checkpoint records for this sink at the end of an epoch; optional, must be cheap."""
         return {}
 
-    def rewind(self, owner: StreamIdentity, timeline: int, epoch: int) -> None:
-        """Roll back the epochs after this one; optional: by default it raises `NotSupported`."""
-        del owner, timeline, epoch
-        raise NotSupported(what=f"rewinding sink {self.name!r}", why=f"{type(self).__name__} cannot roll back epochs")
+    def can_take_back(self, owner: StreamIdentity, base: EpochPlace) -> TakeBack | CannotTakeBack:
+        """Return what taking the stream back to a base would do, or why it is impossible. Changes nothing."""
+        del owner, base
+        return CannotTakeBack(
+            why=f"{type(self).__name__} does not implement take_back()",
+            do=f"leave its rows where they are: --leave {self.name}",
+        )
+
+    def take_back(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
+        """Stamp the sink with timeline `into` at the base, then set the rows of all epochs in between aside."""
+        del owner, base, into
+        raise NotSupported(what=f"taking back sink {self.name!r}", why=f"{type(self).__name__} cannot do it")
+
+    def put_back(self, owner: StreamIdentity, base: EpochPlace, into: int, taken: int) -> None:
+        """Stamp the sink with timeline `into` at the base, and put back the rows that timeline `taken` set aside."""
+        del owner, base, into, taken
+        raise NotSupported(what=f"undoing a rewind of sink {self.name!r}", why=f"{type(self).__name__} cannot do it")
+
+    def stamp(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
+        """Stamp the sink with timeline `into` at the base, remove what earlier timelines staged, and move no rows."""
+        del owner, base, into
+        raise NotSupported(what=f"leaving sink {self.name!r} as it is", why=f"{type(self).__name__} has no stamp")
+
+    def cannot_be_put_back(self, owner: StreamIdentity, taken: int) -> str | None:
+        """Return why `put_back` of what timeline `taken` set aside would be refused, or `None`. Works without `open`.
+
+        For example, another program has changed the rows since, or what was set aside has been deleted.
+        """
+        del owner, taken
+        return None
+
+    def cannot_be_left(self, owner: StreamIdentity) -> str | None:
+        """Return why a rewind must not leave the rows of this sink in place and write them again, or `None`.
+
+        For example, a table to which rows are appended and that has a unique index. Works without `open`.
+        """
+        del owner
+        return None
 
     def close(self) -> None:
         """Release the resources that `open` acquired. Called at the end of a run, not after a crash."""

@@ -8,6 +8,7 @@ Rules:
   the driver died before the call was recorded.
 - A call is recorded when the function has returned: by a file `t<timeline>-<epoch>.key` beside the staging folder. The
   last two are kept.
+- A rewind cannot reverse what the function wrote. It records a stamp: a call without a handle, in its new timeline.
 - A function that raises leaves its epoch in doubt: the stream does not continue until the function returns. The epoch
   is already decided, so it is not quarantined.
 
@@ -25,16 +26,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from holdfast.errors import BadValue, NotSupported
+from holdfast.errors import BadValue, NotSupported, SinkForeign
 from holdfast.formats.sealed_json import Record
-from holdfast.repository.files import hadoop_address, local_path, sync_folder, temporary
+from holdfast.repository.files import hadoop_address, local_path, make_folder, sync_folder, temporary
 from holdfast.sinks import base
-from holdfast.sinks.base import EpochKey, Link, SinkContext, Staged, failing
+from holdfast.sinks.base import CannotTakeBack, EpochKey, EpochPlace, Link, SinkContext, Staged, TakeBack, failing
 from holdfast.sinks.held_epochs import HeldEpochs, is_committed
 from holdfast.sinks.key_files import KeyFiles, place
 from holdfast.sinks.owners import claim, position_in
 from holdfast.sinks.staged_files import proven, refuse_file, require_seen_by_all, stage
 from holdfast.sinks.staging import Staging
+from holdfast.sinks.taking_back import refuse_outdated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -105,7 +107,8 @@ class ForeachSink(base.Sink):
 
     `path` is a folder for the staged rows and the record of calls; by default they are kept in the repository. On a
     cluster, every machine must mount it. All output modes are accepted: `df` holds the rows that Spark emits in that
-    mode.
+    mode. A rewind cannot reverse what the function wrote; it can leave it as it is, and then the function gets the rows
+    of later epochs again, with keys of a new timeline.
     """
 
     one_action = True
@@ -122,6 +125,7 @@ class ForeachSink(base.Sink):
         self.target = None if self.path is None else f"foreach {os.path.realpath(self.path)}"
         self._function = function
         self._staging: Staging | None = None
+        self._given: Path | None = None
 
     def __repr__(self) -> str:
         return f"ForeachSink(name={self.name!r}{f', path={str(self.path)!r}' if self.path else ''})"
@@ -138,9 +142,13 @@ class ForeachSink(base.Sink):
             self._staged.make()
             claim(self._folder, context.owner, _SHAPE)
 
+    def set_folder(self, folder: Path) -> None:
+        """Name the folder in the repository, which is used unless `path` names another one."""
+        self._given = folder
+
     @property
     def _folder(self) -> Path:
-        found = self.path or self.context.folder
+        found = self.path or (self._given if self._context is None else None) or self.context.folder
         if found is None:
             raise NotSupported(
                 what=f"using sink {self.name!r}", why="it has no folder for its rows", do="pass path=..."
@@ -197,25 +205,28 @@ class ForeachSink(base.Sink):
         return is_committed(self, key, handle, held, str(self._folder))
 
     def _record(self, key: EpochKey, handle: dict[str, Any]) -> None:
-        owner, folder = key.owner, self._folder
+        self._add(key.owner, key.place, handle["rows"], base.handle_digest(handle))
+        self._calls.remove_older(key)
+
+    def _add(self, owner: base.StreamIdentity, place: EpochPlace, rows: int, handle: str) -> None:
+        """Link a record into place, unless a driver that was replaced has recorded it first."""
         record = CalledRecord(
             pipeline=owner.pipeline,
             uid=owner.uid,
             stream=owner.stream,
-            timeline=key.timeline,
-            epoch=key.epoch,
-            rows=handle["rows"],
-            handle=base.handle_digest(handle),
+            timeline=place[0],
+            epoch=place[1],
+            rows=rows,
+            handle=handle,
         )
-        with temporary(folder, record.sealed()) as temp, contextlib.suppress(FileExistsError):
-            os.link(temp, self._calls.path(*key.place))  # a driver that was replaced may have recorded it first
-        sync_folder(folder)
-        self._calls.remove_older(key)
+        with temporary(self._folder, record.sealed()) as temp, contextlib.suppress(FileExistsError):
+            os.link(temp, self._calls.path(*place))
+        sync_folder(self._folder)
 
     def _link(self, timeline: int, epoch: int) -> Link | None:
         path = self._calls.path(timeline, epoch)
         try:
-            return Link(epoch, CalledRecord.unsealed(path.read_bytes(), str(path)).handle)
+            return Link(epoch, CalledRecord.unsealed(path.read_bytes(), str(path)).handle or None)
         except FileNotFoundError:
             return None
 
@@ -227,3 +238,49 @@ class ForeachSink(base.Sink):
         """Return the last epoch for which the function has returned."""
         with failing(self.name, "be inspected"):
             return position_in(self._folder, owner, lambda: self._calls.last(timeline))
+
+    # --- going back ---
+
+    def can_take_back(self, owner: base.StreamIdentity, base: EpochPlace) -> TakeBack | CannotTakeBack:
+        """Only the function can reverse its own writes. So it must not have been called after the base."""
+        del owner
+        with failing(self.name, "be inspected"):
+            if max(self._calls.places(), default=(0, 0)) <= base:
+                return TakeBack(0, 0, "")
+        why = "only its function can reverse what it wrote"
+        do = f"let the function get the rows again, with keys of a new timeline: --leave {self.name}"
+        return CannotTakeBack(why, do)
+
+    def take_back(self, owner: base.StreamIdentity, base: EpochPlace, into: int) -> None:
+        """Write the stamp, if the function was not called after the base."""
+        if isinstance(self.can_take_back(owner, base), CannotTakeBack):
+            super().take_back(owner, base, into)
+        self.stamp(owner, base, into)
+
+    def put_back(self, owner: base.StreamIdentity, base: EpochPlace, into: int, taken: int) -> None:
+        """Write the stamp: nothing was taken back."""
+        del taken
+        self.stamp(owner, base, into)
+
+    def stamp(self, owner: base.StreamIdentity, base: EpochPlace, into: int) -> None:
+        """Record that a timeline begins at the base, and remove what earlier ones staged.
+
+        Not guaranteed: that the function is not running for an epoch of an earlier timeline at this moment.
+        """
+        with failing(self.name, "be stamped"):
+            make_folder(self._folder)
+            found = claim(self._folder, owner, _SHAPE)
+            if found.owner != owner:
+                raise SinkForeign(sink=self.name, place=str(self._folder), owner=found.owner.summary)
+            latest = max((timeline for timeline, _ in self._calls.places()), default=0)
+            refuse_outdated(owner, into, latest)
+            self._reach("stamping")
+            if latest < into:
+                self._add(owner, (into, base[1]), 0, "")
+            self._reach("stamped")
+            self._reach("moved")
+            self._staged.retire(owner, (into, 0))
+
+    def _reach(self, point: str) -> None:
+        if self._context is not None:
+            self._context.reach(point)

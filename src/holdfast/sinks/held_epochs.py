@@ -3,7 +3,8 @@
 Rules:
 - An epoch that the ledger records with the same handle is committed. With another handle, another copy of the
   repository decided it: that is refused.
-- An epoch is committed if the ledger records a later timeline: a restore has abandoned this one.
+- If the ledger records a later timeline, a rewind has abandoned the epoch's own: the commit is refused, never skipped
+  silently.
 - Otherwise the last recorded epoch must be the one that the decision names as its predecessor. Every epoch is compared
   with the one before it, so comparing the last one covers the whole history.
 - A handle that the ledger or the decision does not know is not compared: earlier versions recorded none.
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import SinkBehind, SinkForeign
+from holdfast.errors import SinkBehind, SinkForeign, TimelineEnded
 from holdfast.sinks.base import EpochKey, Link, Sink, handle_digest
 
 _ONE_COPY = (
@@ -34,9 +35,12 @@ class HeldEpochs:
 
 
 def is_committed(sink: Sink, key: EpochKey, handle: Mapping[str, Any], held: HeldEpochs, place: str) -> bool:
-    """Whether the sink holds the epoch; raise if another copy of the repository wrote it, or the one before it."""
+    """Whether the sink holds the epoch.
+
+    Raise if a rewind has abandoned it, or if another copy of the repository wrote it, or the one before it.
+    """
     if held.timeline > key.timeline:
-        return True
+        raise TimelineEnded(stream=key.attempt.stream, timeline=key.timeline)
     if held.own is None:
         return is_past(sink, key, held.last, place)
     if held.own.handle not in (None, handle_digest(handle)):

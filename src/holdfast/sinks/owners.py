@@ -29,11 +29,15 @@ class OwnerRecord(Record, frozen=True, kw_only=True):
 
 
 def claim(folder: Path, owner: StreamIdentity, shape: str) -> OwnerRecord:
-    """Record the owner of a folder that has none; return the record that the folder has now."""
+    """Record the owner of a folder that has none; return the record that the folder has now.
+
+    A folder that has an owner is not modified: its modification time may have a meaning.
+    """
     record = OwnerRecord(pipeline=owner.pipeline, uid=owner.uid, stream=owner.stream, shape=shape)
-    with temporary(folder, record.sealed()) as temp, contextlib.suppress(FileExistsError):
-        os.link(temp, folder / OWNER_FILE)
-    sync_folder(folder)
+    if owner_of(folder) is None:
+        with temporary(folder, record.sealed()) as temp, contextlib.suppress(FileExistsError):
+            os.link(temp, folder / OWNER_FILE)
+    sync_folder(folder)  # also if it was found: the driver that linked it may have died before it synced
     return owner_of(folder) or record
 
 

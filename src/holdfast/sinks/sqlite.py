@@ -5,6 +5,7 @@ one transaction with `synchronous=FULL`.
 
 Rules:
 - `append` inserts rows. With a key it is an upsert: the last version of a row remains. `complete` replaces all rows.
+- A rewind takes later epochs out in one transaction, together with its stamp in the ledger: see `_sqlite_rewind.py`.
 - One stream owns a table, from its first start on, unless all streams that write to it pass `share=True`. A table that
   is replaced cannot be shared.
 - Integers and booleans are stored as INTEGER, float and double as REAL, strings as TEXT, binary as BLOB. Types that
@@ -18,16 +19,28 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BadValue, SinkFailed, SinkUnavailable
 from holdfast.repository.files import local_path, make_folder, sync_folder
 from holdfast.sinks import base
-from holdfast.sinks._sqlite_ledger import LEDGER, SqliteLedger, create_ledger, has_ledger
+from holdfast.sinks._sqlite_ledger import LEDGER, SqliteLedger, WriteMode, create_ledger, has_ledger
+from holdfast.sinks._sqlite_rewind import TableRewind
 from holdfast.sinks._sqlite_rows import check_keys, check_nulls, require_arrow, staged_rows
 from holdfast.sinks._sqlite_table import SqliteTable, quoted
-from holdfast.sinks.base import EpochKey, SinkContext, Staged, StreamIdentity, failing
+from holdfast.sinks._sqlite_undo import UndoJournal
+from holdfast.sinks.asides import owner_digest
+from holdfast.sinks.base import (
+    CannotTakeBack,
+    EpochKey,
+    EpochPlace,
+    SinkContext,
+    Staged,
+    StreamIdentity,
+    TakeBack,
+    failing,
+)
 from holdfast.sinks.held_epochs import is_committed
 from holdfast.sinks.staged_files import proven, require_seen_by_all, stage
 from holdfast.sinks.staging import SUFFIX, Staging
@@ -56,11 +69,17 @@ class SqliteSink(base.Sink):
     - `changelog`: keep every version of a row instead of upserting or replacing.
     - `share`: allow several streams to write to the table, if all of them pass `share=True`. By default one stream owns
       it from its first start on. A table that is replaced cannot be shared.
+    - `undo`: with a `key`, keep the previous version of each row that an epoch changes, for the last 1,000 epochs, so
+      that a rewind can restore it. The table `holdfast_undo_…` of the same database holds them.
     - `name`: the sink's name in decisions, errors and checkpoints; by default made from the table.
 
     Integers and booleans are stored as INTEGER, float and double as REAL, strings as TEXT, binary as BLOB. Decimals,
     dates and timestamps are stored as text that reads back exactly. Not preserved: NaN, which becomes NULL. The table
     `holdfast_epochs` of the same database records which epochs are in the table.
+
+    A rewind moves the rows of later epochs to a table `holdfast_aside_…` if there is an `epoch_column`, restores
+    previous versions if `undo=True`, and does nothing with a table that is replaced: the next epoch replaces it. Other
+    tables cannot be taken back, nor can those that are shared, have triggers, or are referred to by a foreign key.
     """
 
     one_action = True
@@ -75,6 +94,7 @@ class SqliteSink(base.Sink):
         epoch_column: str | None = None,
         changelog: bool = False,
         share: bool = False,
+        undo: bool = False,
         name: str | None = None,
     ) -> None:
         self.path = local_path("database", path)
@@ -91,6 +111,9 @@ class SqliteSink(base.Sink):
         self.epoch_column = epoch_column
         self.changelog = changelog
         self.share = share
+        self.undo = undo
+        if undo and not self.key:
+            raise BadValue(what="undo", value=undo, why="it is for upserts", do="pass key=[...], or epoch_column=...")
         self.target = None if share else f"sqlite {os.path.realpath(self.path)} {table.lower()}"
         self._staging = Staging(self.path.with_name(self.path.name + SUFFIX) / self.name)
         self._table = SqliteTable(self.name, table, tuple(self.key), epoch_column)
@@ -98,6 +121,10 @@ class SqliteSink(base.Sink):
 
     def __repr__(self) -> str:
         return f"SqliteSink({str(self.path)!r}, table={self.table!r})"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the key, the epoch column, and whether every version of a row is kept."""
+        return {"key": self.key, "epoch_column": self.epoch_column, "changelog": self.changelog}
 
     # --- before the first epoch ---
 
@@ -169,28 +196,56 @@ class SqliteSink(base.Sink):
             place = f"table {self.table} of {self.path}"
             ledger = self._ledger(key.owner)
             with self._failing(f"commit epoch {key.epoch}"), self._connected() as connection:
+                if self._context is None:
+                    create_ledger(connection)
                 if not is_committed(self, key, handle, ledger.held(connection, key), place):
-                    self._write(connection, key, handle)
-                    ledger.add(connection, key, handle)
-                    self.context.reach("committing")
+                    mode = self._write(connection, key, handle)
+                    ledger.add(connection, key, handle, mode, self.epoch_column if mode == WriteMode.APPEND else None)
+                    self._reach("committing")
                 connection.execute("COMMIT")
         self._staging.sweep(key)
 
-    def _write(self, connection: sqlite3.Connection, key: EpochKey, handle: dict[str, Any]) -> None:
-        if handle["effect"] == "replace":
+    def _write(self, connection: sqlite3.Connection, key: EpochKey, handle: dict[str, Any]) -> WriteMode:
+        """Write the rows, and return how."""
+        mode = WriteMode(handle["effect"])
+        if mode == WriteMode.REPLACE:
             connection.execute(f"DELETE FROM {quoted(self.table)}")  # noqa: S608 - quoted
         if not handle["rows"]:
-            return
+            return mode
         proven(self.name, self._staging, key, handle)
-        upsert_by = handle["key"] if handle["effect"] == "upsert" else ()
-        epoch = () if self.epoch_column is None else (key.epoch,)
+        upsert_by = handle["key"] if mode == WriteMode.UPSERT else ()
+        journal = self._journal(key.owner) if upsert_by and self.undo else None
+        if journal is not None:
+            journal.create(connection)
         moved = 0
         for names, rows in staged_rows(self._staging.folder(key)):
-            connection.executemany(self._table.insert_statement(names, upsert_by), [(*row, *epoch) for row in rows])
+            self._insert(connection, key, names, rows, upsert_by, journal=journal)
             moved += len(rows)
         if moved != handle["rows"]:
             why = f"{moved} rows were staged, but the decision counts {handle['rows']}"
             raise SinkFailed(sink=self.name, action=f"commit epoch {key.epoch}", why=why)
+        if journal is None:
+            return mode
+        journal.forget_old(connection, key.epoch)
+        return WriteMode.UNDO
+
+    def _insert(
+        self,
+        connection: sqlite3.Connection,
+        key: EpochKey,
+        names: Sequence[str],
+        rows: Sequence[tuple[Any, ...]],
+        upsert_by: Sequence[str],
+        *,
+        journal: UndoJournal | None,
+    ) -> None:
+        """Insert or upsert rows; with a journal, record their versions before and after."""
+        epoch = () if self.epoch_column is None else (key.epoch,)
+        keys = journal.keys_of(names, rows, upsert_by) if journal else []
+        before = journal.versions(connection, keys) if journal else []
+        connection.executemany(self._table.insert_statement(names, upsert_by), [(*row, *epoch) for row in rows])
+        if journal is not None:
+            journal.add(connection, key, keys, before)
 
     def abort(self, key: EpochKey) -> None:
         """Remove the staged data of the attempt."""
@@ -207,6 +262,65 @@ class SqliteSink(base.Sink):
             foreign = ledger.foreign(connection, share=self._shares)
             epoch = 0 if foreign else ledger.last(connection, timeline)
             return base.SinkPosition(epoch, foreign)
+
+    # --- going back ---
+
+    def can_take_back(self, owner: StreamIdentity, base: EpochPlace) -> TakeBack | CannotTakeBack:
+        """Return what would be moved aside or restored, or why that is impossible."""
+        if not self.path.exists():
+            return TakeBack(0, 0, "")
+        with self._failing("be inspected"), self._connected() as connection:
+            return self._rewind(owner).found(connection, base)
+
+    def take_back(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
+        """Take later epochs out of the table, in one transaction with the stamp."""
+        self._go_back("be taken back", owner, into, lambda rewind, conn: rewind.take_back(conn, base, into))
+
+    def put_back(self, owner: StreamIdentity, base: EpochPlace, into: int, taken: int) -> None:
+        """Put back what the rewind into the timeline `taken` took out, in one transaction with the stamp."""
+        self._go_back("be put back", owner, into, lambda rewind, conn: rewind.put_back(conn, base, into, taken))
+
+    def stamp(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
+        """Write the stamp, and remove what earlier timelines staged."""
+        self._go_back("be stamped", owner, into, lambda rewind, conn: rewind.stamp(conn, base, into))
+
+    def cannot_be_left(self, owner: StreamIdentity) -> str | None:
+        """Rows that are appended again would violate a unique index."""
+        del owner
+        if self.key or not self.path.exists():
+            return None
+        with self._failing("be inspected"), self._connected() as connection:
+            unique = self._table.unique_keys(connection)
+        named = ", ".join(sorted(unique[0])) if unique else ""
+        return (
+            f"its table has a unique index on ({named}), which rows that are written again violate" if unique else None
+        )
+
+    def _go_back(
+        self,
+        action: str,
+        owner: StreamIdentity,
+        into: int,
+        act: Callable[[TableRewind, sqlite3.Connection], None],
+    ) -> None:
+        """1. Change rows and stamp in one transaction.  2. Remove what earlier timelines staged."""
+        with self._failing(action):
+            make_folder(self.path.parent)
+            with self._connected() as connection:
+                act(self._rewind(owner), connection)  # 1
+                connection.execute("COMMIT")
+            self._reach("moved")
+            self._staging.retire(owner, (into, 0))  # 2
+
+    def _rewind(self, owner: StreamIdentity) -> TableRewind:
+        return TableRewind(self._table, self._ledger(owner), self._journal(owner), self._shares, self._reach)
+
+    def _journal(self, owner: StreamIdentity) -> UndoJournal:
+        return UndoJournal(owner_digest(owner, "", self.table.lower()), self._table)
+
+    def _reach(self, point: str) -> None:
+        if self._context is not None:
+            self._context.reach(point)
 
     # --- the database ---
 

@@ -2,6 +2,7 @@
 
 Rules:
 - The record has the size and the SHA-256 of every file. The handle has the digest of the record.
+- Nothing is synced here. The record and the files are among the paths that are synced together before the decision.
 - The files are hashed once, by `stage`. A commit by the object that staged them compares sizes only. Every other
   commit, after a restart or in a replay, reads the files again and compares their digests.
 - Every commit refuses a file that is not listed and that readers would find.
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast import _figures as figures
 from holdfast.errors import BadValue, NotSupported, RecordCorrupt, StagedDamaged, StagedGone
 from holdfast.formats.sealed_json import digest_of
-from holdfast.repository.files import hadoop_address, replace_durably
+from holdfast.repository.files import hadoop_address
 from holdfast.sinks.base import EpochKey, SinkContext, Staged
 from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord, recorded_options
 from holdfast.sinks.rows import counted
@@ -66,7 +67,9 @@ def stage(
     """Write the rows of an attempt with Spark, and a list of the files beside them; nothing if there are no rows."""
     folder = staging.folder(key)
     observed, rows = (df, None) if format == "parquet" else counted(df)  # Parquet files contain their row counts
-    observed.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    if staging.session is not df.sparkSession:  # one for each query: its settings are set once
+        df.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        staging.session = df.sparkSession
     writer = observed.write.format(format).options(**(options or {}))
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     if partition_by:
@@ -94,10 +97,10 @@ def stage(
         options=recorded_options(options or {}),
         digests=digests(folder, sizes),
     ).sealed()
-    replace_durably(folder / KEY_FILE, record, KEY_FILE)
+    (folder / KEY_FILE).write_bytes(record)
     staging.hashed = digest_of(record)
     handle = {"rows": count, "files": len(sizes), "digest": staging.hashed}
-    return Staged(handle, count, (*found, staging.root))
+    return Staged(handle, count, (*found, folder / KEY_FILE, staging.root))
 
 
 def digests(folder: Path, sizes: Mapping[str, int]) -> dict[str, str]:

@@ -11,14 +11,16 @@ import logging
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.repository.files import make_folder
-from holdfast.sinks.base import EpochKey, StreamIdentity
+from holdfast.repository.files import make_folder, sync_folder
+from holdfast.sinks.base import EpochKey, EpochPlace, StreamIdentity
 
 SUFFIX = ".staging"
+_RETIRED = ".retired-"
 _NAME = re.compile(r"(?P<uid>[^.]+)\.(?P<stream>.+)\.t(?P<t>\d+)\.e(?P<e>\d+)\.a(?P<a>\d+)\.l(?P<l>\d+)")
 _log = logging.getLogger(__name__)
 
@@ -39,11 +41,12 @@ class Staging:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.hashed: str | None = None  # digest of the last key file that was written here after `make`
+        self.session: object = None  # the Spark session that was last configured to write here, after `make`
 
     def make(self) -> None:
         """Create the folder durably. Data that was staged before this call is checked again before it is committed."""
         make_folder(self.root)
-        self.hashed = None
+        self.hashed = self.session = None
 
     def folder(self, key: EpochKey) -> Path:
         """Return the path of an attempt's folder."""
@@ -71,6 +74,22 @@ class Staging:
             other = (each.attempt, each.lease) != (key.attempt.attempt, key.lease)
             if each.place < key.place or (each.place == key.place and other):
                 _remove(each.path)
+
+    def retire(self, owner: StreamIdentity, before: EpochPlace) -> None:
+        """Take away all folders of earlier places, so that a commit that is under way cannot rename or read them.
+
+        Each is renamed first: a folder that is being removed could still be renamed into place, with a part of its
+        files.
+        """
+        found = [each.path for each in self.existing(owner) if each.place < before]
+        for path in found:
+            with contextlib.suppress(FileNotFoundError):  # a commit has renamed it first
+                path.rename(self.root / f"{_RETIRED}{uuid.uuid4().hex}")
+        if found:
+            sync_folder(self.root)
+        for name in names_in(self.root):
+            if name.startswith(_RETIRED):  # also those of a process that died here
+                _remove(self.root / name)
 
 
 def names_in(folder: Path) -> list[str]:

@@ -18,6 +18,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from holdfast._error_text import one_line
@@ -42,6 +43,7 @@ from holdfast.spark.manifests import (
 from holdfast.spark.pins import Pinned, SparkCut
 
 _log = logging.getLogger(__name__)
+CANCELLED = "it was cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class RunningAttempt:
     ) -> None:
         self.request = request
         self.cancelled = threading.Event()
+        self.outcome: Future[Restorable | CheckpointFailed] = Future()  # cancelled if a crash leaves none
         self.protocol = CheckpointAttempt(
             number, request.flags, setup.topology, setup.run.clock(), setup.policy.timeout_s
         )
@@ -192,7 +195,7 @@ class RunningAttempt:
 
     def _reason_to_give_up(self) -> str | None:
         if self.cancelled.is_set():
-            return "it was cancelled"
+            return CANCELLED
         failed = [name for name, stream in self._setup.streams.items() if stream.failed is not None]
         if failed:
             return f"stream {', '.join(failed)} failed"
@@ -223,7 +226,8 @@ class RunningAttempt:
         setup = self._setup
         setup.run.lease.check()
         with setup.flush():
-            cuts = {name: stream_cut(setup.timeline, self._stream_facts(name)) for name in setup.streams}
+            lineage = setup.run.lineage
+            cuts = {name: stream_cut(lineage.timeline_of(name), self._stream_facts(name)) for name in setup.streams}
             states = pack_states(stage_states(self.protocol.positions.values()))
             manifest = manifest_of(self._facts(), cuts, states, self._gaps(cuts))
             digest = setup.checkpoints.put(manifest, states.sidecar)
@@ -250,9 +254,11 @@ class RunningAttempt:
             barriers=max(stream.injector.epoch for stream in self._setup.streams.values()),
             program=self._setup.program,
             identity=run.identity,
+            timeline=self._setup.timeline,
             lease=run.lease.number,
             savepoint=self.request.savepoint,
             parent=self._parent,
+            request=self.request.request,
         )
 
     def _gaps(self, cuts: Mapping[str, StreamCut]) -> GapNotes:
@@ -260,7 +266,7 @@ class RunningAttempt:
         ledger, total = Gaps(self._setup.run.repository), 0
         found: list[GapRecord] = []
         for name, cut in cuts.items():
-            count, records = ledger.newest(name, cut.timeline, cut.epoch, NOTED_GAPS)
+            count, records = ledger.newest(name, self._setup.run.lineage, cut.epoch, NOTED_GAPS)
             if len(records) < min(count, NOTED_GAPS):
                 _log.warning("stream %s: a gap record cannot be read. Next: list them: holdfast gaps", name)
             total, found = total + count, found + records

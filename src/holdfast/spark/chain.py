@@ -31,8 +31,17 @@ _building: ContextVar[tuple[Chain, str] | None] = ContextVar("holdfast_building"
 class Chain:
     """The streams of one run, and which stream reads from which."""
 
-    def __init__(self, pipeline: str, specs: Mapping[str, StreamSpec], root: Path, spark: SparkSession) -> None:
+    def __init__(
+        self,
+        pipeline: str,
+        specs: Mapping[str, StreamSpec],
+        root: Path,
+        spark: SparkSession,
+        *,
+        scratch: Path | None = None,
+    ) -> None:
         self.pipeline = pipeline
+        self._scratch = scratch  # where event logs that do not exist are created instead: for a caller that only looks
         self._specs = specs
         self._root = root
         self._spark = spark
@@ -61,8 +70,8 @@ class Chain:
     def read(self, reader: str, stream: str, rows_per_epoch: int | None) -> DataFrame:
         """Return the output of a stream from its event log, as a streaming DataFrame of its columns."""
         if stream not in self._specs:
-            why = f"the pipeline has no such stream; it has {', '.join(sorted(self._specs))}"
-            raise BadValue(what=f"stream to read in stream {reader!r}", value=stream, why=why)
+            why = f"stream {reader!r} reads it, but the pipeline has only {', '.join(sorted(self._specs))}"
+            raise BadValue(what="stream", value=stream, why=why, do="correct the name in pipeline.read(...)")
         if stream not in self._reads[reader]:
             self._reads[reader].append(stream)
         if stream in self._under_way:
@@ -77,16 +86,18 @@ class Chain:
         logs = [sink for sink in self._specs[stream].sinks if isinstance(sink, LogSink)]
         if len(logs) > 1:
             why, do = (
-                "it has several event logs",
+                "another stream reads it, and it has several event logs",
                 "read one of them with hf.read_log_stream, and pass reads=[...]",
             )
-            raise BadValue(what="stream to read", value=stream, why=why, do=do)
+            raise BadValue(what="stream", value=stream, why=why, do=do)
         if not logs and stream not in self._inner:
-            name = self._specs[stream].name
-            self._inner[stream] = LogSink(self._root / FOLDER / name / _INNER, name=_INNER, changelog=True)
+            self._inner[stream] = inner_log(self._root, self._specs[stream].name)
         log = logs[0] if logs else self._inner[stream]
         if not log.exists():
-            log.make(self._frame(stream).schema)
+            if self._scratch is not None:
+                log = inner_log(self._scratch, stream)
+            if not log.exists():
+                log.make(self._frame(stream).schema)
         return log
 
     def _frame(self, name: str) -> DataFrame:
@@ -105,6 +116,11 @@ class Chain:
         finally:
             self._under_way.remove(name)
         return _streaming(name, df)
+
+
+def inner_log(root: Path, stream: str) -> LogSink:
+    """Return the event log that joins a stream without one of its own to its readers."""
+    return LogSink(root / FOLDER / stream / _INNER, name=_INNER, changelog=True, keep=0)
 
 
 def _streaming(name: str, df: DataFrame | None) -> DataFrame:

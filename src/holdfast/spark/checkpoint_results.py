@@ -39,8 +39,8 @@ class CheckpointResults:
         """Find the newest checkpoint of earlier runs."""
         setup = self._setup
         try:
-            self.last = setup.checkpoints.latest(setup.timeline)
-            data = setup.run.repository.read(place_of(setup.timeline, self.last.checkpoint_id).manifest)
+            self.last = last = setup.checkpoints.latest(setup.run.lineage)
+            data = setup.run.repository.read(place_of(last.timeline, last.checkpoint_id).manifest)
             self.parent = digest_of(data)
         except CheckpointMissing:
             pass

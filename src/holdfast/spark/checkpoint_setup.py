@@ -35,8 +35,8 @@ class CheckpointSetup:
 
     @property
     def timeline(self) -> int:
-        """The timeline of the run."""
-        return self.run.identity.timeline
+        """The timeline in which checkpoints are recorded."""
+        return self.run.lineage.current
 
     @property
     def progress(self) -> Progress:

@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable
@@ -56,6 +57,9 @@ class Checkpointing:
         for stream in self._setup.streams.values():
             stream.snapshots.release_all()
         self._results.find_last()
+        last, program = self._results.last, self._setup.program
+        if last is not None and last.pipeline_hash not in (None, program):
+            _log.info("the program has changed since checkpoint %d (see holdfast plan)", last.checkpoint_id)
         self._housekeeping.note_oldest()
         self._schedule.begin_with(self._setup.progress)
 
@@ -79,7 +83,7 @@ class Checkpointing:
         if request.savepoint is not None:
             self._setup.checkpoints.require_free(request.savepoint)
         with self._tickets.issue() as ticket:
-            add(CheckpointRequest(request.flags, request.savepoint, ticket))
+            add(dataclasses.replace(request, ticket=ticket))
         self._loop.wake.set()
         return ticket
 
@@ -95,12 +99,18 @@ class Checkpointing:
             do = "request it from another thread: callbacks run in threads of the stream or of the checkpoints"
             raise NotSupported(what="waiting for a checkpoint inside a callback", why=why, do=do)
 
-    def cancel(self) -> None:
-        """Abort the checkpoint that is being taken, if there is one."""
+    def cancel(self) -> RunningAttempt | None:
+        """Abort the checkpoint that is being taken; return it, or `None`. It may be completed before that."""
         attempt = self._attempt
         if attempt is not None:
             attempt.cancelled.set()
             self._loop.wake.set()
+        return attempt
+
+    def between(self, job: Callable[[], object]) -> None:
+        """Run a job in the thread that takes checkpoints, between two of them. It is not run after the end."""
+        self._housekeeping.add(job)
+        self._loop.wake.set()
 
     def finish(self) -> None:
         """Complete the checkpoint that is under way and take a last one, now that every stream has ended."""
@@ -132,6 +142,7 @@ class Checkpointing:
         finally:
             if self._attempt is not None:
                 self._attempt.release()
+                self._attempt.outcome.cancel()
             self._tickets.close()
 
     def _turn(self) -> bool:
@@ -169,6 +180,10 @@ class Checkpointing:
         return request is not None and (request.ticket is not None or self._results.is_outdated)
 
     def _begin(self, request: CheckpointRequest) -> None:
+        if not request.admit():
+            if request.ticket is not None:
+                self._tickets.discard(request.ticket)
+            return
         try:
             number = self._setup.claim(request)
         except Fenced:
@@ -190,6 +205,7 @@ class Checkpointing:
 
     def _end(self, attempt: RunningAttempt, outcome: Restorable | CheckpointFailed) -> None:
         self._attempt = None
+        attempt.outcome.set_result(outcome)
         self._housekeeping.note_change()
         if isinstance(outcome, CheckpointFailed):
             cancelled = attempt.cancelled.is_set()

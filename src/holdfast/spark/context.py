@@ -13,7 +13,7 @@ from holdfast.epoch import Reach, unwatched
 from holdfast.errors import NotSupported
 from holdfast.formats.manifest import Manifest
 from holdfast.policy import Backoff
-from holdfast.repository import GapRecord, Identity, Lease, LocalRepository
+from holdfast.repository import GapRecord, Identity, Lease, Lineage, LocalRepository
 from holdfast.spark.failures import Kind
 from holdfast.spark.outages import Outage
 from holdfast.spark.spec import StreamSpec
@@ -65,7 +65,7 @@ class RunContext:
 
     spark: SparkSession
     repository: LocalRepository
-    identity: Identity
+    lineage: Lineage
     lease: Lease
     retain: int
     shared: bool
@@ -78,3 +78,9 @@ class RunContext:
     acknowledge: Callable[[int, StreamPosition | Exception], None] = _nothing
     build: Callable[[StreamSpec], DataFrame] = _built_alone
     outage: Mapping[Kind, float | None] = field(default_factory=dict)  # limits that replace those of the streams
+    poll_ms: int | None = None  # between two polls for input of an idle stream; `None`: as the session has it
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of the pipeline."""
+        return self.lineage.identity

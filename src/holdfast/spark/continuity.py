@@ -58,6 +58,12 @@ class Continuity:
         if what:
             raise OffsetsDiverged(stream=self._parts.name, epoch=batch + 1, what=what)
 
+    def check_adopted(self, batch: int, offsets: Offsets, digest: str) -> None:
+        """Require that a batch that some sinks have already comes with the offsets that it had in plain Spark."""
+        if offsets.digest != digest:
+            what = f"end than in the plain Spark query, whose rows some sinks have ({list(offsets.ends)})"
+            raise OffsetsDiverged(stream=self._parts.name, epoch=batch + 1, what=what)
+
     def check_rows(self, epoch: int, decided: str, found: str) -> None:
         """Require that a replay gave the rows that the epoch was decided with, by their digests."""
         if found == decided:

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from holdfast._error_text import one_line
 from holdfast.epoch import Decision, EpochProgress, Facts, Move, Reach, Share
-from holdfast.errors import Fenced, InDoubt, SinkBehind, StagedGone
+from holdfast.errors import InDoubt, SinkBehind, StagedGone
 from holdfast.sinks.base import EpochKey, Link, Sink, StreamIdentity
-from holdfast.spark.failures import REFUSED
+from holdfast.spark.failures import is_final, to_report
 
 _log = logging.getLogger(__name__)
 
@@ -74,13 +74,12 @@ def _outcome(
     owner: StreamIdentity, decision: Decision, failed: Mapping[str, Exception], progress: EpochProgress
 ) -> Exception:
     """Return the error to raise: one that no later try can fix, or `InDoubt`. The other failures are logged."""
-    final = [name for name, each in failed.items() if isinstance(each, (*REFUSED, Fenced))]
-    blamed = (final or list(failed))[0]
+    blamed = to_report(failed)
     progress.blame(blamed)
     for name, each in failed.items():
         if name != blamed:  # the supervisor reports the one that is raised
             _log.warning("stream %s epoch %d: %s", owner.stream, decision.attempt.epoch, one_line(each))
-    if final:
+    if is_final(failed[blamed]):
         return failed[blamed]
     doubt = InDoubt(
         stream=owner.stream, epoch=decision.attempt.epoch, sinks=tuple(failed), why=one_line(failed[blamed])

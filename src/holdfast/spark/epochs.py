@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from holdfast._error_text import one_line
 from holdfast.epoch import Attempt, Decision, EpochProgress, Facts, Move, State, Verdict
-from holdfast.errors import Storage, StorageFailed
+from holdfast.errors import Storage, StorageFailed, TimelineEnded
+from holdfast.plainspark.records import AdoptedRecord
 from holdfast.repository import GapRecord
 from holdfast.repository.gaps import QUARANTINED
 from holdfast.sinks.base import EpochKey
@@ -121,15 +122,17 @@ class EpochRunner:
         listener: EpochListener,
         stateful: bool,
         poison: EpochFailure | None = None,
+        adopted: AdoptedRecord | None = None,
     ) -> None:
         self._parts = parts
         self._gate = gate
         self._slots = slots
         self._acknowledger = acknowledger
         self._listener = listener
-        self._preparer = Preparer(parts, stateful=stateful)
+        self._preparer = Preparer(parts, stateful=stateful, working=gate.working)
         self._continuity = Continuity(parts)
         self._poison = poison  # the epoch that failed so is quarantined
+        self._adopted = adopted  # one epoch may be in some of the sinks already
         self._failure: EpochFailure | None = None
         self._returned: int | None = None
 
@@ -142,6 +145,10 @@ class EpochRunner:
     def returned(self) -> int | None:
         """The last batch that was returned to Spark for its own commit."""
         return self._returned
+
+    def close(self) -> None:
+        """End the threads of the sinks; called when the query has ended."""
+        self._preparer.close()
 
     def __call__(self, df: DataFrame, number: int) -> None:
         """Process one batch. A failure is kept for the supervisor and raised to Spark."""
@@ -184,25 +191,35 @@ class EpochRunner:
         progress.move(Move.OPEN)
         parts.reach("opened")
         poison = self._poison if self._poison and self._poison.epoch == batch.epoch else None
-        if poison:  # 2
-            prepared = self._preparer.skip(batch.df, last.stage, progress)
-        else:
-            prepared = self._preparer.prepare(batch.df, found, last.stage, progress)
+        held = self._held_already(batch, offsets)
+        with contextlib.nullcontext(self._preparer) if not held else self._preparer.without(held) as preparer:  # 2
+            if poison or not preparer.sinks:
+                prepared = preparer.skip(batch.df, last.stage, progress)
+            else:
+                prepared = preparer.prepare(batch.df, found, last.stage, progress)
         entries = parts.log.source_entries(last.source_log)  # 3
         parts.log.harden(batch.number, entries, prepared.paths)
         progress.move(Move.HARDEN)
         parts.reach("durable")
-        facts = _facts(batch.epoch, last, offsets, entries, prepared, poison=poison)  # 4
+        facts = _facts(batch.epoch, last, offsets, entries, prepared, poison=poison, held=held)  # 4
         decision = self._decide(found, facts, progress)
         parts.reach("decided")
         self._commit(decision, facts, progress)  # 5
         self._complete(batch, facts, prepared.stage)
 
+    def _held_already(self, batch: _EpochTry, offsets: Offsets) -> frozenset[str]:
+        """Return the sinks that must not be given an epoch: a plain Spark query has written its rows there."""
+        record = self._adopted
+        if record is None or record.pending != batch.epoch:
+            return frozenset()
+        self._continuity.check_adopted(batch.number, offsets, record.offsets_digest)
+        return record.written & {sink.name for sink in self._parts.sinks}
+
     def _decide(self, attempt: Attempt, facts: Facts, progress: EpochProgress) -> Decision:
         """Close the slot with commit and return the decision. A driver that loses discards what it staged.
 
-        Either a newer driver has replaced this one, which stops; or an older driver, paused while it cleaned up, closed
-        the slot at this moment: then the next try uses the next slot.
+        Either a newer driver has replaced this one, or a rewind has ended the timeline: then this driver stops. Or an
+        older driver, paused while it cleaned up, closed the slot at this moment: then the next try uses the next slot.
         """
         parts, lease = self._parts, self._parts.lease
         ours = Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=lease.number, facts=facts.plain())
@@ -213,6 +230,8 @@ class EpochRunner:
             for sink in parts.sinks:
                 sink.abort(EpochKey(parts.owner, attempt, lease.number))
             lease.check()
+            if stands.verdict is Verdict.END:
+                raise TimelineEnded(stream=parts.name, timeline=parts.timeline)
             why = f"lease {stands.lease} closed it with {stands.verdict} at the same moment"
             raise StorageFailed(action="decide", key=str(attempt), why=why)
         progress.move(Move.DECIDE)
@@ -223,7 +242,8 @@ class EpochRunner:
         parts = self._parts
         if facts.quarantined:
             self._record_quarantine(decision.attempt.epoch, facts)
-        sinks = [] if facts.quarantined else [sink for sink in parts.sinks if sink.name in facts.sinks]
+        given = set() if facts.quarantined else {name for name, share in facts.sinks.items() if share.given}
+        sinks = [sink for sink in parts.sinks if sink.name in given]
         commit_to_sinks(parts.owner, sinks, decision, facts, progress=progress, reach=parts.reach)
 
     def _replay(self, batch: _EpochTry, offsets: Offsets, decision: Decision) -> None:
@@ -285,6 +305,7 @@ def _facts(
     prepared: Prepared,
     *,
     poison: EpochFailure | None,
+    held: frozenset[str],
 ) -> Facts:
     return Facts(
         start=list(last.ends) or [None] * len(offsets.ends),
@@ -292,7 +313,8 @@ def _facts(
         offsets_digest=offsets.digest,
         source_log=last_entries(entries, last.source_log),
         source_entries=entries,
-        sinks={name: last.share(name, each, epoch) for name, each in prepared.staged.items()},
+        sinks={name: last.share(name, each, epoch) for name, each in prepared.staged.items()}
+        | {name: last.share_not_given(name) for name in held},
         rows=prepared.rows,
         watermark_ms=offsets.watermark_ms,
         row_digest=prepared.row_digest,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +27,7 @@ from holdfast.errors import (
     Busy,
     Corrupt,
     Fenced,
+    FrozenRowsLost,
     HoldfastError,
     InDoubt,
     Mismatch,
@@ -158,6 +159,20 @@ def _refused(error: BaseException, failure: EpochFailure | None) -> Kind | None:
     return Kind.REFUSED if isinstance(error, REFUSED) or (told and issubclass(told, REFUSED)) else None
 
 
+def is_final(error: BaseException) -> bool:
+    """Whether no later try of the same step can succeed."""
+    return isinstance(error, (*REFUSED, Fenced))
+
+
+def to_report(failed: Mapping[str, BaseException]) -> str:
+    """Return the sink whose failure is reported, of several that failed in one step.
+
+    First one that is not an `Exception`, such as a crash in a test; then one that no later try can fix; then any other.
+    """
+    rank = {name: 0 if not isinstance(each, Exception) else 1 if is_final(each) else 2 for name, each in failed.items()}
+    return min(rank, key=lambda name: rank[name])
+
+
 def or_fenced(lease: Lease, error: BaseException) -> BaseException:
     """Return `Fenced` if this driver was replaced, which may be why the failure happened; otherwise the error."""
     try:
@@ -191,8 +206,8 @@ def same(one: EpochFailure, other: EpochFailure) -> bool:
 
 def _kind(error: BaseException, failure: EpochFailure | None, step: Kind, text: str) -> Kind:
     inside = failure.sink is not None if failure is not None else step is Kind.SINK
-    if isinstance(error, SinkFailed | InDoubt):
-        return Kind.SINK
+    if isinstance(error, SinkFailed | InDoubt | FrozenRowsLost):
+        return Kind.EXECUTORS if isinstance(error, FrozenRowsLost) else Kind.SINK
     if isinstance(error, Storage):
         return Kind.SINK if inside else Kind.REPOSITORY
     if reported_kind(error) is not None:

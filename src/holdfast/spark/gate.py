@@ -27,7 +27,7 @@ class EpochGate:
         self._busy = False
         self._shut = False
         self._refused = False
-        self._thread = 0
+        self._threads: set[int] = set()  # of the epoch in progress
 
     @contextlib.contextmanager
     def epoch(self) -> Iterator[None]:
@@ -37,15 +37,24 @@ class EpochGate:
                 self._refused = True
                 raise Stopping
             self._busy = True
-        self._thread = threading.get_ident()
         try:
-            with self._mutex:
+            with self.working(), self._mutex:
                 if self._shut:
                     self._refused = True
                     raise Stopping  # the stream was drained while this epoch waited for the mutex
                 yield
         finally:
-            self._busy, self._thread = False, 0
+            self._busy = False
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Mark the caller's thread as one of the epoch in progress: a callback in it must not wait for the epoch."""
+        thread = threading.get_ident()
+        self._threads.add(thread)
+        try:
+            yield
+        finally:
+            self._threads.discard(thread)
 
     @contextlib.contextmanager
     def between_epochs(self) -> Iterator[bool]:
@@ -85,5 +94,5 @@ class EpochGate:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the caller is in the thread of the epoch in progress."""
-        return threading.get_ident() == self._thread
+        """Whether the caller is in a thread of the epoch in progress."""
+        return threading.get_ident() in self._threads

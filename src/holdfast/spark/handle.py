@@ -7,9 +7,15 @@ import logging
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 
+from holdfast._error_text import one_line
 from holdfast.barriers import BarrierFlags
+from holdfast.control import PipelineStopped
+from holdfast.control.channel import ControlChannel
 from holdfast.coordinator import CheckpointRequest
 from holdfast.errors import Fenced, SessionLost
 from holdfast.formats.manifest import Manifest
@@ -17,6 +23,7 @@ from holdfast.policy import seconds_of
 from holdfast.recovery import RecoveryPlan
 from holdfast.spark.checkpoints import Checkpointing
 from holdfast.spark.context import RunContext
+from holdfast.spark.control_thread import ControlThread, StopRequest
 from holdfast.spark.pipeline_status import PipelineStatus
 from holdfast.spark.stream_threads import StreamThreads
 
@@ -32,6 +39,7 @@ class PipelineHandle:
         run: RunContext,
         threads: StreamThreads,
         checkpointing: Checkpointing,
+        channel: ControlChannel,
         undo: contextlib.ExitStack,
     ) -> None:
         self.name = run.identity.pipeline
@@ -39,6 +47,8 @@ class PipelineHandle:
         self._threads = threads
         self._streams = threads.streams
         self._checkpointing = checkpointing
+        self._stop_request: StopRequest | None = None
+        self._control = ControlThread(run, channel, checkpointing, self)
         self._undo = undo  # releases everything that the run holds
         self._over = threading.Event()
         self._closer = threading.Thread(target=self._close, name="holdfast-closer", daemon=True)
@@ -54,12 +64,18 @@ class PipelineHandle:
         """Whether the pipeline was stopped, or ends after a failure."""
         return self._threads.stopping
 
+    @property
+    def stop_request(self) -> StopRequest | None:
+        """The request of another process that stopped the pipeline, or `None`."""
+        return self._stop_request
+
     def status(self) -> PipelineStatus:
         """Return the status of every stream and of the checkpoints."""
-        identity = self._run.identity
+        lineage = self._run.lineage
         streams = {stream.name: stream.status() for stream in self._streams}
         checkpoints = self._checkpointing.status()
-        return PipelineStatus(self.name, identity.uid, identity.timeline, self._run.lease.number, streams, checkpoints)
+        uid, lease = lineage.identity.uid, self._run.lease.number
+        return PipelineStatus(self.name, uid, lineage.current, lease, streams, checkpoints)
 
     @property
     def recovery(self) -> dict[str, RecoveryPlan]:
@@ -105,8 +121,7 @@ class PipelineHandle:
         nevertheless, and its error is raised.
         """
         deadline = time.monotonic() + seconds_of("timeout", timeout)
-        flags = BarrierFlags.DRAIN | (BarrierFlags.FULL_SNAPSHOT if savepoint else BarrierFlags.NONE)
-        ticket = self._checkpointing.request_at_end(CheckpointRequest(flags, savepoint))
+        ticket = self._checkpointing.request_at_end(_final_checkpoint(drain=True, savepoint=savepoint))
         self._threads.drain(deadline)
         self._over.wait()
         return ticket.result()
@@ -124,6 +139,32 @@ class PipelineHandle:
             return
         self._threads.stop()
         self._over.wait()
+
+    def stop_on_request(self, stop: StopRequest) -> Future[Manifest] | None:
+        """Begin to stop for another process; return the ticket of the last checkpoint if one was requested.
+
+        Used by the control thread. Refused, with nothing stopped, if the name of the savepoint is taken.
+        """
+        ticket = None
+        if stop.drain or stop.savepoint:
+            final = _final_checkpoint(drain=stop.drain, savepoint=stop.savepoint, request=stop.request)
+            ticket = self._checkpointing.request_at_end(final)
+        self._stop_request = self._stop_request or stop
+        _log.warning("pipeline %s is stopped %s", self.name, stop.summary)
+        work: Callable[[], None] = self.stop
+        if stop.drain:
+            work = partial(self._threads.drain, time.monotonic() + stop.drain_timeout_s)
+        threading.Thread(target=work, name="holdfast-stop", daemon=True).start()
+        return ticket
+
+    def outcome(self) -> PipelineStopped:
+        """Return how the run has ended, as the answer to a request to stop contains it."""
+        failures = [*filter(None, [self._checkpointing.error]), *self._threads.failures]
+        return PipelineStopped(
+            epochs={stream.name: stream.progress[1] for stream in self._streams},
+            last_checkpoint=self._checkpointing.status().last,
+            error=one_line(failures[0]) if failures else None,
+        )
 
     def kill(self) -> None:
         """Stop at once, without a last checkpoint: as safe as a kill. The next start completes what was in flight."""
@@ -169,6 +210,7 @@ class PipelineHandle:
         try:
             self._checkpointing.start()
             self._threads.start()
+            self._control.start()
             self._closer.start()
         except BaseException:
             self._checkpointing.kill()
@@ -180,11 +222,18 @@ class PipelineHandle:
         """Wait for the streams, take the last checkpoint, then release everything that the run holds."""
         self._threads.join()
         self._checkpointing.finish()
+        self._control.finish()
         try:
             self._undo.close()
         except Exception:
             _log.exception("pipeline %s: a resource could not be released", self.name)
         self._over.set()
+
+
+def _final_checkpoint(*, drain: bool, savepoint: str | None, request: str | None = None) -> CheckpointRequest:
+    """Return the request for the last checkpoint of a run."""
+    flags = BarrierFlags.DRAIN if drain else BarrierFlags.NONE
+    return CheckpointRequest(flags | (BarrierFlags.FULL_SNAPSHOT if savepoint else flags), savepoint, request=request)
 
 
 _running: weakref.WeakValueDictionary[str, PipelineHandle] = weakref.WeakValueDictionary()

@@ -1,4 +1,4 @@
-"""Housekeeping between two checkpoints: retention, the requests of other processes, and the oldest epoch to keep.
+"""Housekeeping between two checkpoints: retention, jobs such as a requested prune, and the oldest epoch to keep.
 
 Rules:
 - It runs in the thread that takes checkpoints, between two of them, so nothing is deleted while one is being taken.
@@ -7,20 +7,19 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import queue
+from collections.abc import Callable
 from dataclasses import replace
 
 from holdfast._error_text import one_line
-from holdfast.control import FOLDER as REQUESTS
-from holdfast.control import answer_requests, is_asked
 from holdfast.errors import Fenced
 from holdfast.pruning import apply_prune, plan_prune
 from holdfast.spark.checkpoint_setup import CheckpointSetup
 
 _log = logging.getLogger(__name__)
 _PRUNE_S = 10.0  # the least time between two clean-ups
-_REQUESTS_S = 1.0  # between two looks at the requests of other processes
-_ANSWERS_S = 3600.0  # between two looks for old answers
 
 
 class Housekeeping:
@@ -30,23 +29,26 @@ class Housekeeping:
         self._setup = setup
         self._changed = False  # whether checkpoints were taken or given up since the last clean-up
         self._blocked: str | None = None  # why the last clean-up collected nothing
-        self._pruned_at = self._requests_at = self._answered_at = float("-inf")
+        self._pruned_at = float("-inf")
+        self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
 
     def note_change(self) -> None:
         """Record that a checkpoint was taken or given up: the next clean-up may find files to delete."""
         self._changed = True
 
+    def add(self, job: Callable[[], object]) -> None:
+        """Add a job that may delete checkpoints. Called from any thread."""
+        self._jobs.put(job)
+
     def work(self, *, ending: bool) -> None:
-        """Clean up by the retention, and answer the requests of other processes, each if it is time to."""
+        """Clean up by the retention if it is time to, and do the jobs."""
         run = self._setup.run
         now = run.clock()
         try:
             if self._changed and (now - self._pruned_at >= _PRUNE_S or ending):
                 self._pruned_at, self._changed = now, False
                 self._prune()
-            if now - self._requests_at >= _REQUESTS_S:
-                self._requests_at = now
-                self._answer_requests(now)
+            self._do_jobs()
         except Fenced:
             raise
         except Exception as error:  # files that could not be removed are found again
@@ -54,21 +56,17 @@ class Housekeeping:
 
     def note_oldest(self) -> None:
         """Set the first epoch of each stream that a checkpoint needs: decisions from there on are kept."""
-        kept = self._setup.checkpoints.restorable(self._setup.timeline)
+        kept = self._setup.checkpoints.restorable(self._setup.run.lineage)
         for name, stream in self._setup.streams.items():
             stream.oldest_kept = min((each.epochs.get(name, 0) for each in kept if each.epochs), default=None)
 
-    def _answer_requests(self, now: float) -> None:
-        """Answer the requests of other processes; now and then, delete old answers."""
-        run = self._setup.run
-        names = run.repository.list(REQUESTS)
-        if not is_asked(names) and (not names or now - self._answered_at < _ANSWERS_S):
+    def _do_jobs(self) -> None:
+        if self._jobs.empty():
             return
-        self._answered_at = now
-        with self._setup.flush():
-            answered = answer_requests(run.repository, run.lease, reach=run.reach)
-        if answered:
-            self.note_oldest()
+        with self._setup.flush(), contextlib.suppress(queue.Empty):
+            while True:
+                self._jobs.get_nowait()()
+        self.note_oldest()
 
     def _prune(self) -> None:
         run, streams = self._setup.run, self._setup.streams.values()

@@ -32,9 +32,9 @@ class LastDecided:
         """
         decided = {name: share.stands for name, share in facts.sinks.items()}
         handles = {
-            name: handle_digest(share.handle) if share.stands == epoch else share.before_handle
+            name: handle_digest(share.handle) if share.before < share.stands == epoch else share.before_handle
             for name, share in facts.sinks.items()
-        }
+        }  # a base decision, whose epoch is in the sinks already, knows no handle
         return cls(
             epoch=epoch,
             ends=facts.end,
@@ -46,6 +46,12 @@ class LastDecided:
             stage=stage,
             quarantined=facts.quarantined is not None,
         )
+
+    def share_not_given(self, sink: str) -> Share:
+        """Return the part of a sink that is not given the next epoch: it has the rows already."""
+        before = self.stands.get(sink, 0)
+        handle = self.handles.get(sink)
+        return Share(handle={}, rows=0, stands=before, before=before, before_handle=handle, given=False)
 
     def share(self, sink: str, staged: Staged, epoch: int) -> Share:
         """Return a sink's part of the next epoch."""

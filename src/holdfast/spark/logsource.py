@@ -4,7 +4,9 @@ An offset is `{"log": uid, "sequence": the next one to read, "chain": 16 hex dig
 whole history before that sequence, so a log that was rolled back and continued differently is detected.
 
 Rules:
-- Only events that the head counts are read. Cancelled ranges are skipped.
+- A new stream begins with the first event that is kept. One that needs events that were removed gets `LogTrimmed`.
+- Only events that the head counts are read. Cancelled ranges are skipped, and so are those that a rewind abandoned. If
+  the stream has read such a range before the rewind, `LogRewound` is raised.
 - Each segment is checked against its digest before any of its events is returned.
 - Another log at the same path, one that ends before the offset, or one with another history is refused: `LogDiverged`.
 - A partition is a run of whole segments, or of parts at the ends of an epoch, and contains their facts: executors read
@@ -31,9 +33,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from holdfast._validation import checked_positive, checked_u64
-from holdfast.errors import BadValue, LogDiverged
+from holdfast.errors import BadValue, LogDiverged, LogRewound, LogTrimmed
 from holdfast.eventlog._files import SEGMENTS, read_about, read_schema, read_segment
 from holdfast.eventlog.index import Segment
+from holdfast.eventlog.keeping import read_floor
 from holdfast.eventlog.log import EventLog
 from holdfast.formats.decoding import Undecodable, converted
 from holdfast.repository.files import hadoop_address, local_path
@@ -58,7 +61,7 @@ _loading = threading.Lock()
 def read_log_stream(
     spark: SparkSession, path: str | os.PathLike[str], *, rows_per_epoch: int | None = None
 ) -> DataFrame:
-    """Return an event log as a streaming DataFrame, from its first event on.
+    """Return an event log as a streaming DataFrame, from the first event on that is kept.
 
     Columns: sequence, scope, entity, category, type, clock if the log has one, payload. `rows_per_epoch` is the most
     rows that one epoch reads. The log must exist.
@@ -77,21 +80,47 @@ def read_log_stream(
         return reader.load()
 
 
-def read_log(spark: SparkSession, path: str | os.PathLike[str], *, start: int = 0, end: int | None = None) -> DataFrame:
-    """Return the events from `start` to before `end`, or to the current tail, as a batch DataFrame.
+def read_log(
+    spark: SparkSession, path: str | os.PathLike[str], *, start: int | None = None, end: int | None = None
+) -> DataFrame:
+    """Return the events from `start`, or from the first one that is kept, to before `end`, or to the current tail.
 
-    Spark reads the segments itself, and only the requested columns and rows; therefore digests are not checked.
+    The result is a batch DataFrame. Raises `LogTrimmed` if the events at `start` were removed. Spark reads the segments
+    itself, and only the requested columns and rows; therefore digests are not checked. Events that a rewind has taken
+    back are left out.
     """
     log = EventLog.open(path)
+    floor = read_floor(log.path)
+    if start is not None and checked_u64("start", start) < floor:
+        raise LogTrimmed(path=str(log.path), sequence=start, floor=floor)
+    start = floor if start is None else start
     end = log.tail if end is None else min(checked_u64("end", end), log.tail)
-    lowest = next((each.first for each in log.segments(checked_u64("start", start), end)), end)
+    lowest = next((each.first for each in log.segments(start, end)), end)
     columns = spark_schema(log.path)
     first = StructField("first", LongType())
     segments = hadoop_address(log.path / SEGMENTS)
     files = spark.read.schema(StructType([*columns.fields[1:], first])).parquet(segments)
     sequence = (f.col("first") + f.col("_metadata.row_index")).alias(SEQUENCE)
-    events = files.where(f.col("first").between(lowest, end - 1)).select(sequence, *columns.names[1:])
-    return events.where((f.col(SEQUENCE) >= start) & (f.col(SEQUENCE) < end))
+    events = files.where(f.col("first").between(lowest, end - 1)).select(sequence, "first", *columns.names[1:])
+    events = events.where((f.col(SEQUENCE) >= start) & (f.col(SEQUENCE) < end))
+    for first, after in abandoned_in(log, start, end):
+        events = events.where(~f.col("first").between(first, after - 1))
+    return events.drop("first")
+
+
+def abandoned_in(log: EventLog, start: int, end: int) -> list[tuple[int, int]]:
+    """Return the half-open ranges that a rewind has abandoned, between two sequences; adjacent ranges are merged."""
+    found: list[tuple[int, int]] = []
+    for each in log.ranges() if log.rewinds else ():
+        if log.is_abandoned(each) and each.first < end and each.first + each.count > start:
+            adjacent = found and found[-1][1] == each.first
+            found.append((found.pop()[0] if adjacent else each.first, each.first + each.count))
+    return found
+
+
+def uid_of(path: str | os.PathLike[str]) -> str:
+    """Return the uid of an event log."""
+    return read_about(local_path("event log", path)).uid
 
 
 def spark_schema(folder: Path) -> StructType:
@@ -159,8 +188,8 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
     # --- on the driver ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are the next ones
-        """Return the offset at which a new stream begins."""
-        return self._offset(0)
+        """Return the offset at which a new stream begins: the first event that is kept."""
+        return self._offset(read_floor(self._folder))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit from the options."""
@@ -202,7 +231,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
     @property
     def _log(self) -> EventLog:
         if self._opened is None:
-            self._opened = EventLog.open(self._folder)
+            self._opened = EventLog.open_end(self._folder)
         return self._opened
 
     def _offset(self, sequence: int) -> dict[str, Any]:
@@ -226,8 +255,21 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
         elif at.chain != self._chain(sequence):
             why = "the log was rolled back since then and has other events"
         else:
+            self._refuse_rewound(sequence)
             return sequence
         raise LogDiverged(path=str(self._folder), sequence=sequence, why=why)
+
+    def _refuse_rewound(self, sequence: int) -> None:
+        """Raise if a rewind of the log's writer has changed events before this sequence, which the stream has read."""
+        changed = self._log.changed_before(sequence)
+        if changed is not None:
+            raise LogRewound(
+                path=str(self._folder),
+                reader="the stream",
+                position=sequence - 1,
+                changed=changed,
+                do="rewind its pipeline to a checkpoint before that, or read the log with a stream of another name",
+            )
 
     # --- on the executors ---
 

@@ -39,9 +39,11 @@ class CheckpointFacts:
     barriers: int  # the highest number of barriers that a stream was sent
     program: int  # the hash of the pipeline's definition
     identity: Identity
+    timeline: int  # in which the checkpoint is recorded
     lease: int
     savepoint: str | None
     parent: str | None  # the digest of the manifest before
+    request: str | None = None  # the id of the request that it was taken for
 
 
 def stage_states(positions: Iterable[StreamPosition]) -> dict[str, bytes]:
@@ -115,9 +117,10 @@ def manifest_of(
         pipeline_hash=facts.program,
         pipeline=facts.identity.pipeline,
         uid=facts.identity.uid,
-        timeline=facts.identity.timeline,
+        timeline=facts.timeline,
         lease=facts.lease,
         savepoint=facts.savepoint,
+        request=facts.request,
         parent=facts.parent,
         streams=cuts,
         gaps=gaps,

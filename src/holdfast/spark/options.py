@@ -57,6 +57,7 @@ class StartOptions(TypedDict, total=False):
     checkpoint_every: CheckpointPolicy | float | str | timedelta | None
     accept: Accept | Collection[Accept]
     outage: OutageLimits | None
+    poll_every: float | str | timedelta | None
     callbacks: StreamCallbacks | None
     reach: Reach
 
@@ -83,6 +84,7 @@ START_DEFAULTS: StartOptions = {
     "checkpoint_every": CHECKPOINT_EVERY,
     "accept": (),
     "outage": None,
+    "poll_every": None,
     "callbacks": None,
     "reach": unwatched,
 }

@@ -31,7 +31,7 @@ class StreamParts:
     @classmethod
     def of(cls, spec: StreamSpec, run: RunContext) -> StreamParts:
         """Put the parts of one stream of a run together; nothing is read or written."""
-        timeline, repository = run.identity.timeline, run.repository
+        timeline, repository = run.lineage.timeline_of(spec.name), run.repository
         folder = stream_folder(spec.name, timeline)
         stage = None
         if spec.stage is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from holdfast.repository import Held, HeldFile, Repository
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.repository.files import failing_as, link_or_copy
+from holdfast.sparkfiles.statefiles import Vanished
 
 PINS = ".pinned"
 _PART = 1 << 26  # bytes that are read at a time
@@ -31,10 +32,6 @@ class SparkCut:
     state_format: str | None
     new_files: int
     new_bytes: int
-
-
-class Vanished(Exception):
-    """A file no longer exists, or a state version is incomplete. A retry may find a newer version."""
 
 
 @dataclass(frozen=True, slots=True)

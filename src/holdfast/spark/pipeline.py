@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from holdfast._validation import checked_name
+from holdfast.epoch import Reach, unwatched
 from holdfast.errors import AlreadyExists, BadValue
 from holdfast.policy import Backoff
 from holdfast.repository import LocalRepository
 from holdfast.repository.files import local_path
+from holdfast.rewind.program import Program
 from holdfast.sinks.base import Sink
+from holdfast.spark.backfilling import Backfilled, backfill_pipeline
 from holdfast.spark.chain import read_here
 from holdfast.spark.context import StreamCallbacks
 from holdfast.spark.handle import PipelineHandle, running_handle
@@ -30,6 +33,8 @@ from holdfast.spark.options import (
     takes,
 )
 from holdfast.spark.pipeline_status import PipelineStatus
+from holdfast.spark.program_plan import ProgramPlan, plan_program
+from holdfast.spark.session import borrowed
 from holdfast.spark.spec import (
     Build,
     OutageLimits,
@@ -40,7 +45,7 @@ from holdfast.spark.spec import (
     checked_spec,
     defined_twice,
 )
-from holdfast.spark.starting import PipelineDefinition, RunSettings, obtain_session, start_pipeline
+from holdfast.spark.starting import PipelineDefinition, RunSettings, obtain_session, program_of, start_pipeline
 from holdfast.spark.stop_signals import counted_signals, run_to_end
 
 if TYPE_CHECKING:
@@ -83,7 +88,12 @@ class Pipeline:
     @takes(PipelineOptions, PIPELINE_DEFAULTS)
     def __init__(self, name: str, root: str | os.PathLike[str], **options: Unpack[PipelineOptions]) -> None:
         self.name = checked_name("pipeline", name)
-        self.repository = LocalRepository(local_path("root", root) / self.name)
+        folder = local_path("root", root)
+        if folder.exists() and not folder.is_dir():
+            raise BadValue(
+                what="root", value=str(folder), why="it is a file", do="pass a folder; it is created if missing"
+            )
+        self.repository = LocalRepository(folder / self.name)
         self.shared = options["shared"]
         checked_restart(options["restart"])
         checked_outage(options["outage"])
@@ -103,6 +113,11 @@ class Pipeline:
         again.
         """
         return running_handle(self.repository.where)
+
+    @property
+    def program(self) -> Program:
+        """The streams and sinks, as `hf.plan_rewind` needs them. No Spark session is needed."""
+        return program_of(self._definition())
 
     @takes(StreamOptions, STREAM_DEFAULTS)
     def stream(
@@ -187,6 +202,8 @@ class Pipeline:
         - `accept`: problems to accept in this run: "sinks" (the set of sinks changed), "gaps" (an epoch does not begin
           where the last one ended), "replay" (a state was rebuilt differently).
         - `outage`: replaces the limits of `Pipeline` and of its streams.
+        - `poll_every`: how often an idle stream polls for new input, from "1ms" to "60s". By default, 10 ms times the
+          number of streams, at most 200 ms, unless the session sets `spark.sql.streaming.pollingDelay`.
         - `callbacks`: called after the pipeline's own.
         - `reach`: called at each point of the protocol, for tests.
         """
@@ -217,6 +234,40 @@ class Pipeline:
         with undo, counted_signals() as counted:
             handle = self._start(definition, session, settings, contextlib.ExitStack())
             return run_to_end(handle, counted, watch)
+
+    def plan(self, spark: SparkSession | None = None) -> ProgramPlan:
+        """Compare this program with the one that ran last: what is safe, what takes effect, and what is impossible.
+
+        Only looks: nothing is written. `run` makes the same comparison, and refuses what is impossible.
+        """
+        definition = self._definition()
+        with contextlib.ExitStack() as undo:
+            session = spark or self._spark
+            if session is None:
+                session = undo.enter_context(borrowed())
+            return plan_program(definition, session)
+
+    def backfill(
+        self,
+        *,
+        stream: str,
+        sink: str,
+        source: str | None = None,
+        spark: SparkSession | None = None,
+        reach: Reach = unwatched,
+    ) -> Backfilled:
+        """Fill a sink that was added to a stream with every row that the stream has written so far.
+
+        The rows are read from `source`, another sink of the stream: a `FileSink` or `LogSink` that holds all of them.
+        By default the first one is used. The new sink must be empty. Its rows become visible in one commit, with the
+        last epoch of the stream; the next run continues with all sinks, without `accept`. Call it while the pipeline is
+        not running; after a crash, call it again.
+        """
+        require_running_allowed(self.name)
+        definition = self._definition()
+        session, undo = obtain_session(definition, spark or self._spark)
+        with undo:
+            return backfill_pipeline(definition, session, stream, sink, source, reach)
 
     def _start(
         self,

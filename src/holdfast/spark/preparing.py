@@ -1,24 +1,41 @@
-"""The first phase of an epoch: the rows are frozen where necessary, and every sink stages its output."""
+"""The first phase of an epoch: the rows are frozen where necessary, and every sink stages its output.
+
+Rules:
+- Each computation may give other rows. So the rows are frozen for several sinks, for one that may run several actions,
+  and for `on_epoch`: the sinks must be given the rows that it has seen.
+- Rows are frozen on use, which saves a job, only where a partition that is computed twice is always detected: in one
+  JVM, for the first attempt at an epoch of a stateless stream without `on_epoch`, into several sinks that run one
+  action each. In all other cases they are computed first.
+- Sinks prepare at the same time. No prepare is in progress when this phase ends, however it ends. The epoch moves in
+  its own thread afterwards, sink by sink, in the order of the program.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast._error_text import one_line
 from holdfast.epoch import Attempt, EpochProgress, Move
-from holdfast.errors import BadValue, SinkFailed
-from holdfast.sinks.base import EpochKey, Staged, checked_staged
+from holdfast.errors import BadValue, FrozenRowsLost, SinkFailed
+from holdfast.sinks.base import EpochKey, Sink, Staged, checked_staged
 from holdfast.sinks.rows import RowDigest
 from holdfast.spark import adapter
+from holdfast.spark.failures import to_report
 from holdfast.spark.parts import StreamParts
+from holdfast.spark.side_by_side import SideBySide, Within
 from holdfast.spark.stages import Sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +60,108 @@ class Prepared:
 class Preparer:
     """Prepares the epochs of one query."""
 
-    def __init__(self, parts: StreamParts, *, stateful: bool) -> None:
+    def __init__(self, parts: StreamParts, *, stateful: bool, working: Within) -> None:
         self._parts = parts
+        self._working = working  # entered in each thread that works for an epoch
+        self._side_by_side = SideBySide(f"holdfast-sinks-{parts.name}")
         self._digest: RowDigest | None = None  # built from the first batch: all batches of a query have its columns
         self.stateful = stateful  # the query keeps state from batch to batch
+        one_action = all(sink.one_action for sink in parts.sinks)
+        self._freezes = len(parts.sinks) > 1 or not one_action
+        plain = one_action and not stateful and parts.spec.on_epoch is None
+        self._on_use = self._freezes and plain and adapter.can_freeze_on_use(parts.run.spark)
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The sinks that are given the epochs."""
+        return self._parts.sinks
+
+    @contextlib.contextmanager
+    def without(self, names: Collection[str]) -> Iterator[Preparer]:
+        """Provide a preparer for an epoch that some of the sinks must not be given."""
+        sinks = tuple(sink for sink in self._parts.sinks if sink.name not in names)
+        parts = dataclasses.replace(self._parts, spec=dataclasses.replace(self._parts.spec, sinks=sinks))
+        other = Preparer(parts, stateful=self.stateful, working=self._working)
+        try:
+            yield other
+        finally:
+            other.close()
+
+    def close(self) -> None:
+        """End the threads of the sinks."""
+        self._side_by_side.close()
 
     def prepare(self, df: DataFrame, attempt: Attempt, stage: Sealed | None, progress: EpochProgress) -> Prepared:
-        """Have every sink stage the epoch.
-
-        With several sinks, or one that may run two actions, the rows are frozen: each computation may give other rows.
-        With a stage they are frozen as well: the sinks must be given the rows that `on_epoch` has seen.
-        """
-        sinks, read_digest = self._parts.sinks, None
+        """Have every sink stage the epoch."""
+        key = EpochKey(self._parts.owner, attempt, self._parts.lease.number)
+        if self._on_use and attempt.attempt == 1:
+            with adapter.frozen_on_use(df) as (rows, computed):
+                staged = self._staged(rows, key, progress)
+                self._require_computed_once(attempt.epoch, computed(), staged)
+            return self._prepared(staged, None, stage)
+        read_digest = None
         if self.stateful:
             df, read_digest = self.observed(df)
-        staged: dict[str, Staged] = {}
-        key = EpochKey(self._parts.owner, attempt, self._parts.lease.number)
-        freeze = len(sinks) > 1 or not all(sink.one_action for sink in sinks)
         with contextlib.ExitStack() as frozen:
             if self._parts.spec.on_epoch is not None:
                 df, stage = self._run_stage(frozen.enter_context(adapter.frozen(df)), stage)
-            rows = frozen.enter_context(adapter.frozen(df)) if freeze else df
-            for number, sink in enumerate(sinks, 1):
-                with progress.inside(sink.name):
-                    staged[sink.name] = checked_staged(sink, sink.prepare(rows, key))
-                progress.move(Move.PREPARE_LAST if number == len(sinks) else Move.PREPARE)
-                self._parts.reach("prepared")
-        _require_equal_counts({name: each.rows for name, each in staged.items()})
+            rows = frozen.enter_context(adapter.frozen(df)) if self._freezes else df
+            staged = self._staged(rows, key, progress)
+        return self._prepared(staged, read_digest, stage)
+
+    def _prepared(
+        self, staged: dict[str, Staged], read_digest: Callable[[], str] | None, stage: Sealed | None
+    ) -> Prepared:
         self._parts.reach("all prepared")
         return Prepared(staged, read_digest() if read_digest else None, stage)
+
+    def _staged(self, rows: DataFrame, key: EpochKey, progress: EpochProgress) -> dict[str, Staged]:
+        """Have the sinks stage the rows at the same time, and wait for all of them; raise if one has failed."""
+        sinks = self._parts.sinks
+        calls = [lambda sink=sink: checked_staged(sink, sink.prepare(rows, key)) for sink in sinks]
+        outcomes = self._side_by_side.run(calls, self._aside(rows) if len(sinks) > 1 else contextlib.nullcontext)
+        named = {sink.name: outcome for sink, outcome in zip(sinks, outcomes, strict=True)}
+        failed = {name: each.error for name, each in named.items() if each.error is not None}
+        staged = {name: each.value for name, each in named.items() if each.value is not None}
+        for number, _ in enumerate(staged, 1):
+            progress.move(Move.PREPARE_LAST if number == len(sinks) else Move.PREPARE)
+            self._parts.reach("prepared")
+        if failed:
+            raise self._outcome(failed, progress)
+        _require_equal_counts({name: each.rows for name, each in staged.items()})
+        return staged
+
+    def _aside(self, rows: DataFrame) -> Within:
+        """Return what is entered around the work of a sink in another thread."""
+        adopt = adapter.job_properties(rows)
+
+        @contextlib.contextmanager
+        def aside() -> Iterator[None]:
+            with self._working():
+                adopt()
+                yield
+
+        return aside
+
+    def _outcome(self, failed: Mapping[str, BaseException], progress: EpochProgress) -> BaseException:
+        """Return the error to raise, and blame its sink. Other failures are logged, unless they have the same text."""
+        blamed = to_report(failed)
+        progress.blame(blamed)
+        raised = one_line(failed[blamed])  # the supervisor reports it
+        for name, why in ((name, one_line(each)) for name, each in failed.items()):
+            if why != raised:
+                _log.warning("stream %s: sink %s could not prepare: %s", self._parts.name, name, why)
+        return failed[blamed]
+
+    def _require_computed_once(self, epoch: int, computed: int, staged: Mapping[str, Staged]) -> None:
+        """Raise if a partition may have been computed for one sink and again for another.
+
+        Each sink counts its rows, and all counts are equal. If a partition with rows was computed twice, more rows were
+        computed than any sink was given.
+        """
+        given = max(each.rows for each in staged.values())
+        if computed != given:
+            raise FrozenRowsLost(stream=self._parts.name, epoch=epoch, computed=computed, given=given)
 
     def skip(self, df: DataFrame, stage: Sealed | None, progress: EpochProgress) -> Prepared:
         """Give the epoch to no sink: it failed several times, and the user allowed it to be quarantined."""

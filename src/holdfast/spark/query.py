@@ -74,6 +74,7 @@ class StreamQuery:
             self.progress()
             self._running = self._runner = None  # a reference cycle through the JVM, which no garbage collector sees
             batches.release()
+            runner.close()
             adapter.end_idle_monitors(self._parts.run.spark)
 
     def _start(self, recovered: RecoveredStream, batches: adapter.Batches) -> StreamingQuery:

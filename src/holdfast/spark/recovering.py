@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,16 +28,24 @@ from holdfast.errors import (
     Storage,
     StreamChanged,
 )
-from holdfast.formats.sealed_json import Record
+from holdfast.plainspark.records import AdoptedRecord, adopted
+from holdfast.program.changes import ChangeEffect, changes
+from holdfast.program.description import StreamDescription
+from holdfast.program.records import Programs
 from holdfast.recovery import RecoveryPlan, plan
 from holdfast.repository import History
-from holdfast.sinks.base import Sink, SinkContext, checked_position
+from holdfast.repository.backfills import BackfillRecord, Backfills
+from holdfast.repository.forks import fork_of
+from holdfast.repository.stream_records import StreamRecord, stream_record_key
+from holdfast.sinks.base import EpochKey, Link, Sink, SinkContext, checked_position
 from holdfast.sinks.places import record_places
 from holdfast.spark import adapter
 from holdfast.spark.acknowledging import Acknowledger
 from holdfast.spark.delivery import commit_to_sinks
+from holdfast.spark.describing import described
 from holdfast.spark.failures import Kind
 from holdfast.spark.last_decided import LastDecided
+from holdfast.spark.opening import sink_context
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.slots import AttemptSlots
 from holdfast.spark.stages import refuse_lost_stage
@@ -49,14 +58,6 @@ _COMPARED = 64  # decisions read at a start for the digests of source log entrie
 _UNREPLAYABLE = {"socket": "it cannot read the same data twice, so a crash would lose data"}
 
 
-class StreamRecord(Record, frozen=True, kw_only=True):
-    """How a stream was first started. Spark must be given the same output mode and settings from then on."""
-
-    stream: str
-    output_mode: str
-    settings: dict[str, str]
-
-
 @dataclass(frozen=True, slots=True)
 class RecoveredStream:
     """A stream that is ready to continue after its last decided epoch."""
@@ -66,6 +67,8 @@ class RecoveredStream:
     settings: dict[str, str]  # of the Spark session, for the query
     sources: tuple[str, ...]  # names of the streaming sources that the query reads
     stateful: bool  # the query keeps state from batch to batch
+    description: StreamDescription  # of the program
+    adopted: AdoptedRecord | None = None  # the plain Spark query that the stream continues
 
 
 class StreamRecovery:
@@ -76,6 +79,7 @@ class StreamRecovery:
         self._slots = slots
         self._acknowledger = acknowledger
         self._step = Kind.REPOSITORY
+        self._reported = False  # whether the changes of the program were logged: once in a run
 
     @property
     def step(self) -> Kind:
@@ -97,10 +101,11 @@ class StreamRecovery:
         df = self._build()  # 1
         sources = tuple(adapter.source_names(df))
         self._step = Kind.REPOSITORY
+        description = self._compared_program(df)
         settings = self._pinned_settings()
         self._step = Kind.SINK
         for sink in parts.sinks:  # 2
-            sink.open(self._context(df, sink))
+            sink.open(context_of(parts, df, sink))
         self._step = Kind.REPOSITORY
         record_places(parts.run.repository, parts.name, parts.timeline, parts.sinks)
         stateful = adapter.is_stateful(df)
@@ -114,13 +119,16 @@ class StreamRecovery:
                 continue  # a driver that this one replaces has decided an epoch meanwhile, and sinks have it already
             self._acknowledger.planned(made)
             if decision is not None:
-                self._note_sinks(decision)
+                self._note_sinks(decision, made.filled)
                 self._complete(decision, made)  # 4
             last = self._last(decision, made)
             if not isinstance(self._slots.clear(made.decided + 1, EpochProgress()), Decision):  # 5
                 break  # otherwise a driver that this one replaces has decided the epoch just now
         self._acknowledger.recovered(last)
-        return RecoveredStream(made, df, settings, sources, stateful)
+        record = adopted(parts.run.repository, parts.name, parts.timeline)
+        if record is not None and record.pending > made.decided:
+            self._acknowledger.begin_decision()  # a checkpoint does not record which sinks are not given the epoch
+        return RecoveredStream(made, df, settings, sources, stateful, description, record)
 
     # --- 1 and 2: the program ---
 
@@ -134,13 +142,34 @@ class StreamRecovery:
                     why=_UNREPLAYABLE[source],
                     do="put a durable log in front of it (Kafka, or files)",
                 )
+        if fork_of(run.repository) is not None:
+            _refuse_clean_source(spec.name, df)
         adapter.require_packages(df)
         adapter.require_trigger(run.spark, spec.trigger)
         return df
 
+    def _compared_program(self, df: DataFrame) -> StreamDescription:
+        """Return the description of the program; refuse one that cannot continue the state of the stored one."""
+        run, name = self._parts.run, self._parts.name
+        description = described(self._parts.spec, df, run.repository.root)
+        stored = Programs(run.repository).newest(name, run.lineage)
+        found = changes(name, stored.description, description) if stored else []
+        impossible = [each for each in found if each.effect is ChangeEffect.IMPOSSIBLE]
+        if impossible:
+            first, more = impossible[0], f"; and {len(impossible) - 1} more (holdfast plan)" if impossible[1:] else ""
+            what, why = f"{first.what} of stream {name!r}", first.means + more
+            raise StreamChanged(what=what, before=repr(first.before), now=repr(first.now), why=why)
+        if not self._reported:
+            self._reported = True
+            for each in found:
+                level = logging.WARNING if each.effect is ChangeEffect.TAKES_EFFECT else logging.INFO
+                _log.log(level, "the program has changed: %s", each.summary)
+        return description
+
     def _pinned_settings(self) -> dict[str, str]:
-        """Return the settings that this stream was first started with; the first start records them."""
-        run, mode, key = self._parts.run, self._parts.spec.output_mode, f"{self._parts.folder}/stream.json"
+        """Return the settings that this stream was first started with, which the first start records, and the run's."""
+        run, mode = self._parts.run, self._parts.spec.output_mode
+        key = stream_record_key(self._parts.name, self._parts.timeline)
         record = StreamRecord(stream=self._parts.name, output_mode=mode, settings=adapter.state_settings(run.spark))
         first = StreamRecord.unsealed(run.repository.put_if_absent(key, record.sealed()).data, key)
         if first.output_mode != mode:
@@ -149,22 +178,9 @@ class StreamRecovery:
         settings = {**first.settings, adapter.RETAIN: str(run.retain)}
         if not run.shared:
             settings |= adapter.FAST_FILES  # no other process writes there: this one holds the lock
+        if run.poll_ms is not None:
+            settings[adapter.POLLING_DELAY] = f"{run.poll_ms}ms"
         return settings
-
-    def _context(self, df: DataFrame, sink: Sink) -> SinkContext:
-        run, name = self._parts.run, self._parts.name
-        return SinkContext(
-            owner=self._parts.owner,
-            schema=df.schema,
-            output_mode=self._parts.spec.output_mode,
-            spark=run.spark,
-            local=adapter.is_local(run.spark),
-            shared=run.shared,
-            folder=run.repository.root / "sinks" / name / sink.name,
-            folder_mode=adapter.folder_mode(run.spark),
-            reach=run.reach,
-            tell=lambda text: _log.warning("stream %s: %s", name, text),
-        )
 
     # --- 3: decisions, Spark's logs and sinks ---
 
@@ -177,8 +193,16 @@ class StreamRecovery:
             _log.warning("stream %s: removed Spark's %s: it lost its bytes, and no decision needs it", parts.name, name)
         if decision is None:
             log.clear_unbegun()
-        new_sinks = parts.accepts("sinks")
-        return plan(parts.name, decision, log.position(), self._holds(decision), new_sinks=new_sinks)
+        holds = self._holds(decision)
+        filled = self._complete_backfills(decision, holds) if decision else frozenset()
+        return plan(
+            parts.name,
+            decision,
+            log.position(),
+            holds | dict.fromkeys(filled, decision.attempt.epoch if decision else 0),
+            new_sinks=parts.accepts("sinks"),
+            filled=filled,
+        )
 
     def _require_log(self, decision: Decision) -> None:
         """Raise if Spark's logs are not the ones that the last decision builds upon; nothing is changed.
@@ -225,12 +249,26 @@ class StreamRecovery:
             holds[sink.name] = standing.epoch
         return holds
 
+    def _complete_backfills(self, decision: Decision, holds: Mapping[str, int]) -> frozenset[str]:
+        """Return the new sinks that a backfill has filled up to the last epoch; commit what it has decided."""
+        parts, epoch = self._parts, decision.attempt.epoch
+        known, records, filled = Facts.of(decision).sinks, Backfills(parts.run.repository), set()
+        for sink in parts.sinks:
+            if sink.name in known or holds[sink.name] not in (0, epoch):
+                continue
+            record = records.find(parts.name, parts.timeline, sink.name, epoch)
+            if record is not None:
+                if not holds[sink.name]:
+                    commit_backfill(parts, sink, record)
+                filled.add(sink.name)
+        return frozenset(filled)
+
     # --- 4: the last decision ---
 
-    def _note_sinks(self, decision: Decision) -> None:
+    def _note_sinks(self, decision: Decision, filled: Sequence[str]) -> None:
         """Record in the history that the stream continues with other sinks: some of them lack the earlier epochs."""
-        before, now = set(Facts.of(decision).sinks), {sink.name for sink in self._parts.sinks}
-        if before == now:
+        before, now = set(Facts.of(decision).sinks), {sink.name for sink in self._parts.sinks} - set(filled)
+        if before == now or not before:  # the base of a fork has no sinks
             return
         name = self._parts.name
         facts = {"stream": name, "added": sorted(now - before), "removed": sorted(before - now)}
@@ -269,3 +307,33 @@ class StreamRecovery:
         if facts is None:
             return LastDecided(stands=dict(made.stands), stage=stage)
         return LastDecided.after(made.decided, facts, stage, made.stands)
+
+
+def _refuse_clean_source(stream: str, df: DataFrame) -> None:
+    """Refuse a source that removes its input: in a fork, it would remove the input of the original."""
+    for name, options in adapter.inputs(df):
+        if options.get("cleansource", "off").lower() != "off":
+            why = "the pipeline is a fork, and the original reads the same input"
+            do = "remove the option cleanSource from the fork"
+            raise NotSupported(what=f"cleanSource of source {name} in stream {stream!r}", why=why, do=do)
+
+
+def context_of(parts: StreamParts, df: DataFrame, sink: Sink) -> SinkContext:
+    """Return what a sink of a stream is opened with."""
+    run = parts.run
+    return sink_context(
+        df,
+        sink,
+        parts.owner,
+        spark=run.spark,
+        output_mode=parts.spec.output_mode,
+        root=run.repository.root,
+        shared=run.shared,
+        reach=run.reach,
+    )
+
+
+def commit_backfill(parts: StreamParts, sink: Sink, record: BackfillRecord) -> None:
+    """Give a sink the rows that a backfill has decided for it; idempotent."""
+    sink.commit(EpochKey(parts.owner, record.attempt, record.lease, Link(0, None)), record.handle)
+    parts.reach("backfill committed")

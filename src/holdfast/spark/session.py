@@ -6,12 +6,10 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +21,9 @@ from pyspark.sql import SparkSession
 from holdfast._error_text import one_line
 from holdfast.errors import JavaMissing, SessionFailed
 from holdfast.spark import adapter
-from holdfast.spark.localfiles import CLASS, JAR, SETTING
+from holdfast.spark.class_archive import archived_classes
+from holdfast.spark.java_environment import GATEWAY, SUBMITTED, conf_folders, find_java, with_jar
+from holdfast.spark.localfiles import CLASS, SETTING
 
 OLDEST_JAVA = 17
 _SETTINGS = {
@@ -35,8 +35,6 @@ _SETTINGS = {
 }
 _DEADLY = (signal.SIGINT, signal.SIGTERM)
 _PROGRESS = "spark.ui.showConsoleProgress"  # Spark itself sets it when it is started from Python
-_SUBMITTED = "PYSPARK_SUBMIT_ARGS"
-_CLASS_PATH = "SPARK_DIST_CLASSPATH"  # Spark's launcher appends it to the class path, regardless of user settings
 _VERSION = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 
 
@@ -63,7 +61,7 @@ def active_or_new() -> tuple[SparkSession, bool]:
 
 
 def _made() -> SparkSession:
-    with _undisturbed(), _with_jar():
+    with _undisturbed(), with_jar(), archived_classes(), adapter.deaf_to_sigterm():
         SparkContext._ensure_initialized()  # before that, a SparkConf does not contain the user's settings
     given = SparkConf()
     builder = SparkSession.builder
@@ -77,7 +75,7 @@ def _made() -> SparkSession:
         for name, value in settings.items():
             if not given.contains(name):
                 builder = builder.config(name, value)
-        if _PROGRESS not in os.environ.get(_SUBMITTED, ""):
+        if _PROGRESS not in os.environ.get(SUBMITTED, ""):
             builder = builder.config(_PROGRESS, "false")
     spark = builder.getOrCreate()
     if adapter.is_local(spark) and not _has_log_settings():
@@ -95,20 +93,6 @@ def borrowed() -> Iterator[SparkSession]:
     finally:
         if new:
             spark.stop()
-
-
-@contextlib.contextmanager
-def _with_jar() -> Iterator[None]:
-    """Put `holdfast.LocalFiles` on the class path of a JVM that is started in this block."""
-    before = os.environ.get(_CLASS_PATH)
-    os.environ[_CLASS_PATH] = os.pathsep.join(filter(None, (before, str(JAR))))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_CLASS_PATH]
-        else:
-            os.environ[_CLASS_PATH] = before
 
 
 def _has_local_files() -> bool:
@@ -146,27 +130,26 @@ def require_java() -> None:
 
     Nothing is checked if a JVM runs already, or if a `spark-env.sh` may choose another Java.
     """
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ or _conf("spark-env.sh"):
+    if SparkContext._gateway is not None or GATEWAY in os.environ or _conf("spark-env.sh"):
         return
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    found = find_java(os.environ)
     if found is None:
+        home = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no `java` is on the PATH"
         raise JavaMissing(why=where)
-    about = Path(found).resolve().parent.parent / "release"
+    about = found.resolve().parent.parent / "release"
     version = _VERSION.search(about.read_text(errors="replace")) if about.is_file() else None
     if version is not None and int(version[1]) < OLDEST_JAVA:
         raise JavaMissing(why=f"{found} is Java {version[1]}")
 
 
 def _has_log_settings() -> bool:
-    return _conf("log4j2.properties") or "log4j" in os.environ.get(_SUBMITTED, "")
+    return _conf("log4j2.properties") or "log4j" in os.environ.get(SUBMITTED, "")
 
 
 def _conf(name: str) -> bool:
     """Whether Spark's configuration contains a file of this name."""
-    folders = [os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME") and f"{os.environ['SPARK_HOME']}/conf"]
-    return any((Path(each) / name).is_file() for each in folders if each)
+    return any((folder / name).is_file() for folder in conf_folders(os.environ))
 
 
 def send_by_value(module: ModuleType) -> None:

@@ -2,13 +2,17 @@
 
 Rules:
 - An attempt number is used once. After a restart or a failed attempt, the slot that may have been used is closed first.
+- A slot that is closed with `end` ends the driver: a rewind continues the stream in another timeline.
 - The staged output of aborted attempts is discarded before the next attempt begins, not when an attempt fails: after a
   kill there would be no chance to do so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.epoch import Attempt, Decision, EpochProgress, Move, Verdict
+from holdfast.errors import TimelineEnded
 from holdfast.sinks.base import EpochKey
 from holdfast.spark.parts import StreamParts
 
@@ -28,7 +32,7 @@ class AttemptSlots:
         """Return the attempt to use, or the decision to commit that exists already."""
         self._begun = True
         slots = self._parts.decisions.look(self._parts.name, self._parts.timeline, epoch)
-        if decided := _committed(slots.closed):
+        if decided := self._committed(slots.closed):
             return decided
         if slots.open == self._unused or (self._clean and not slots.closed):
             self._unused = None
@@ -45,8 +49,8 @@ class AttemptSlots:
         parts = self._parts
         parts.lease.check()
         slots = parts.decisions.look(parts.name, parts.timeline, epoch)
-        closed = [*slots.closed, *self._close(slots.open)]
-        if decided := _committed(closed):
+        closed = [*slots.closed, *([] if _has_ended(slots.closed) else self._close(slots.open))]
+        if decided := self._committed(closed):
             return decided
         self._unused = slots.open.next() if closed else slots.open
         if not closed:
@@ -76,6 +80,13 @@ class AttemptSlots:
             return []
         return [self._parts.decisions.close(Decision(attempt=attempt, verdict=Verdict.ABORT, lease=lease))]
 
+    def _committed(self, closed: Sequence[Decision]) -> Decision | None:
+        """Return the decision to commit, if there is one; raise if the timeline has ended for this stream."""
+        if _has_ended(closed):
+            self._parts.lease.check()  # the rewind has taken the lease
+            raise TimelineEnded(stream=self._parts.name, timeline=self._parts.timeline)
+        return next((decision for decision in closed if decision.verdict is Verdict.COMMIT), None)
 
-def _committed(closed: list[Decision] | tuple[Decision, ...]) -> Decision | None:
-    return next((decision for decision in closed if decision.verdict is Verdict.COMMIT), None)
+
+def _has_ended(closed: Sequence[Decision]) -> bool:
+    return any(decision.verdict is Verdict.END for decision in closed)

@@ -4,10 +4,7 @@ Spark's files of a committed batch never change, and Spark retains them for a nu
 linked from the live folder while the query continues, and all content is read from the links, never from the live
 folder. Linking all files first is fast; then they are read, digested and kept, one part at a time.
 
-The snapshot of batch N contains the following files, never hidden ones:
-- `metadata`, `offsets/N-1`, `offsets/N`, `commits/N`; everything in `_metadata` and `_stateSchema` folders.
-- Of a file source, with L its log offset in `offsets/N`: the newest `k.compact` up to L, then k+1 to L.
-- Of each state store: the files of version N + 1, as `statefiles` lists them.
+The snapshot of a batch contains its closure, which `sparkfiles.closure` defines.
 
 Not guaranteed: a snapshot of a batch that Spark is about to delete. A file that vanished is looked for again a few
 times, then the snapshot fails.
@@ -15,21 +12,18 @@ times, then the snapshot fails.
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.errors import NotFound, StorageFailed
 from holdfast.repository import Repository
 from holdfast.repository.checkpoint_keys import CheckpointPlace
-from holdfast.spark.pins import PINS, KnownFile, Links, Pinned, SnapshotFacts, SparkCut, Vanished
-from holdfast.spark.sparklog import log_offset
-from holdfast.spark.sparkrecords import CommitEntry, OffsetEntry
-from holdfast.spark.statefiles import VersionNames, descriptions_in, listed_in_zip, names_in, stores_in
+from holdfast.spark.pins import PINS, KnownFile, Links, Pinned, SnapshotFacts, SparkCut
+from holdfast.sparkfiles.closure import keep_closure
+from holdfast.sparkfiles.statefiles import Vanished
 
 _TRIES = 3
-_COMPACT = re.compile(r"(\d+)\.compact")
 
 
 class Snapshots:
@@ -88,44 +82,8 @@ class Snapshots:
         return Links(self._folder, self._repository, known)
 
     def _link(self, batch: int, links: Links) -> SnapshotFacts:
-        logs = [f"offsets/{each}" for each in (batch - 1, batch) if each >= 0] + [f"commits/{batch}"]
-        links.add(["metadata", *logs])
-        offsets = OffsetEntry(links.read(f"offsets/{batch}"), self._folder / f"offsets/{batch}")
-        commit = CommitEntry(links.read(f"commits/{batch}"), self._folder / f"commits/{batch}")
-        stores = list(stores_in(self._folder))
-        names = VersionNames(links, batch, commit)
-        chosen = [f"{store.path}/{name}" for store in stores for name in store.chain(batch + 1, names)]
-        zips = [path for path in chosen if path.endswith(".zip")]
-        links.add(zips)
-        inside = [
-            f"{path.rpartition('/')[0]}/{name}"
-            for path in zips
-            for name in listed_in_zip(links.read(path), self._folder / path)
-        ]
-        links.add([*chosen, *inside, *self._sources(offsets), *descriptions_in(self._folder)])
-        formats = {f"{store.kind}-{2 if commit.ids else 1}" for store in stores}
-        return SnapshotFacts(batch, offsets.confs, ", ".join(sorted(formats)) or None)
+        found = keep_closure(self._folder, batch, links)
+        return SnapshotFacts(batch, found.offsets.confs, ", ".join(found.formats) or None)
 
     def _all_there(self, cut: SparkCut, place: CheckpointPlace) -> bool:
         return None not in self._repository.sizes(place.object(each.sha256) for each in cut.files).values()
-
-    def _sources(self, offsets: OffsetEntry) -> Iterator[str]:
-        """Yield the entries of each source's log up to its offset; for a source without a log, all of its files."""
-        for number, offset in enumerate(offsets.ends):
-            folder = self._folder / "sources" / str(number)
-            names = frozenset(names_in(folder))
-            last = log_offset(offset)
-            chosen = sorted(names) if last is None else _entries_up_to(last, names)
-            for name in chosen:
-                if name not in names:
-                    raise Vanished(f"sources/{number}/{name}")  # before a damaged offset requests countless others
-                yield f"sources/{number}/{name}"
-
-
-def _entries_up_to(last: int, names: Collection[str]) -> Iterator[str]:
-    """Yield the entries of a source's log up to `last`: the newest compacted one, and those that follow it."""
-    compacts = [int(match[1]) for name in names if (match := _COMPACT.fullmatch(name))]
-    base = max((each for each in compacts if each <= last), default=-1)
-    if base >= 0:
-        yield f"{base}.compact"
-    yield from (str(each) for each in range(base + 1, last + 1))

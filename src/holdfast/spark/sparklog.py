@@ -8,7 +8,6 @@ at every start.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -22,7 +21,8 @@ from holdfast.errors import SparkFileDamaged, SparkLogMismatch, UnsupportedVersi
 from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.recovery import SparkPosition
 from holdfast.repository.files import failing_as, sync_all
-from holdfast.spark.torn_writes import (
+from holdfast.sparkfiles.sourcelog import ENTRY, entry_path, log_of, log_offset
+from holdfast.sparkfiles.torn_writes import (
     Form,
     checksum_file,
     is_commit,
@@ -32,9 +32,7 @@ from holdfast.spark.torn_writes import (
     is_torn,
 )
 
-_NUMBER = re.compile(r"\d+")
 _AHEAD = 8  # entries that may be missing before one that exists
-_ENTRY = re.compile(r"(\d+)(?:\.compact)?")
 _MANY_FOLDERS = 64  # of state: to search more of them costs more than to sync the file system
 
 
@@ -81,12 +79,12 @@ class SparkLog:
         with failing_as("read", str(self.folder)):
             metadata = self.folder / "metadata"  # 1
             self._require_whole(metadata, is_metadata)
-            if self._last("offsets") and not metadata.exists():
+            if not metadata.exists() and self._last("offsets"):
                 raise SparkFileDamaged(stream=self._stream, path=str(metadata), why="it is missing")
             for batch in range(max(decided - 2, 0), decided):
                 offsets = self.folder / "offsets" / str(batch)
                 self._require_whole(offsets, is_offsets)
-                if self._last("offsets") > batch and not offsets.exists():  # otherwise the log is too short: see `plan`
+                if not offsets.exists() and self._last("offsets") > batch:  # otherwise the log is too short: see `plan`
                     raise SparkFileDamaged(stream=self._stream, path=str(offsets), why="it is missing")
             for name, last in source_log.items():
                 source = self.folder / "sources" / name
@@ -133,8 +131,7 @@ class SparkLog:
             for source in _folders(self.folder / "sources"):  # 3
                 torn += _torn_on(source, source_log.get(source.name, -1))
             self._drop(torn)
-            lost = self._last("commits") == decided - 1 if decided else not metadata.exists()
-            if is_torn(offsets, is_offsets) or (offsets.exists() and (lost or self._lacks_entry(decided))):  # 4
+            if is_torn(offsets, is_offsets) or (offsets.exists() and self._lacks_basis(decided)):  # 4
                 self._drop([offsets])
                 torn.append(offsets)
         return [str(path.relative_to(self.folder)) for path in torn]
@@ -145,10 +142,17 @@ class SparkLog:
                 each.unlink(missing_ok=True)
         sync_all({path.parent for path in paths})
 
+    def _lacks_basis(self, decided: int) -> bool:
+        """Whether a file is gone that the offsets of the undecided epoch build upon."""
+        lost = self._last("commits") == decided - 1 if decided else not (self.folder / "metadata").exists()
+        return lost or self._lacks_entry(decided)
+
     def _lacks_entry(self, batch: int) -> bool:
         """Whether the offsets of a batch name an entry that the log of a file source lacks."""
-        for number, end in enumerate(self.offsets(batch).ends):
-            source, last = self.folder / "sources" / str(number), log_offset(end)
+        ends, sources = self.offsets(batch).ends, self.folder / "sources"
+        for number, end in enumerate(ends):
+            log = log_of(number, ends, lambda each: (sources / str(each)).is_dir())
+            source, last = sources / str(log), log_offset(end)
             if last is not None and last >= 0 and not entry_path(source, last):
                 return True
         return False
@@ -253,10 +257,11 @@ class SparkLog:
 
     def _last(self, log: str) -> int:
         """Return the number of the last entry, plus one: a batch's epoch."""
-        folder = self.folder / log
-        if not folder.is_dir():
+        try:
+            names = os.listdir(self.folder / log)  # noqa: PTH208 - several times at a start, of a hundred names or more
+        except (FileNotFoundError, NotADirectoryError):
             return 0
-        return max((int(each.name) + 1 for each in folder.iterdir() if _NUMBER.fullmatch(each.name)), default=0)
+        return max((int(name) for name in names if name.isdecimal()), default=-1) + 1
 
     def _mismatch(self, why: str) -> SparkLogMismatch:
         return SparkLogMismatch(stream=self._stream, path=str(self.folder), why=why)
@@ -268,13 +273,8 @@ def _folders(folder: Path) -> list[Path]:
 
 def _entries(source: Path) -> dict[int, str]:
     """Return the names of a source's log entries by their numbers, in order; a compacted one under its own number."""
-    found = {int(match[1]): each.name for each in source.iterdir() if (match := _ENTRY.fullmatch(each.name))}
+    found = {int(match[1]): each.name for each in source.iterdir() if (match := ENTRY.fullmatch(each.name))}
     return dict(sorted(found.items()))
-
-
-def entry_path(source: Path, number: int) -> Path | None:
-    """Return the file of one entry of a source's log, compacted or not, or `None` if there is none."""
-    return next((path for name in (str(number), f"{number}.compact") if (path := source / name).exists()), None)
 
 
 def _torn_on(source: Path, last: int) -> list[Path]:
@@ -301,17 +301,6 @@ def _near(source: Path, last: int) -> Iterator[Path]:
         missing = 0 if path else missing + 1
         if path:
             yield path
-
-
-def log_offset(end: str | None) -> int | None:
-    """Return the last log entry that an offset of a file source names; `None` for other sources."""
-    try:
-        match json.loads(end or "null"):
-            case {"logOffset": int(last)}:
-                return last
-    except (ValueError, RecursionError):
-        pass  # an offset of another source, in its own form
-    return None
 
 
 def _is_of_files(source: str, ends: Sequence[str | None]) -> bool:

@@ -194,6 +194,17 @@ DEFAULT_RESTART = RestartPolicy.bounded(5, within=600)
 DEFAULT_OUTAGE = 3600.0  # seconds
 
 
+def _require_argument(stream: str, build: Build) -> None:
+    """Refuse a function that cannot be called with the session alone."""
+    try:
+        inspect.signature(build).bind(None)
+    except TypeError as error:
+        what, do = f"function of stream {stream!r}", f"define it with one argument, as in `def {stream}(spark):`"
+        raise BadValue(what=what, value=build, why=f"it cannot be called with the session: {error}", do=do) from None
+    except ValueError:
+        pass  # a builtin has no signature
+
+
 def checked_spec(
     name: object,
     build: Build,
@@ -215,6 +226,7 @@ def checked_spec(
     checked = checked_name("stream", name)
     if not callable(build):
         raise BadValue(what=f"stream {checked!r}", value=build, expected="a function of a SparkSession")
+    _require_argument(checked, build)
     kept, each = checked_stage(checked, stage, on_epoch)
     return StreamSpec(
         name=checked,

@@ -4,26 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import queue
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from holdfast.control.channel import ControlChannel
+from holdfast.control.records import RequestKind
 from holdfast.coordinator import Topology
 from holdfast.epoch import Reach
-from holdfast.errors import BadValue, Locked, NotFound, NotSupported
+from holdfast.errors import (
+    BadValue,
+    Locked,
+    NotFound,
+    NotSupported,
+    RepositoryMissing,
+    SparkFileDamaged,
+    SparkLogMismatch,
+)
 from holdfast.formats.manifest import pipeline_hash
 from holdfast.policy import Backoff, CheckpointPolicy
-from holdfast.repository import Checkpoints, Identity, Lease, LocalRepository
+from holdfast.repository import Checkpoints, Identity, Lease, Lineage, LocalRepository
 from holdfast.repository.files import failing_as, make_folder
 from holdfast.repository.lease import LOCK, RUN
+from holdfast.rewind.finishing import finish_unfinished
+from holdfast.rewind.program import Program, ProgramStream
+from holdfast.rewind.way_back import way_back
+from holdfast.sinks.log import LogSink
 from holdfast.spark import adapter
-from holdfast.spark.chain import Chain
+from holdfast.spark.chain import Chain, inner_log
 from holdfast.spark.checkpoint_setup import CheckpointSetup, Inbox
 from holdfast.spark.checkpoints import Checkpointing
 from holdfast.spark.context import RunContext, StreamCallbacks
 from holdfast.spark.failures import Kind
 from holdfast.spark.handle import PipelineHandle, start_threads
+from holdfast.spark.opening import sink_folder
 from holdfast.spark.options import StartOptions
+from holdfast.spark.polling import checked_delay_ms, chosen_delay_ms
 from holdfast.spark.session import active_or_new, require_java
 from holdfast.spark.spec import ACCEPTABLE, Accept, StreamSpec, checked_outage
 from holdfast.spark.stream import StreamRun
@@ -55,6 +73,7 @@ class RunSettings:
     policy: CheckpointPolicy
     accept: frozenset[str]
     outage: Mapping[Kind, float | None]
+    poll_ms: int | None
     callbacks: StreamCallbacks | None
     reach: Reach
 
@@ -67,6 +86,7 @@ class RunSettings:
             policy=every if isinstance(every, CheckpointPolicy) else CheckpointPolicy(every=every),
             accept=_checked_accept(options["accept"]),
             outage={} if outage is None else checked_outage(outage),
+            poll_ms=checked_delay_ms(options["poll_every"]),
             callbacks=options["callbacks"],
             reach=options["reach"],
         )
@@ -107,13 +127,16 @@ def start_pipeline(
 ) -> PipelineHandle:
     """Start a pipeline; on a failure, release everything that was taken.
 
-    1. Take the lease.  2. Build every stream.  3. Recover every stream.  4. Prepare the checkpoints.  5. Start the
-    threads.
+    1. Take the lease, and finish a rewind that was interrupted.  2. Build every stream.  3. Recover every stream.
+    4. Prepare the checkpoints.  5. Start the threads.
     """
     with undo:
         retain = max(adapter.require_retention(session), adapter.RETAINED)
-        lease = _take_lease(pipeline, session)  # 1
+        lease = take_lease(pipeline, session)  # 1
         undo.callback(lease.release)
+        finish_rewind(pipeline, lease, settings.reach)
+        channel = ControlChannel(pipeline.repository, lease, RequestKind)
+        undo.callback(channel.close)  # before the lease is released: askers wait for the lock
         chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.root, session)
         topology, specs = chain.join()  # 2
         inbox: Inbox = queue.SimpleQueue()
@@ -121,7 +144,7 @@ def start_pipeline(
         run = RunContext(
             spark=session,
             repository=pipeline.repository,
-            identity=_identity(pipeline),
+            lineage=lineage_of(pipeline),
             lease=lease,
             retain=retain,
             shared=pipeline.shared,
@@ -133,18 +156,29 @@ def start_pipeline(
             acknowledge=lambda checkpoint, state: inbox.put((checkpoint, state)),
             build=chain.build,
             outage=settings.outage,
+            poll_ms=_poll_ms(settings, session, len(specs)),
         )
         streams = [StreamRun(spec, run) for spec in specs]
         for stream in streams:
             undo.callback(stream.close)
-            stream.recover()  # 3
+            with _naming_the_way_back(run):
+                stream.recover()  # 3
         threads = StreamThreads(streams, topology, available_now=settings.available_now)
         setup = _checkpoint_setup(pipeline, run, streams, topology, settings.policy)
         checkpointing = Checkpointing(setup, inbox, on_fatal=threads.end_after)
         checkpointing.prepare()  # 4
-        handle = PipelineHandle(run, threads, checkpointing, undo.pop_all())
+        handle = PipelineHandle(run, threads, checkpointing, channel, undo.pop_all())
         start_threads(handle, pipeline.repository.where)  # 5
         return handle
+
+
+def _poll_ms(settings: RunSettings, session: SparkSession, streams: int) -> int | None:
+    """Return the delay between two polls for input; `None` leaves it to the session."""
+    if settings.poll_ms is not None:
+        return settings.poll_ms
+    if settings.available_now or adapter.setting(session, adapter.POLLING_DELAY) is not None:
+        return None
+    return chosen_delay_ms(streams)
 
 
 def _checkpoint_setup(
@@ -160,24 +194,60 @@ def _checkpoint_setup(
         topology=topology,
         policy=policy,
         checkpoints=Checkpoints(run.repository),
-        program=pipeline_hash({stream.name: stream.description for stream in streams}),
+        program=pipeline_hash({stream.name: msgspec.to_builtins(stream.description) for stream in streams}),
         observers=pipeline.observers,
     )
 
 
-def _identity(pipeline: PipelineDefinition) -> Identity:
+def lineage_of(pipeline: PipelineDefinition) -> Lineage:
+    """Return the lineage of a pipeline's repository, which is created if it does not exist."""
     repository = pipeline.repository
     try:
-        identity = Identity.load(repository)
+        lineage = Lineage.load(repository)
     except NotFound:
         if repository.list("timelines"):
             why = "there are timelines, but no holdfast.json"
             raise BadValue(what="repository", value=repository.where, why=why, do="restore the file") from None
-        return Identity.create(repository, pipeline.name)
-    if identity.pipeline != pipeline.name:
-        why = f"it belongs to pipeline {identity.pipeline!r}"
+        return Lineage(Identity.create(repository, pipeline.name))
+    if lineage.identity.pipeline != pipeline.name:
+        why = f"it belongs to pipeline {lineage.identity.pipeline!r}"
         raise BadValue(what="repository", value=repository.where, why=why, do="choose another root")
-    return identity
+    return lineage
+
+
+def program_of(pipeline: PipelineDefinition) -> Program:
+    """Return the streams and sinks of a pipeline as a rewind needs them, with the event logs that were added."""
+    return Program(
+        name=pipeline.name,
+        repository=pipeline.repository,
+        shared=pipeline.shared,
+        streams={name: _program_stream(spec, pipeline.repository) for name, spec in pipeline.streams.items()},
+    )
+
+
+def _program_stream(spec: StreamSpec, repository: LocalRepository) -> ProgramStream:
+    inner = inner_log(repository.root, spec.name)
+    added = (inner,) if inner.exists() and not any(isinstance(sink, LogSink) for sink in spec.sinks) else ()
+    stage = None if spec.stage is None else spec.stage.codec.type_name
+    for sink in spec.sinks:
+        sink.set_folder(sink_folder(repository.root, spec.name, sink))
+    return ProgramStream(spec.name, (*spec.sinks, *added), spec.reads, stage)
+
+
+def finish_rewind(pipeline: PipelineDefinition, lease: Lease, reach: Reach) -> None:
+    """Finish a rewind that was interrupted, or raise `RewindUnfinished` if this program cannot."""
+    with contextlib.suppress(RepositoryMissing):  # a new one
+        finish_unfinished(program_of(pipeline), lease, reach)
+
+
+@contextlib.contextmanager
+def _naming_the_way_back(run: RunContext) -> Iterator[None]:
+    """Name the newest sound checkpoint, if the Spark folder of a stream is damaged or gone."""
+    try:
+        yield
+    except (SparkLogMismatch, SparkFileDamaged) as error:
+        error.do = way_back(run.repository, run.lineage) or error.do
+        raise
 
 
 def _require_fit(pipeline: PipelineDefinition, spark: SparkSession) -> None:
@@ -191,7 +261,8 @@ def _require_fit(pipeline: PipelineDefinition, spark: SparkSession) -> None:
         )
 
 
-def _take_lease(pipeline: PipelineDefinition, spark: SparkSession) -> Lease:
+def take_lease(pipeline: PipelineDefinition, spark: SparkSession) -> Lease:
+    """Become the only process that writes to the pipeline's repository."""
     return Lease.take(pipeline.repository, locker=lambda: _lock(pipeline, spark), shared=pipeline.shared, why=RUN)
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
 
-from holdfast._redaction import redacted
 from holdfast.barriers import BarrierInjector
 from holdfast.errors import StreamFailed
+from holdfast.program.description import StreamDescription
 from holdfast.recovery import RecoveryPlan
-from holdfast.spark import adapter
 from holdfast.spark.acknowledging import Acknowledger
 from holdfast.spark.context import RunContext
+from holdfast.spark.describing import store_program
+from holdfast.spark.epochs import EpochTimes
 from holdfast.spark.gate import EpochGate
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.query import StreamQuery
+from holdfast.spark.recovering import RecoveredStream
 from holdfast.spark.snapshot import Snapshots
 from holdfast.spark.spec import StreamSpec
 from holdfast.spark.status import EpochTally, StatusReporter, StreamStatus
@@ -38,13 +39,14 @@ class StreamRun:
         self._gate = gate = EpochGate()
         self._acknowledger = Acknowledger(parts, gate, self.injector.handle(), self._drained)
         self._query = StreamQuery(parts, gate)
-        tally = EpochTally(run.clock)
+        self._tally = tally = EpochTally(run.clock)
+        self._stores_program = True  # until the first new epoch of the run is decided
         self._supervisor = Supervisor(
             parts,
             gate=gate,
             acknowledger=self._acknowledger,
             query=self._query,
-            epoch_ended=tally.add,
+            epoch_ended=self._epoch_ended,
             oldest_kept=lambda: self.oldest_kept,
         )
         self._reporter = StatusReporter(
@@ -53,9 +55,9 @@ class StreamRun:
 
     # --- its life ---
 
-    def recover(self) -> RecoveryPlan:
-        """Prepare to continue after the last decided epoch; return what was found and done."""
-        return self._supervisor.recover().plan
+    def recover(self) -> RecoveredStream:
+        """Prepare to continue after the last decided epoch."""
+        return self._supervisor.recover()
 
     def live(self) -> None:
         """Run until the stream ends, is stopped, or gives up: then `failed` is set."""
@@ -87,6 +89,14 @@ class StreamRun:
                 _log.exception("sink %s could not be closed", sink.name)
         if self._parts.stage is not None:
             self._parts.stage.close()
+
+    def _epoch_ended(self, times: EpochTimes) -> None:
+        """Count an epoch that is in every sink. The first new one of a run stores the description of the program."""
+        self._tally.add(times)
+        recovered = self._supervisor.recovered
+        if self._stores_program and recovered is not None and times.epoch > recovered.plan.decided:
+            self._stores_program = False
+            store_program(self._parts, times.epoch, recovered.description)
 
     def _drained(self) -> None:
         """Stop after the epoch at which a barrier has ended the stream."""
@@ -154,15 +164,7 @@ class StreamRun:
         return recovered.sources if recovered else ()
 
     @property
-    def description(self) -> dict[str, Any]:
-        """How the program describes this stream: compared from run to run."""
-        spec, recovered = self.spec, self._supervisor.recovered
-        return {
-            "sources": list(self.sources),
-            "sinks": {sink.name: type(sink).__name__ for sink in spec.sinks},
-            "options": redacted(spec.options),
-            "output_mode": spec.output_mode,
-            "columns": recovered.df.schema.jsonValue() if recovered else None,
-            "state": adapter.state_schemas(recovered.df) if recovered else [],
-            "stage": spec.stage.codec.type_name if spec.stage is not None else None,
-        }
+    def description(self) -> StreamDescription | None:
+        """How the program describes this stream; `None` before the first recovery."""
+        recovered = self._supervisor.recovered
+        return recovered.description if recovered else None

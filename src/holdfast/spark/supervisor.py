@@ -126,6 +126,7 @@ class Supervisor:
             listener=self._listener,
             stateful=self.recovered.stateful,
             poison=self._retries.poison,
+            adopted=self.recovered.adopted,
         )
         self.state = "running"
         self._query.run(

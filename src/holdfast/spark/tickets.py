@@ -1,7 +1,8 @@
 """Tickets: the futures of callers that wait for a checkpoint.
 
 Rules:
-- Every ticket is answered exactly once: with a manifest, with `CheckpointFailed`, or with `Closed` at the end.
+- Every ticket is answered exactly once: with a manifest, with `CheckpointFailed`, or with `Closed` at the end. The
+  ticket of a withdrawn request is cancelled.
 - A ticket and its request are registered together, so no request is begun whose ticket is not yet known.
 """
 
@@ -46,6 +47,12 @@ class Tickets:
             ticket.set_exception(outcome)
         else:
             ticket.set_result(outcome)
+
+    def discard(self, ticket: Future[Manifest]) -> None:
+        """Cancel the ticket of a request that its caller has withdrawn."""
+        with self._mutex:
+            self._open.remove(ticket)
+        ticket.cancel()
 
     def close(self) -> None:
         """Answer all open tickets with `Closed`, and refuse new ones."""

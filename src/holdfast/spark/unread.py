@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast.policy import seconds_of
-from holdfast.spark.sparklog import entry_path, log_offset
+from holdfast.sparkfiles.sourcelog import entry_path, log_offset
 
 _MOST = 200_000  # files: with more, nothing is counted
 _FRESH_S = 5.0  # how long a count is kept

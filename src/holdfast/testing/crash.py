@@ -10,9 +10,18 @@ import threading
 
 from holdfast import coordinator, epoch, pruning
 from holdfast.errors import BadValue
+from holdfast.rewind import steps
+from holdfast.sinks import taking_back
 from holdfast.sinks.compaction import apply as compaction
 
-POINTS = (*epoch.POINTS, *coordinator.POINTS, *pruning.POINTS, *compaction.POINTS)
+POINTS = (
+    *epoch.POINTS,
+    *coordinator.POINTS,
+    *pruning.POINTS,
+    *compaction.POINTS,
+    *taking_back.POINTS,
+    *steps.POINTS,
+)
 
 
 class Crashed(BaseException):

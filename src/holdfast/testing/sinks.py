@@ -10,26 +10,23 @@ pytest collects the subclass. It needs a fixture `spark`, a session on this mach
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.epoch import Attempt
+from holdfast.epoch import Reach
 from holdfast.errors import HoldfastError, StagedGone
 from holdfast.formats.sealed_json import seal
 from holdfast.sinks.base import EpochKey, Sink, SinkContext, Staged, StreamIdentity, checked_staged
 from holdfast.testing.crash import Crashed
+from holdfast.testing.take_back import TakeBackContract, VisibleRows, at_once, raised
 
-VisibleRows = list[tuple[Any, ...]]
+__all__ = ["SinkContract", "VisibleRows"]
 
 
-class SinkContract:
+class SinkContract(TakeBackContract):
     """The contract of every sink. Subclass it and implement `make` and `visible`."""
-
-    output_mode = "append"
-    owner = StreamIdentity("contract", "0" * 31 + "1", "rows")
 
     def make(self, folder: Path) -> Sink:
         """Return a new sink; each call with the same folder returns one for the same target."""
@@ -84,7 +81,7 @@ class SinkContract:
         for epoch in (1, 2, 3):
             staged = self._open(spark, tmp_path).prepare(_rows(spark, epoch, epoch + 10), self._key(epoch))
             sinks = [self._open(spark, tmp_path) for _ in range(2)]
-            failures = _at_once([partial(sink.commit, self._key(epoch), staged.handle) for sink in sinks])
+            failures = at_once([partial(sink.commit, self._key(epoch), staged.handle) for sink in sinks])
             assert not failures, failures
             expected = [each for e in range(1, epoch + 1) for each in (e, e + 10)]
             assert self._seen(spark, sinks[0]) == self._expected(expected, last=[epoch, epoch + 10])
@@ -97,9 +94,9 @@ class SinkContract:
         third = sink.prepare(_rows(spark, 3), self._key(1, attempt=2, lease=2))
         sink.abort(self._key(1, attempt=1, lease=1))
         sink.abort(self._key(1, attempt=1, lease=1))
-        assert _raises(StagedGone, lambda: sink.commit(self._key(1, attempt=1, lease=1), first.handle))
+        assert raised(StagedGone, lambda: sink.commit(self._key(1, attempt=1, lease=1), first.handle))
         sink.abort(self._key(1, attempt=1, lease=None))
-        assert _raises(StagedGone, lambda: sink.commit(self._key(1, attempt=1, lease=2), second.handle))
+        assert raised(StagedGone, lambda: sink.commit(self._key(1, attempt=1, lease=2), second.handle))
         assert self._seen(spark, sink) == []
         sink.commit(self._key(1, attempt=2, lease=2), third.handle)
         assert self._seen(spark, sink) == [3]
@@ -107,7 +104,7 @@ class SinkContract:
     def test_a_crash_while_staging_leaves_nothing_visible(self, spark: Any, tmp_path: Path) -> None:
         """The next driver discards incomplete staged data."""
         sink = self._open(spark, tmp_path, dies_at="staging")
-        assert _raises(Crashed, lambda: sink.prepare(_rows(spark, 1), self._key(1)))
+        assert raised(Crashed, lambda: sink.prepare(_rows(spark, 1), self._key(1)))
         again = self._open(spark, tmp_path)
         assert self._seen(spark, again) == []
         again.abort(self._key(1, lease=None))
@@ -120,7 +117,7 @@ class SinkContract:
         sink = self._open(spark, tmp_path)
         staged = sink.prepare(_rows(spark, *range(20)), self._key(1))
         dying = self._open(spark, tmp_path, dies_at="committing")
-        _raises(Crashed, lambda: dying.commit(self._key(1), staged.handle))
+        raised(Crashed, lambda: dying.commit(self._key(1), staged.handle))
         again = self._open(spark, tmp_path)
         assert again.inspect(self.owner, 1).epoch in (0, 1)
         again.commit(self._key(1), staged.handle)
@@ -170,35 +167,26 @@ class SinkContract:
 
     # --- internal ---
 
-    def _open(self, spark: Any, folder: Path, dies_at: str | None = None) -> Sink:
-        def reach(point: str) -> None:
+    def _open(self, spark: Any, folder: Path, dies_at: str | None = None, *, reach: Reach | None = None) -> Sink:
+        from holdfast.spark.adapter import frozen_with_size  # noqa: PLC0415 - an extra
+
+        def dies(point: str) -> None:
             if point == dies_at:
                 raise Crashed(point)
 
         sink = self.make(folder)
         schema = _rows(spark, 1).schema
-        sink.open(SinkContext(self.owner, schema, self.output_mode, spark, reach=reach, tell=lambda _: None))
+        context = SinkContext(self.owner, schema, self.output_mode, spark, reach=reach or dies, tell=lambda _: None)
+        sink.open(replace(context, freeze=frozen_with_size))
         return sink
 
-    def _key(self, epoch: int, *, attempt: int = 1, lease: int | None = 1, timeline: int = 1) -> EpochKey:
-        key = Attempt(stream=self.owner.stream, timeline=timeline, epoch=epoch, attempt=attempt)
-        return EpochKey(self.owner, key, lease)
+    def _stage(self, spark: Any, sink: Sink, key: EpochKey, *numbers: int) -> Staged:
+        return sink.prepare(_rows(spark, *numbers), key)
 
     def _epoch(self, spark: Any, sink: Sink, epoch: int, *numbers: int) -> Staged:
         staged = sink.prepare(_rows(spark, *numbers), self._key(epoch))
         sink.commit(self._key(epoch), staged.handle)
         return staged
-
-    def _seen(self, spark: Any, sink: Sink) -> list[int]:
-        rows = self.visible(spark, sink)
-        assert all(text == f"row {n}" for n, text in rows)
-        return sorted(n for n, _ in rows)
-
-    def _expected(self, all_of_them: list[int], last: list[int] | None = None) -> list[int]:
-        """Return the rows that must be visible: all, or in complete mode those of the last epoch."""
-        if self.output_mode == "complete":
-            return sorted(all_of_them[-1:] if last is None else last)
-        return sorted(all_of_them)
 
 
 def _rows(spark: Any, *numbers: int) -> Any:
@@ -206,31 +194,3 @@ def _rows(spark: Any, *numbers: int) -> Any:
     values = ", ".join(f"({n}L, 'row {n}')" for n in numbers or [0])
     df = spark.sql(f"SELECT * FROM VALUES {values} AS t(n, text)")  # noqa: S608 - numbers
     return (df if numbers else df.where("false")).repartition(2)
-
-
-def _raises(error: type[BaseException], act: Callable[[], object]) -> bool:
-    try:
-        act()
-    except error:
-        return True
-    return False
-
-
-def _at_once(acts: list[Callable[[], object]]) -> list[str]:
-    """Run several functions at the same moment; return their errors."""
-    failures: list[str] = []
-    start = threading.Barrier(len(acts))
-
-    def run(act: Callable[[], object]) -> None:
-        start.wait()
-        try:
-            act()
-        except Exception as error:  # a sink must not raise anything here
-            failures.append(repr(error))
-
-    threads = [threading.Thread(target=run, args=(act,)) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return failures

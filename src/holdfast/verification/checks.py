@@ -23,7 +23,7 @@ from holdfast.formats.manifest import Manifest
 from holdfast.formats.manifest_parts import Severity
 from holdfast.formats.sidecar import read_state
 from holdfast.in_doubt import in_doubt
-from holdfast.repository import Checkpoints, FileList, Held, Identity, Repository, Status
+from holdfast.repository import Checkpoints, FileList, Held, Identity, Lineage, Repository, Status
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.repository.decisions import stream_folder
 from holdfast.repository.identity import KEY as IDENTITY
@@ -43,11 +43,11 @@ def verify(
     progress: Progress | None = None,
     read_data: ReadData | None = None,
 ) -> Verification:
-    """Verify a checkpoint by id, a savepoint by name, or by default the newest of the current timeline."""
+    """Verify a checkpoint by id, a savepoint by name, or by default the newest of the current lineage."""
     verifier = _Verifier(repository, grade, progress, read_data)
     if checkpoint is not None:
         return verifier.one(checkpoint)
-    newest = verifier.checkpoints.newest(Identity.load(repository).timeline)
+    newest = verifier.checkpoints.newest()
     if newest is None:
         raise CheckpointMissing(checkpoint=0, where=repository.where)
     return verifier.one(newest.checkpoint)
@@ -161,19 +161,19 @@ class _Verifier:
 
     def _identity(self, found: FindingsSoFar, plan: RestorePlan) -> None:
         try:
-            identity = Identity.load(self._repository)
+            lineage = Lineage.load(self._repository)
         except (NotFound, Corrupt, UnsupportedVersion, StorageFailed) as error:
             message = f"the identity of the repository cannot be read: {error.summary}"
             found.warning(FindingCode.IDENTITY, message, IDENTITY)
             return
-        manifest = plan.manifest
+        manifest, identity = plan.manifest, lineage.identity
         if (manifest.uid or identity.uid, manifest.pipeline or identity.pipeline) != (identity.uid, identity.pipeline):
             other = f"{manifest.pipeline!r} {manifest.uid}"
             message = f"it belongs to pipeline {other}, but this is {identity.pipeline!r} {identity.uid}"
             found.error(FindingCode.FOREIGN, message, plan.place.manifest)
-        if manifest.timeline == identity.timeline and manifest.savepoint is None:
+        if manifest.timeline == lineage.current and manifest.savepoint is None:
             for stream in manifest.streams:
-                self._in_doubt(found, stream, manifest.timeline)
+                self._in_doubt(found, stream, lineage.timeline_of(stream))
 
     def _is_chained(self, manifest: Manifest) -> bool:
         """Whether the parent is the previous checkpoint, as far as that can still be checked.
@@ -196,7 +196,7 @@ class _Verifier:
         return True
 
     def _in_doubt(self, found: FindingsSoFar, stream: str, timeline: int) -> None:
-        """Add a warning for a decision that Spark has not committed, if Spark's folder is in this repository."""
+        """Add a warning for a decision that Spark has not committed."""
         folder = stream_folder(stream, timeline)
         try:
             doubt = in_doubt(self._repository, stream, timeline)
@@ -206,6 +206,8 @@ class _Verifier:
         if doubt is not None:
             what = f"epoch {doubt.epoch} of stream {stream!r}"
             message = f"{what} is decided but Spark has not committed it: the next start completes it"
+            if not self._repository.list(f"{folder}/spark"):
+                message = f"{what} is decided, and Spark's folder is missing: only the sinks know whether they have it"
             found.warning(FindingCode.IN_DOUBT, message, folder)
 
     # --- files ---

@@ -20,6 +20,7 @@ from holdfast.cli.target import located, shown
 from holdfast.errors import Corrupt, NotSupported, SinkFailed, SinkMissing, UnsupportedVersion
 from holdfast.policy import seconds_of
 from holdfast.repository import LocalRepository
+from holdfast.repository.rewinds import require_finished
 from holdfast.sinks.compaction.plan import TARGET_BYTES, CompactPlan, plan_compact
 from holdfast.sinks.compaction.runs import KEEP_LAST
 from holdfast.sinks.places import readable_file_sinks
@@ -116,6 +117,7 @@ def compact(
     repository = located(repo)
     size = formatting.bytes_of("--target", target)
     grace_s = 0.0 if grace in ("0", "0s") else seconds_of("--grace", grace)
+    require_finished(repository)
     plans = _plan(repository, path, size, keep_last)
     done: dict[str, Done] = {}
     if plans.pending and not dry_run:

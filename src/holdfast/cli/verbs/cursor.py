@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -10,13 +10,17 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli import formatting
-from holdfast.cli.answers import Answer
-from holdfast.cli.options import Json, Repo
+from holdfast.cli.answers import Answer, approved
+from holdfast.cli.options import Json, Repo, Yes
 from holdfast.cli.tables import TableRows, fields
 from holdfast.cli.target import located_cursors
-from holdfast.errors import Corrupt, CursorMissing, StorageFailed, UnsupportedVersion
+from holdfast.errors import Corrupt, CursorLogMismatch, CursorMissing, StorageFailed, UnsupportedVersion
 from holdfast.eventlog._cursor_file import cursor_names, lock_key, read_cursor
+from holdfast.eventlog._cursor_reset import apply_reset, plan_reset
 from holdfast.repository import LocalRepository
+
+if TYPE_CHECKING:
+    from holdfast.eventlog.log import EventLog
 
 
 class CursorLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +48,16 @@ class CursorShow(msgspec.Struct, frozen=True):
     cursor: CursorLine  # the requested one
 
 
-SHAPES = {"cursor ls": CursorLs, "cursor show": CursorShow}
+class CursorResetDone(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a cursor was moved to."""
+
+    cursor: str  # its name
+    before: int  # the sequence number that it would have read next
+    after: int  # the sequence number that it reads next
+    done: bool  # false in a dry run, or if there was nothing to do
+
+
+SHAPES = {"cursor ls": CursorLs, "cursor show": CursorShow, "cursor reset": CursorResetDone}
 
 
 def cursor_ls(repo: Repo = None, as_json: Json = False) -> Answer:
@@ -107,6 +120,60 @@ def cursor_show(
     return Answer(CursorShow(found), print_it, repository=repository.where)
 
 
+def cursor_reset(
+    cursor: Annotated[str, typer.Argument(metavar="NAME", help="The cursor's name.")],
+    repo: Repo = None,
+    log: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The cursor's event log. Needs pyarrow. Not needed for --to 0.")
+    ] = None,
+    to: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SEQUENCE",
+            min=0,
+            help="The sequence number to read next. Default: the first one that a rewind has changed.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without changing anything.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> Answer:
+    """Move a cursor, for example to before the events that a rewind has taken back.
+
+    The reader of the cursor must be stopped. It gets the events from the given sequence number on again, so first
+    reverse what it did with them. Without `--to`, a cursor that stands before all changes is not moved.
+
+    [bold]Examples[/]
+
+        holdfast cursor reset billing -r ./state --log orders.log
+        holdfast cursor reset billing -r ./state --to 0 --yes
+    """
+    repository = located_cursors(repo)
+    opened = None if log is None else _opened(log)
+    plan = plan_reset(repository, cursor, opened, to)
+    moves = plan.before != plan.after
+
+    def print_it(console: Console) -> None:
+        if not moves:
+            console.print(f"cursor {cursor} reads sequence {plan.after} next; it is not moved")
+            return
+        console.print(f"cursor {cursor} reads sequence {plan.after} next, instead of {plan.before}")
+        if dry_run:
+            console.print("next: to carry out this plan, run the same command without --dry-run")
+
+    if moves and not dry_run:
+        approved("cursor reset", yes=yes, as_json=as_json, show=print_it)
+        apply_reset(repository, plan, opened)
+    done = CursorResetDone(cursor=cursor, before=plan.before, after=plan.after, done=moves and not dry_run)
+    return Answer(done, print_it, repository=repository.where)
+
+
+def _opened(log: str) -> EventLog:
+    from holdfast.eventlog.log import EventLog  # needs pyarrow, which may not be installed
+
+    return EventLog.open(log)
+
+
 def _line(repository: LocalRepository, name: str, log: str | None = None) -> CursorLine:
     owner = repository.locked_by(lock_key(name))
     try:
@@ -128,10 +195,7 @@ def _line(repository: LocalRepository, name: str, log: str | None = None) -> Cur
 
 
 def _lag(path: str, identity: str | None, position: int | None, name: str) -> int:
-    from holdfast.errors import CursorLogMismatch
-    from holdfast.eventlog.log import EventLog  # needs pyarrow, which may not be installed
-
-    log = EventLog.open(path)
+    log = _opened(path)
     if identity not in (None, log.identity):
         raise CursorLogMismatch(cursor=name, saved=str(identity), asked=log.identity)
     return max(log.tail - (0 if position is None else position + 1), 0)

@@ -16,7 +16,7 @@ from holdfast.cli.target import located
 from holdfast.difference import Difference
 from holdfast.difference import diff as compare
 from holdfast.errors import BadValue
-from holdfast.repository import Checkpoints, Identity, LocalRepository
+from holdfast.repository import Checkpoints, Lineage, LocalRepository
 
 
 class Diff(msgspec.Struct, frozen=True):
@@ -76,14 +76,14 @@ def _selected(repository: LocalRepository, a: str | None, b: str | None) -> tupl
     if a is not None and b is not None:
         return checkpoint_of(repository, a), checkpoint_of(repository, b)
     checkpoints = Checkpoints(repository)
-    timeline = Identity.load(repository).timeline
-    newest = checkpoints.latest(timeline).checkpoint_id
+    lineage = Lineage.load(repository)
+    newest = checkpoints.latest(lineage).checkpoint_id
     if a is not None:
         return checkpoint_of(repository, a), newest
-    before = checkpoints.before(timeline, newest)
+    before = checkpoints.before(newest, lineage)
     if before is None:
-        why = "there is only one checkpoint"
-        raise BadValue(what="diff", value=newest, why=why, do="name two; to list them: holdfast ls")
+        why = "it is the only checkpoint, so there is nothing to compare it with"
+        raise BadValue(what="checkpoint", value=newest, why=why, do="take another one, or name two savepoints")
     return before, newest
 
 

@@ -14,7 +14,7 @@ from holdfast.cli.options import Json, Repo
 from holdfast.cli.tables import TableRows, print_damaged
 from holdfast.cli.target import located
 from holdfast.in_doubt import Doubt, in_doubt
-from holdfast.repository import Identity
+from holdfast.repository import Lineage
 from holdfast.repository.base import read_each
 from holdfast.repository.decisions import streams_of
 
@@ -45,8 +45,9 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
         holdfast doubt -r ./checkpoints/orders
     """
     repository = located(repo)
-    timeline = Identity.load(repository).timeline
-    seen, bad = read_each(lambda stream: in_doubt(repository, stream, timeline), streams_of(repository, timeline))
+    lineage = Lineage.load(repository)
+    names = sorted({name for timeline in lineage.timelines for name in streams_of(repository, timeline)})
+    seen, bad = read_each(lambda stream: in_doubt(repository, stream, lineage.timeline_of(stream)), names)
     found = [each for each in seen if each is not None]
     holder, unknown = readable_holder(repository)
     damaged = [*(error.summary for error in bad), *([unknown] if unknown else [])]

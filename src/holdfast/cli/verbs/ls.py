@@ -17,9 +17,11 @@ from holdfast.cli.holder import Holder, readable_holder
 from holdfast.cli.options import Json, Last, Repo
 from holdfast.cli.tables import TableRows, print_damaged
 from holdfast.cli.target import missing, pipelines, roots, shown
+from holdfast.cli.timelines import TimelineLine, print_timelines, timeline_lines, unfinished_text
 from holdfast.errors import Corrupt, StorageFailed, UnsupportedVersion
-from holdfast.repository import Checkpoints, Identity, LocalRepository, Status
+from holdfast.repository import Checkpoints, Lineage, LocalRepository, Status, Summary
 from holdfast.repository.identity import KEY
+from holdfast.repository.rewinds import unfinished_rewind
 
 _COLOURS = {Status.RESTORABLE: "green", Status.OPEN: "yellow", Status.ABORTED: "dim", Status.DAMAGED: "bold red"}
 
@@ -40,6 +42,7 @@ class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
     savepoint: str | None  # its name, for a savepoint
     why: str | None  # why it was aborted, or what is damaged
     aborted_at_ms: int | None = None  # when it was aborted or removed
+    abandoned: bool = False  # a rewind has left it: it cannot be gone back to
 
 
 class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +56,8 @@ class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: list[CheckpointLine]  # oldest first; aborted attempts only with `--all`
     damaged: str | None = None  # why the identity of the repository cannot be read
     holder_unknown: str | None = None  # why it is unknown whether the pipeline is running
+    timelines: list[TimelineLine] = []  # all timelines, by number
+    unfinished: str | None = None  # a rewind that was interrupted, and what finishes it
 
 
 class Ls(msgspec.Struct, frozen=True):
@@ -72,7 +77,9 @@ def ls(
 ) -> Answer:
     """List checkpoints and savepoints, oldest first.
 
-    If the root contains several pipelines, each is listed in turn. Exits with 1 if a checkpoint is damaged.
+    If the root contains several pipelines, each is listed in turn. After a rewind, the timelines are shown as a tree,
+    and checkpoints that it has left as abandoned. Exits with 1 if a checkpoint is damaged or a rewind is unfinished.
+    Reads manifests only: to check the files that a checkpoint needs, run holdfast verify.
 
     [bold]Examples[/]
 
@@ -83,8 +90,7 @@ def ls(
     folders = _folders(repo)
     found = [_listing(LocalRepository(each), last, every, alone=len(folders) == 1) for each in folders]
     damaged = any(
-        each.damaged or each.holder_unknown or any(line.status is Status.DAMAGED for line in each.checkpoints)
-        for each in found
+        each.damaged or each.holder_unknown or each.unfinished or _has_damage(each.checkpoints) for each in found
     )
 
     def print_it(console: Console) -> None:
@@ -106,7 +112,7 @@ def _folders(repo: str | None) -> list[Path]:
 
 def _listing(repository: LocalRepository, last: int | None, every: bool, *, alone: bool) -> PipelineListing:
     try:
-        identity = Identity.load(repository)
+        lineage = Lineage.load(repository)
     except (Corrupt, UnsupportedVersion, StorageFailed) as error:
         if alone:
             raise
@@ -121,15 +127,23 @@ def _listing(repository: LocalRepository, last: int | None, every: bool, *, alon
         )
     found = [each for each in Checkpoints(repository).all() if every or each.status is not Status.ABORTED]
     holder, unknown = readable_holder(repository)
+    rewinding = unfinished_rewind(repository, lineage)
     return PipelineListing(
-        pipeline=identity.pipeline,
-        uid=identity.uid,
-        timeline=identity.timeline,
+        pipeline=lineage.identity.pipeline,
+        uid=lineage.identity.uid,
+        timeline=lineage.current,
         where=repository.where,
         holder=holder,
-        checkpoints=[msgspec.convert(each.to_dict(), CheckpointLine) for each in found[-(last or 0) :]],
+        checkpoints=[_line(each, lineage) for each in found[-(last or 0) :]],
         holder_unknown=unknown,
+        timelines=timeline_lines(repository, lineage),
+        unfinished=None if rewinding is None else unfinished_text(rewinding),
     )
+
+
+def _line(each: Summary, lineage: Lineage) -> CheckpointLine:
+    abandoned = not lineage.holds_checkpoint(each.timeline, each.checkpoint) and each.checkpoint > 0
+    return msgspec.convert({**each.to_dict(), "abandoned": abandoned}, CheckpointLine)
 
 
 def _print_listing(console: Console, listing: PipelineListing) -> None:
@@ -139,7 +153,8 @@ def _print_listing(console: Console, listing: PipelineListing) -> None:
     if listing.damaged:
         console.print(Text(formatting.harmless(listing.damaged), "bold red"), soft_wrap=True)
         return
-    print_damaged(console, [listing.holder_unknown] if listing.holder_unknown else [])
+    print_damaged(console, [each for each in (listing.holder_unknown, listing.unfinished) if each])
+    print_timelines(console, listing.timelines)
     if listing.checkpoints:
         _checkpoint_rows(listing.checkpoints).print(console)
         return
@@ -159,7 +174,7 @@ def _checkpoint_rows(checkpoints: list[CheckpointLine]) -> TableRows:
         rows.add(
             str(each.checkpoint) if each.checkpoint else "?",
             each.savepoint or "",
-            Text(each.status, _COLOURS[each.status]),
+            Text("abandoned", "dim") if _is_left(each) else Text(each.status, _COLOURS[each.status]),
             formatting.moment(each.timestamp_ms) if each.timestamp_ms else "",
             formatting.age(each.timestamp_ms) if each.timestamp_ms else "",
             formatting.number(each.file_count) if restorable else "",
@@ -169,12 +184,21 @@ def _checkpoint_rows(checkpoints: list[CheckpointLine]) -> TableRows:
     return rows
 
 
+def _has_damage(checkpoints: list[CheckpointLine]) -> bool:
+    return any(each.status is Status.DAMAGED for each in checkpoints)
+
+
+def _is_left(each: CheckpointLine) -> bool:
+    return each.abandoned and each.status is Status.RESTORABLE
+
+
 def _state(holder: Holder | None) -> str:
     if holder is None:
         return "not running"
     if holder.shared:
         where, how = ("this machine", "is alive") if holder.certain else (holder.host, "cannot be checked from here")
         return f"shared: process {holder.pid} on {where}, lease {holder.lease}, {how}"
+    state = "running" if holder.stopping is None else f"stopping on request of {holder.stopping}; running"
     return (
-        f"running for {formatting.age(holder.taken_at_ms)}: process {holder.pid} on {holder.host}, lease {holder.lease}"
+        f"{state} for {formatting.age(holder.taken_at_ms)}: process {holder.pid} on {holder.host}, lease {holder.lease}"
     )

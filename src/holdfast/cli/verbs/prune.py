@@ -17,6 +17,7 @@ from holdfast.cli.target import located
 from holdfast.control import request_prune
 from holdfast.policy import Retention, seconds_of
 from holdfast.pruning import Pruned, PrunePlan, plan_prune
+from holdfast.repository.rewinds import require_finished
 
 _DEFAULT = Retention()
 
@@ -24,7 +25,7 @@ _DEFAULT = Retention()
 class Prune(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a prune, and its result."""
 
-    timeline: int  # the current one; other timelines are not pruned
+    timeline: int  # the current one; other timelines are not pruned without `--abandoned`
     retention: str  # the retention rules, as text
     drops: list[int]  # ids of the checkpoints to remove, oldest first
     keeps: dict[str, str]  # by id or name: why it is kept
@@ -32,6 +33,7 @@ class Prune(msgspec.Struct, frozen=True, kw_only=True):
     garbage_bytes: int  # their total size
     leftovers: list[int]  # ids of unfinished attempts, which are closed
     blocked: str | None  # why no objects are removed
+    timelines: list[int] = []  # abandoned timelines to remove, with `--abandoned`
     pruned: Pruned | None = None  # the result; null in a dry run, or if there was nothing to do
 
 
@@ -51,6 +53,9 @@ def prune(
         str | None,
         typer.Option(metavar="DURATION", help="Keep all checkpoints younger than this: 30m, 12h, 7d."),
     ] = None,
+    abandoned: Annotated[
+        bool, typer.Option("--abandoned", help="Remove abandoned branches too: checkpoints that a rewind has left.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without changing anything.")] = False,
     yes: Yes = False,
     timeout: Annotated[
@@ -61,8 +66,9 @@ def prune(
 ) -> Answer:
     """Remove old checkpoints, and the files that only they need.
 
-    A checkpoint is kept if any of the rules keeps it. Savepoints and older timelines are always kept. The plan is shown
-    before anything is removed. If the pipeline is running, the command asks it to do the work.
+    A checkpoint is kept if any of the rules keeps it. Savepoints are always kept, and so are the branches that a rewind
+    has abandoned, unless --abandoned is given. Rows that sinks have set aside are not removed. The plan is shown before
+    anything is removed. If the pipeline is running, the command asks it to do the work.
 
     [bold]Examples[/]
 
@@ -73,11 +79,12 @@ def prune(
     repository = located(repo)
     span = None if within is None else seconds_of("--within", within)
     retention, timeout_s = Retention(last, hourly, daily, span), seconds_of("--timeout", timeout)
-    plan = plan_prune(repository, retention)
+    require_finished(repository)
+    plan = plan_prune(repository, retention, abandoned=abandoned)
     done: Pruned | None = None
     if not dry_run and not plan.empty:
         approved("prune", yes=yes, as_json=as_json, show=lambda console: _print_plan(console, plan))
-        answered = request_prune(repository, retention, timeout_s=timeout_s, take_over=take_over)
+        answered = request_prune(repository, retention, timeout_s=timeout_s, take_over=take_over, abandoned=abandoned)
         done = answered if isinstance(answered, Pruned) else None
     result = msgspec.convert(plan.to_dict() | {"pruned": done and done.to_dict()}, Prune)
 
@@ -103,7 +110,9 @@ def _print_plan(console: Console, plan: PrunePlan) -> None:
     for number in plan.leftovers:
         if number not in plan.keeps:
             rows.add(str(number), Text("close", "yellow"), "an unfinished attempt")
-    if plan.drops or plan.keeps or plan.leftovers:
+    for number in plan.timelines:
+        rows.add(f"timeline {number}", Text("remove", "red"), "an abandoned branch")
+    if plan.drops or plan.keeps or plan.leftovers or plan.timelines:
         rows.print(console)
     garbage = f"{formatting.number(len(plan.garbage))}, {formatting.size(plan.garbage_bytes)}"
     objects = f"none: {plan.blocked}" if plan.blocked else garbage

@@ -13,6 +13,7 @@ import typer
 
 from holdfast.cli import runresults
 from holdfast.cli.answers import Answer, Exit, RunInterrupted, console
+from holdfast.cli.options import Arguments, TargetName
 from holdfast.cli.outlets import into_file, into_stderr
 from holdfast.cli.programs import Target, find_target, trace_of
 from holdfast.cli.reports import JsonLines, LiveView, PlainLines, RunReporter
@@ -30,18 +31,6 @@ ACCEPT = {  # changes that a user may accept
 }
 SHAPES, STEPS = runresults.SHAPES, runresults.STEPS
 
-TargetName = Annotated[
-    str,
-    typer.Argument(
-        metavar="TARGET",
-        help="app.py:pipeline or package.module:pipeline. The name is a Pipeline, or a function without arguments that "
-        "returns one. It can be omitted if the program defines only one pipeline.",
-        show_default=False,
-    ),
-]
-Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="-- ARGS", help="Arguments for the program, passed in sys.argv.")
-]
 CheckpointEvery = Annotated[
     str | None,
     typer.Option(
@@ -74,6 +63,16 @@ OutageLimit = Annotated[
         "or 1h. Repeatable.",
     ),
 ]
+PollEvery = Annotated[
+    str | None,
+    typer.Option(
+        "--poll-every",
+        metavar="DURATION",
+        help="How often an idle stream polls for new input: 50ms, 1s. Default: 10ms times the number of streams, "
+        "at most 200ms.",
+        show_default=False,
+    ),
+]
 Interval = Annotated[
     str,
     typer.Option("--interval", metavar="DURATION", help="Interval between two progress reports, without a live view."),
@@ -100,6 +99,7 @@ def run(
     once: Once = False,
     accept: Accepted = None,
     outage: OutageLimit = None,
+    poll_every: PollEvery = None,
     interval: Interval = "10s",
     plain: Plain = False,
     log_file: LogFile = None,
@@ -114,8 +114,8 @@ def run(
     Uses the Spark session that the program creates, or else one on this machine. To use a cluster, create the session
     in the program, or set PYSPARK_SUBMIT_ARGS="--master spark://host:7077 pyspark-shell".
 
-    Exits with 0 if the run ended or was stopped, with 1 if it recorded gaps (see holdfast gaps), with 2 if it failed,
-    and with 130 or 143 after a second signal.
+    Exits with 0 if the run ended or was stopped; with 1 if it recorded gaps (see holdfast gaps); with 2 if it failed;
+    with 130 or 143 after a second signal, or a first one while Spark is starting.
 
     [bold]Examples[/]
 
@@ -127,9 +127,11 @@ def run(
     every = _interval_s(checkpoint_every, off=no_checkpoints)
     interval_s = seconds_of("--interval", interval)
     found = find_target(target)
-    from holdfast.spark.session import require_java, silence_spark  # PySpark may not be installed
+    from holdfast.spark.polling import checked_delay_ms  # PySpark may not be installed
+    from holdfast.spark.session import require_java, silence_spark
 
     limits = _outage_limits(outage or [])
+    checked_delay_ms(poll_every, "--poll-every")
     require_java()
     silence_spark()
     live = sys.stdout.isatty() and not (plain or as_json or console().is_dumb_terminal)
@@ -138,7 +140,7 @@ def run(
         with _terminable(), _reporter(found, live, as_json, log_file, checkpoints=every is not None) as (reporter, log):
             current = PipelineRun(found, reporter, interval_s=interval_s, live=live, log=log)
             current.load(arguments or [])
-            current.execute(every, once, cast("list[Accept]", accept or []), limits)
+            current.execute(every, once, cast("list[Accept]", accept or []), limits, poll_every)
     except Exception as error:
         if current is not None and not as_json:
             current.print_context(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -14,12 +14,14 @@ from rich.text import Text
 from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
-from holdfast.cli.tables import TableRows, fields
+from holdfast.cli.tables import TableRows, fields, print_damaged
 from holdfast.cli.target import located, shown
+from holdfast.cli.timelines import TimelineLine, print_timelines, timeline_lines, unfinished_text
 from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.formats.manifest import INHERITED, Manifest
 from holdfast.formats.manifest_parts import StreamCut
-from holdfast.repository import Checkpoints, FileList, Identity
+from holdfast.repository import Checkpoints, FileList, Lineage, LocalRepository
+from holdfast.repository.rewinds import unfinished_rewind
 
 _SHOWN_GAPS = 5  # the newest ones
 
@@ -37,6 +39,9 @@ class Show(msgspec.Struct, frozen=True):
 
     manifest: dict[str, Any]  # exactly as stored, see docs/formats.md
     files: dict[str, list[FileLine]] | None = None  # with `--files`: the files of each stream
+    abandoned: bool = False  # a rewind has left it: it cannot be gone back to
+    unfinished: str | None = None  # a rewind that was interrupted, and what finishes it
+    timelines: list[TimelineLine] = []  # all timelines of the pipeline, by number
     notes: dict[str, str] = {}  # explains manifest fields that are kept for tools of an earlier system
 
 
@@ -51,7 +56,7 @@ def show(
 ) -> Answer:
     """Show the offsets, sinks, state and files of one checkpoint.
 
-    Without an ID, shows the newest checkpoint of the current timeline.
+    Without an ID, shows the newest checkpoint. A savepoint is shown by its name.
 
     [bold]Examples[/]
 
@@ -62,7 +67,7 @@ def show(
     repository = located(repo)
     checkpoints = Checkpoints(repository)
     if checkpoint is None:
-        manifest = checkpoints.latest(Identity.load(repository).timeline)
+        manifest = checkpoints.latest()
         place, _ = checkpoints.find(manifest.checkpoint_id)
     else:
         asked = checkpoint_of(repository, checkpoint)
@@ -74,17 +79,45 @@ def show(
         stored = from_json(repository.read(place.manifest), dict[str, Any])
     except Undecodable as error:  # in a field that this version does not know
         raise checkpoints.damaged(name, f"its manifest: {error}") from error
+    place_in = _history_of(repository, manifest)
     result = Show(
         stored,
         {stream: _file_lines(each) for stream, each in lists.items()} if files else None,
+        place_in.abandoned,
+        place_in.unfinished,
+        place_in.timelines,
         {name: text for name, text in INHERITED.items() if name in stored},
     )
 
     def print_it(console: Console) -> None:
+        print_damaged(console, [place_in.unfinished] if place_in.unfinished else [])
+        if place_in.abandoned:
+            print_damaged(console, ["a rewind has abandoned this checkpoint: it cannot be gone back to"])
         _print_manifest(console, manifest, str(stored.get("digest", "")), f"{repository.where}/{place.manifest}")
         _print_files(console, lists)
+        if len(place_in.timelines) > 1:
+            console.print()
+        print_timelines(console, place_in.timelines)
 
     return Answer(result, print_it, repository=repository.where)
+
+
+class _History(NamedTuple):
+    """Where a checkpoint stands in the history of its pipeline."""
+
+    abandoned: bool
+    unfinished: str | None
+    timelines: list[TimelineLine]
+
+
+def _history_of(repository: LocalRepository, manifest: Manifest) -> _History:
+    lineage = Lineage.load(repository)
+    rewinding = unfinished_rewind(repository, lineage)
+    return _History(
+        manifest.timeline > 0 and not lineage.holds_checkpoint(manifest.timeline, manifest.checkpoint_id),
+        None if rewinding is None else unfinished_text(rewinding),
+        timeline_lines(repository, lineage),
+    )
 
 
 def _file_lines(files: FileList) -> list[FileLine]:

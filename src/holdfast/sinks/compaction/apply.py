@@ -1,6 +1,6 @@
 """Compaction: old epochs of a FileSink's folder become fewer files, and no reader sees a row twice or misses one.
 
-    <path>.compact/lock        held by the running compaction
+    <path>.compact/lock        held by the running compaction, and by a rewind
     <path>.compact/new/        the new tree; after the swap, the old one
     <path>.compact/…           anything else is left over; the next compaction removes it
 
@@ -35,12 +35,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast import _figures as figures
 from holdfast._validation import checked_seconds, checked_type
 from holdfast.epoch import Reach, unwatched
-from holdfast.errors import CompactionOutdated, HoldfastError, Locked, NotSupported, SinkMissing, StorageFailed
+from holdfast.errors import CompactionOutdated, HoldfastError, NotSupported, SinkMissing
 from holdfast.formats.sealed_json import plain
 from holdfast.repository import Checkpoints, History, Identity, Lease, Repository
-from holdfast.repository.files import make_folder, sync_all, sync_folder
+from holdfast.repository.files import sync_all, sync_folder
 from holdfast.repository.lease import newest_lease
-from holdfast.repository.oslock import OsLock
 from holdfast.sinks.compaction._errors import os_errors
 from holdfast.sinks.compaction.merge import Merge, without_spark
 from holdfast.sinks.compaction.plan import CompactPlan, require_whole
@@ -48,6 +47,7 @@ from holdfast.sinks.compaction.runs import cuts_of, run_of, sizes_by_leaf
 from holdfast.sinks.compaction.trees import all_in, catch_up, like, require_able, swap
 from holdfast.sinks.files.epoch_folders import LEDGER, EpochFolder, KeyRecord, epochs_in, folder_name, folder_of
 from holdfast.sinks.files.gate import LOCK, NEW, PASSED, Gate, beside
+from holdfast.sinks.files.tree_lock import tree_locked
 from holdfast.sinks.owners import OWNER_FILE
 from holdfast.sinks.staging import names_in
 
@@ -66,7 +66,6 @@ POINTS = {
 BUSY_S = 30.0
 GRACE_S = 10.0
 _SCRATCH = "scratch"
-_TRIES = 10
 Progress = Callable[[str], object]
 
 
@@ -182,7 +181,7 @@ class _Compaction:
         """Hold the lock of compactions. After an error, the work folder is cleaned up; after a kill, it is not."""
         if not self.root.is_dir():
             raise SinkMissing(path=str(self.root), why="there is no such folder")
-        with self._lock():
+        with tree_locked(self.root, "the compaction"):
             self.clear(grace_s)
             try:
                 yield
@@ -190,22 +189,6 @@ class _Compaction:
                 with contextlib.suppress(OSError):
                     self.clear(self.grace(grace_s))
                 raise
-            finally:
-                with contextlib.suppress(OSError):
-                    if names_in(self.work) == [LOCK]:
-                        (self.work / LOCK).unlink()  # a process that waits for it detects that the file was replaced
-                        self.work.rmdir()
-
-    def _lock(self) -> OsLock:
-        """Take the lock of compactions; retry, because a compaction that ends removes the folder of the lock."""
-        for _ in range(_TRIES):
-            make_folder(self.work)
-            try:
-                return OsLock.acquire(self.work / LOCK, f"the compaction of {self.root}")
-            except StorageFailed:
-                if self.work.exists():
-                    raise
-        raise Locked(what=f"the compaction of {self.root}", pid=0)
 
     def grace(self, grace_s: float) -> float:
         """Return how long to keep the trees in the work folder: no reader has listed one that was never swapped."""

@@ -4,7 +4,7 @@ Rules:
 - A run consists of consecutive epochs of one timeline, written in the same way. It becomes one folder with the name of
   its last epoch.
 - The last two epochs of each timeline stay as they are: recovery, replay and late commits read them.
-- No run crosses the cut of a checkpoint or savepoint, of any timeline: a restore moves the epochs after the cut aside,
+- No run crosses the cut of a checkpoint or savepoint, of any timeline: a rewind moves the epochs after the cut aside,
   folder by folder. The cut of a damaged checkpoint is not known, so then nothing is merged.
 - A checkpoint that begins after the folder was listed cuts at the last epoch but one, or later, so it needs no rule.
   One that is already open may cut anywhere after the newest complete one: no epoch there is merged.
@@ -128,18 +128,22 @@ def _form(folder: EpochFolder, form: str) -> tuple[object, ...]:
 
 
 def cuts_of(found: Iterable[Summary], stream: str) -> tuple[dict[int, list[int]], dict[int, int], str | None]:
-    """Return the cuts of a stream by timeline, the last epochs up to which merging is safe, and why none may merge."""
+    """Return the cuts of a stream by timeline, the last epochs up to which merging is safe, and why none may merge.
+
+    After a rewind of other streams, a checkpoint of a later timeline cuts a stream in an earlier one: in its own.
+    """
     cuts: dict[int, list[int]] = {}
-    opened: set[int] = set()
+    opened = 0
     blocked = None
     for each in found:
         if each.status is Status.DAMAGED:
             blocked = f"{_named(each)} is damaged ({each.why}), so its cut is not known; repair it, or delete it"
         elif each.status is Status.OPEN:
-            opened.add(each.timeline)
+            opened = max(opened, each.timeline)
         elif each.status is Status.RESTORABLE and stream in (each.epochs or {}):
-            cuts.setdefault(each.timeline, []).append((each.epochs or {})[stream])
-    ceilings = {timeline: max(cuts.get(timeline, ()), default=0) for timeline in opened}
+            own = (each.timelines or {}).get(stream, each.timeline)
+            cuts.setdefault(own, []).append((each.epochs or {})[stream])
+    ceilings = {timeline: max(cuts.get(timeline, ()), default=0) for timeline in range(1, opened + 1)}
     return cuts, ceilings, blocked
 
 

@@ -2,7 +2,7 @@
 
     _holdfast/owner.key                       the owner
     _holdfast/gate.lock                       locked by commits, and by a compaction while it swaps
-    _holdfast/t<timeline>-<epoch>.key         the ledger of the layout `flat`
+    _holdfast/t<timeline>-<epoch>.key         the ledger of `flat`; in `epochs`, pointers: see `last_epoch`
     hf_epoch=t<timeline>-<epoch>/             the layout `epochs`: one epoch, or several merged ones
     hf_epoch=…/_holdfast.key                  the owner of the epoch, and its files with their sizes
 
@@ -101,7 +101,7 @@ def epochs_in(path: Path) -> list[tuple[int, int]]:
 
 
 def last_epoch_in(path: Path, timeline: int) -> int:
-    """Return the last epoch of a timeline, or 0. There may be thousands, so names are checked from the end."""
+    """Return the last epoch of a timeline, or 0, by listing the folder. Names are checked from the end."""
     start = f"{EPOCH_COLUMN}=t{timeline}-"
     for name in sorted(filter(lambda name: name.startswith(start), names_in(path)), key=len)[::-1]:
         match = EPOCH_FOLDER.fullmatch(name)
@@ -120,41 +120,6 @@ def link_at(key_file: Path, epoch: int) -> Link:
     if record.first:
         return Link(epoch, None)
     return Link(epoch, handle_digest({"rows": record.rows, "files": len(record.files), "digest": digest_of(data)}))
-
-
-class LastEpoch:
-    """The last epoch in a folder of the layout `epochs`.
-
-    The folder may hold thousands of epochs, so it is listed again only if its inode, its modification time or its
-    number of folders has changed other than by `renamed`. If the file system does not count folders, it is listed each
-    time.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[int, int, int] = (0, 0, 0)
-        self._timeline = 0
-        self._link = Link(0, None)
-
-    def last(self, timeline: int) -> Link:
-        """Return the last epoch of a timeline."""
-        now = self._now()
-        if (now, timeline) != (self._seen, self._timeline):
-            epoch = last_epoch_in(self._path, timeline)
-            self._link = link_at(self._path / folder_name(timeline, epoch) / KEY_FILE, epoch)
-            self._seen, self._timeline = now, timeline
-        return self._link
-
-    def renamed(self, timeline: int, link: Link) -> None:
-        """Record an epoch that this process has just added, unless another one was added since `last`."""
-        inode, _, folders = self._seen
-        now = self._now()
-        self._seen = now if (now[0], now[2]) == (inode, folders + 1) else (0, 0, 0)
-        self._timeline, self._link = timeline, link
-
-    def _now(self) -> tuple[int, int, int]:
-        found = self._path.stat()
-        return found.st_ino, found.st_mtime_ns, found.st_nlink
 
 
 def folder_of(path: Path, timeline: int, epoch: int) -> EpochFolder:

@@ -16,6 +16,8 @@ Rules:
 - A compaction may merge old epochs into the folder of a later one, and swap the whole folder for another. Commits hold
   the gate open, so that no swap happens during a commit. An epoch in a merged folder is already committed, unless the
   epochs after it show that another copy of the repository wrote them.
+- A rewind writes a stamp, `_holdfast/position.key`, and moves later epochs out: see `taking_back.py`. A commit of an
+  older timeline than the stamp's is refused.
 - A folder with `_spark_metadata` is refused: Spark reads only the files that are listed there.
 - Append only: other output modes would store several versions of a row side by side.
 """
@@ -24,15 +26,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import BadValue, NotSupported, SinkForeign, StagedGone, StreamChanged
+from holdfast.errors import (
+    BadValue,
+    NotSupported,
+    OutcomeUnknown,
+    SinkFailed,
+    SinkForeign,
+    StagedGone,
+    StorageFailed,
+    StreamChanged,
+)
 from holdfast.formats.sealed_json import digest_of
 from holdfast.repository.files import local_path, make_folder, sync_folder
 from holdfast.sinks import base
-from holdfast.sinks.base import EpochKey, Link, SinkContext, Staged, failing
+from holdfast.sinks.base import CannotTakeBack, EpochKey, EpochPlace, Link, SinkContext, Staged, TakeBack, failing
 from holdfast.sinks.files.checks import check_columns, refuse_object_store, refuse_other_files, refuse_spark_sink
 from holdfast.sinks.files.epoch_folders import (
     EPOCH_COLUMN,
@@ -42,15 +53,16 @@ from holdfast.sinks.files.epoch_folders import (
     LEDGER,
     Format,
     KeyRecord,
-    LastEpoch,
     Layout,
     folder_name,
-    last_epoch_in,
     link_at,
     merged_over,
     shape_of,
 )
 from holdfast.sinks.files.gate import Gate
+from holdfast.sinks.files.last_epoch import LastEpoch
+from holdfast.sinks.files.position import PositionStamp
+from holdfast.sinks.files.taking_back import FolderRewind
 from holdfast.sinks.held_epochs import decided_elsewhere, is_past
 from holdfast.sinks.key_files import KeyFiles, place
 from holdfast.sinks.owners import claim, position_in
@@ -82,7 +94,9 @@ class FileSink(base.Sink):
     - `name`: the sink's name in decisions, errors and checkpoints; by default made from the path.
 
     Format, layout and partitioning cannot change once the stream has run. `holdfast compact` merges the small files of
-    old epochs. Not guaranteed: that a file system without atomic rename is detected if it looks like a local one.
+    old epochs. A rewind moves the folders of later epochs to `.<name>.aside/` next to the folder, and an undo moves
+    them back; with the layout "flat" this is not possible. Not guaranteed: that a file system without atomic rename is
+    detected if it looks like a local one.
     """
 
     one_action = True
@@ -112,11 +126,16 @@ class FileSink(base.Sink):
         self.target = f"{FILES}{os.path.realpath(self.path)}"
         self._staging = Staging(self.path.with_name(self.path.name + SUFFIX))
         self._gate = Gate(self.path)
+        self._stamp = PositionStamp(self.path / LEDGER)
         self._held = LastEpoch(self.path)
         self._ledger = KeyFiles(self.path / LEDGER)  # of the layout `flat`
 
     def __repr__(self) -> str:
         return f"FileSink({str(self.path)!r}, format={self.format!r}, layout={self.layout!r})"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the format, the layout and the partitioning."""
+        return {"format": self.format, "layout": self.layout, "partition_by": self.partition_by}
 
     # --- before the first epoch ---
 
@@ -134,7 +153,7 @@ class FileSink(base.Sink):
             if self.path.stat().st_dev != self._staging.root.stat().st_dev:
                 why = "it is the mount point of a file system, so folders next to it cannot be renamed into it"
                 raise NotSupported(what=f"writing to {self.path}", why=why, do="choose a subfolder of it")
-            if self.layout == "epochs":
+            if self.layout == "epochs" and not self._held.unchanged():
                 refuse_other_files(self.path)
             self._claim(context.owner)
 
@@ -165,22 +184,28 @@ class FileSink(base.Sink):
         """Rename the attempt's folder into place, or link its files, depending on the layout."""
         if handle["rows"]:
             with failing(self.name, f"commit epoch {key.epoch}"), self._passing():
-                if self.layout == "epochs":
-                    self._rename(key, handle)
-                else:
-                    self._link(key, handle)
+                if not self._stamp.covers(key):
+                    self._make_visible(key, handle)
         self._staging.sweep(key)
+
+    def _make_visible(self, key: EpochKey, handle: dict[str, Any]) -> None:
+        try:
+            if self.layout == "epochs":
+                self._rename(key, handle)
+            else:
+                self._link(key, handle)
+        except (StagedGone, OSError):
+            self._stamp.covers(key)  # raises if a rewind has ended the timeline and removed the staged files
+            raise
 
     def _rename(self, key: EpochKey, handle: dict[str, Any]) -> None:
         source, target = self._staging.folder(key), self.path / folder_name(*key.place)
         if not self._is_there(target / KEY_FILE, key, handle):
             try:
-                if key.before is not None:
-                    self._is_past(target / KEY_FILE, key, handle)  # raises if another copy has written to the folder
+                self._is_past(target / KEY_FILE, key, handle)  # raises if another copy has written to the folder
                 proven(self.name, self._staging, key, handle)
-                self.context.reach("committing")
-                source.rename(target)
-                self._held.renamed(key.timeline, Link(key.epoch, base.handle_digest(handle)))
+                self._reach("committing")
+                self._held.add(key, source)
             except (StagedGone, OSError) as error:
                 # Another driver may have committed the same attempt first, and a compaction may have merged it.
                 if not self._is_there(target / KEY_FILE, key, handle) and not self._is_merged(
@@ -207,7 +232,7 @@ class FileSink(base.Sink):
                 target = self.path / _flat_name(name, key)
                 self._make_partition(target.parent, folders)
                 if number == 1:
-                    self.context.reach("committing")
+                    self._reach("committing")
                 try:
                     os.link(source / name, target)
                 except FileExistsError:
@@ -230,11 +255,7 @@ class FileSink(base.Sink):
 
     def _is_past(self, entry: Path, key: EpochKey, handle: dict[str, Any]) -> bool:
         """Whether the folder holds a later epoch; raise if another copy of the repository has written to it."""
-        if self.layout == "epochs":
-            held = self._held.last(key.timeline)
-        else:
-            last = self._last(key.timeline)
-            held = link_at(self._ledger.path(key.timeline, last), last)
+        held = self._last_link(key.timeline)
         if held.epoch == key.epoch:  # another driver has just committed it
             return self._is_there(entry, key, handle)
         return is_past(self, key, held, str(self.path))
@@ -254,7 +275,7 @@ class FileSink(base.Sink):
             return False
         if (found.uid, found.stream) != (key.owner.uid, key.owner.stream):
             return False
-        held = self._held.last(key.timeline)
+        held = self._last_link(key.timeline)
         return held.epoch == key.epoch or is_past(self, key, held, str(self.path))
 
     def _is_there(self, path: Path, key: EpochKey, handle: dict[str, Any]) -> bool:
@@ -290,11 +311,71 @@ class FileSink(base.Sink):
             return position_in(self._ledger.folder, owner, lambda: self._last(timeline))
 
     def _last(self, timeline: int) -> int:
-        return last_epoch_in(self.path, timeline) if self.layout == "epochs" else self._ledger.last(timeline)
+        found = self._held.number(timeline) if self.layout == "epochs" else self._ledger.last(timeline)
+        return max(found, self._stamped(timeline))
+
+    def _last_link(self, timeline: int) -> Link:
+        """Return the last epoch of a timeline: one in the folder, or the stamp with which a rewind began it."""
+        if self.layout == "epochs":
+            found = self._held.last(timeline)
+        else:
+            last = self._ledger.last(timeline)
+            found = link_at(self._ledger.path(timeline, last), last)
+        return max(found, Link(self._stamped(timeline), None), key=lambda link: link.epoch)
+
+    def _stamped(self, timeline: int) -> int:
+        stamp = self._stamp.read()
+        return stamp[1] if stamp[0] == timeline else 0
+
+    def _reach(self, point: str) -> None:
+        if self._context is not None:
+            self._context.reach(point)
 
     def _passing(self) -> contextlib.AbstractContextManager[None]:
         """Keep a compaction from swapping the folder. Locks do not work between machines: there it takes the lease."""
-        return contextlib.nullcontext() if self.context.shared else self._gate.passing()
+        shared = self._context is not None and self._context.shared
+        return contextlib.nullcontext() if shared else self._gate.passing()
+
+    # --- going back ---
+
+    def can_take_back(self, owner: base.StreamIdentity, base: EpochPlace) -> TakeBack | CannotTakeBack:
+        """Return what would be moved aside. With the layout `flat`, nothing can be."""
+        with self._going_back("be inspected"):
+            if self.layout == "epochs":
+                return self._rewind(owner).found(base)
+            if max(self._ledger.places(), default=(0, 0)) <= base:
+                return TakeBack(0, 0, "")
+        why = "with layout='flat', its ledger does not record which files belong to which epoch"
+        return CannotTakeBack(why, do="write a new folder with layout='epochs'")
+
+    def take_back(self, owner: base.StreamIdentity, base: EpochPlace, into: int) -> None:
+        """Move the folders of later epochs to `.<name>.aside/t<into>/`, next to the sink's folder."""
+        if self.layout == "flat" and isinstance(self.can_take_back(owner, base), CannotTakeBack):
+            super().take_back(owner, base, into)
+        with self._going_back("be taken back"):
+            self._rewind(owner).take_back(base, into)
+
+    def put_back(self, owner: base.StreamIdentity, base: EpochPlace, into: int, taken: int) -> None:
+        """Move the folders back from `.<name>.aside/t<taken>/`."""
+        with self._going_back("be put back"):
+            self._rewind(owner).put_back(base, into, taken)
+
+    def stamp(self, owner: base.StreamIdentity, base: EpochPlace, into: int) -> None:
+        """Write the stamp, and remove what earlier timelines staged. This works in both layouts."""
+        with self._going_back("be stamped"):
+            self._rewind(owner).stamp(base, into)
+
+    @contextlib.contextmanager
+    def _going_back(self, action: str) -> Iterator[None]:
+        try:
+            with failing(self.name, action):
+                yield
+        except (StorageFailed, OutcomeUnknown) as error:
+            raise SinkFailed(sink=self.name, action=action, why=error.summary) from error
+
+    def _rewind(self, owner: base.StreamIdentity) -> FolderRewind:
+        shape = shape_of(self.layout, self.format, self.partition_by)
+        return FolderRewind(self.name, self.path, self._staging, owner, shape, self._reach)
 
 
 def _bytes(path: Path) -> bytes | None:

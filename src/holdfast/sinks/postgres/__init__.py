@@ -1,1 +1,1 @@
-"""PostgreSQL as a sink. Public: `sink`. Private: its ledger, its two commit methods, and the copy on the executors."""
+"""PostgreSQL as a sink. Public: `sink`. Private: its ledger, its two commit methods, its connections, and the copy."""

@@ -1,4 +1,4 @@
-"""The copy on the executors: each task copies its rows from Arrow into PostgreSQL, in one transaction.
+"""The copy from Arrow into PostgreSQL: in each task on the executors, or in the driver, in one transaction each.
 
 Spark may retry a task although its first attempt has completed without the driver knowing. So each task attempt draws a
 nonce, and returns it to the driver as its last output, after the server has all rows. Rows of a task attempt whose
@@ -15,7 +15,8 @@ nonce did not reach the driver never become visible:
 A task without rows opens no connection. No error raised here contains a password: Spark logs the text.
 
 The ADBC driver reads the server's whole catalog before its first connection: tens of milliseconds, and more with many
-tables. So a Python worker caches the result (`_server`), and opens one connection per task.
+tables. So a process caches the result (`_server`). A task opens one connection (`connected`), the driver keeps its own
+(`driver_copy.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
@@ -33,7 +35,7 @@ from holdfast.errors import MissingExtra, SinkFailed, SinkUnavailable
 from holdfast.sinks.postgres.names import Mark, nonce
 
 PART_COLUMN = "holdfast_part"
-RESULT = "part string, rows bigint"
+RESULT = "part string, rows bigint, bytes bigint"
 COPYING = "copy rows"
 # Two-phase commit needs commits that are on disk when the server reports them. A stronger setting, such as waiting for
 # a replica, is left unchanged.
@@ -73,6 +75,19 @@ class CopyTask:
     constants: tuple[tuple[str, int], ...] = ()
     types: tuple[tuple[str, str], ...] = ()  # of the columns at the time of `open`; empty for a staging table
     types_query: str = ""  # SQL that selects the current types of all columns
+    idle_timeout: int | None = None  # milliseconds between two statements; None: as the server is configured
+
+
+Connect: TypeAlias = "Callable[[CopyTask], AbstractContextManager[Any]]"
+"""Returns an ADBC connection in a new transaction, for the block of a `with` statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """The amount of data that one transaction has copied."""
+
+    rows: int
+    bytes: int  # as Arrow
 
 
 def require_extras() -> None:
@@ -83,7 +98,35 @@ def require_extras() -> None:
             raise MissingExtra(extra="postgres", module=module)
 
 
-def into_stage(task: CopyTask) -> Copier:
+@contextmanager
+def connected(task: CopyTask) -> Iterator[Any]:
+    """Run a block with a new connection, which is closed at its end."""
+    with new_connection(task) as connection:
+        begin(connection, task)
+        yield connection
+
+
+def new_connection(task: CopyTask) -> Any:
+    """Return a new ADBC connection."""
+    import adbc_driver_manager as driver  # noqa: PLC0415 - an extra
+
+    return driver.AdbcConnection(_server(task.address.conninfo))
+
+
+def begin(connection: Any, task: CopyTask) -> None:
+    """Begin a transaction. Its statements must see changes that were committed after it began: see `_require_types`."""
+    idle = task.idle_timeout
+    settings = (
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        f"SET LOCAL lock_timeout = {task.lock_timeout:d}",
+        *([] if idle is None else [f"SET LOCAL idle_in_transaction_session_timeout = {idle:d}"]),
+        KEEP_COMMITS,
+    )
+    connection.set_autocommit(False)
+    _execute(connection, "; ".join(settings))
+
+
+def into_stage(task: CopyTask, connect: Connect = connected) -> Copier:
     """Return the function that a task runs to fill a staging table."""
 
     def copy(batches: Iterator[Any]) -> Iterator[Any]:
@@ -93,13 +136,12 @@ def into_stage(task: CopyTask) -> Copier:
             del rows
             connection.commit()
 
-        rows = _copied(task, batches, ((PART_COLUMN, number),), finish)
-        yield from _returned(str(number), rows)
+        yield from _returned(str(number), _copied(task, connect, batches, ((PART_COLUMN, number),), finish))
 
     return copy
 
 
-def into_prepared(task: CopyTask, mark: Mark, record: str) -> Copier:
+def into_prepared(task: CopyTask, mark: Mark, record: str, connect: Connect = connected) -> Copier:
     """Return the function that a task runs to prepare a transaction.
 
     `record` is the SQL that inserts its ledger row; the parameters are gid and rows.
@@ -113,45 +155,42 @@ def into_prepared(task: CopyTask, mark: Mark, record: str) -> Copier:
             _execute(connection, record, gid, rows)
             _execute(connection, f"PREPARE TRANSACTION '{gid}'")
 
-        rows = _copied(task, batches, task.constants, finish)
-        yield from _returned(gid, rows)
+        yield from _returned(gid, _copied(task, connect, batches, task.constants, finish))
 
     return copy
 
 
-def _returned(part: str, rows: int) -> Iterator[Any]:
+def _returned(part: str, copied: Copied | None) -> Iterator[Any]:
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
-    if rows:
-        yield pa.RecordBatch.from_pydict({"part": [part], "rows": [rows]})
+    if copied:
+        yield pa.RecordBatch.from_pydict({"part": [part], "rows": [copied.rows], "bytes": [copied.bytes]})
 
 
 def _copied(
     task: CopyTask,
+    connect: Connect,
     batches: Iterator[Any],
     constants: tuple[tuple[str, int], ...],
     finish: Callable[[Any, int], None],
-) -> int:
-    """Copy all rows in one transaction and finish it; return the number of rows."""
+) -> Copied | None:
+    """Copy all rows in one transaction and finish it; return `None` if there are none."""
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
-        return 0
+        return None
     import adbc_driver_manager as driver  # noqa: PLC0415 - an extra, and for tasks with rows only
 
     try:
-        with driver.AdbcConnection(_server(task.address.conninfo)) as connection:
-            connection.set_autocommit(False)
-            _execute(connection, f"SET LOCAL lock_timeout = {task.lock_timeout:d}")
-            _execute(connection, KEEP_COMMITS)
-            rows = _ingested(connection, task, itertools.chain([first], filled), constants)
-            finish(connection, rows)
+        with connect(task) as connection:
+            copied = _ingested(connection, task, itertools.chain([first], filled), constants)
+            finish(connection, copied.rows)
     except driver.Error as error:
         _server.cache_clear()  # after any error, the next task reads the catalog again
         # The server's text, not the exception: exceptions that ADBC chains may contain the connection string.
         outage = is_outage(error, operational=isinstance(error, driver.OperationalError))
         raise copy_failed(task.sink, task.address.error_text(error), outage=outage) from None
-    return rows
+    return copied
 
 
 @lru_cache(maxsize=8)
@@ -224,19 +263,22 @@ def is_outage(error: BaseException, *, operational: bool) -> bool:
     return operational and ("FATAL" not in text or _TEMPORARY.search(text) is not None)
 
 
-def _ingested(connection: Any, task: CopyTask, batches: Iterable[Any], constants: tuple[tuple[str, int], ...]) -> int:
+def _ingested(
+    connection: Any, task: CopyTask, batches: Iterable[Any], constants: tuple[tuple[str, int], ...]
+) -> Copied:
     import adbc_driver_manager as driver  # noqa: PLC0415 - an extra
     import pyarrow as pa  # noqa: PLC0415
 
-    sent = 0
+    sent = size = 0
 
     def widened() -> Iterator[Any]:
-        nonlocal sent
+        nonlocal sent, size
         for batch in batches:
             wide = batch.rename_columns(list(task.columns))
             for name, value in constants:
                 wide = wide.append_column(name, pa.repeat(pa.scalar(value, pa.int64()), batch.num_rows))
             sent += batch.num_rows
+            size += batch.nbytes
             yield wide
 
     stream = widened()
@@ -255,4 +297,4 @@ def _ingested(connection: Any, task: CopyTask, batches: Iterable[Any], constants
         taken = statement.execute_update()
     if taken not in (sent, -1):  # -1: the driver did not count
         raise copy_failed(task.sink, f"{sent} rows were sent, but the server stored {taken}")
-    return sent
+    return Copied(sent, size)

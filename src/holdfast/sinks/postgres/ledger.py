@@ -1,6 +1,6 @@
 """The ledger: which epochs a table holds. It is kept in the same database, and written together with the rows.
 
-It is the table `holdfast_epochs` in the schema of the target. It has three kinds of rows:
+It is the table `holdfast_epochs` in the schema of the target. It has five kinds of rows:
 
 - one per part, `closed` false, written inside the prepared transaction that holds the part's rows. A prepared
   transaction that no longer exists was committed if and only if its row is in the ledger.
@@ -8,6 +8,9 @@ It is the table `holdfast_epochs` in the schema of the target. It has three kind
   this row means that the table holds the epoch: the row of a part does not show whether the other parts are there.
 - one per owner, `closed` false, of epoch 0 in timeline 0: its claim, written when the sink is opened. It is kept, so
   that no other stream takes the table before the first epoch is committed, or after a first start that failed.
+- one per owner, `closed` false, of epoch 0 in timeline 0: its mode, written when the sink is opened. It records how
+  rows are written, and in `rows` the first epoch from which on all are written like that. A rewind needs both.
+- one per rewind, `closed` true: its stamp, of the timeline that it begins and the last epoch that it keeps.
 
 Rows are kept for the last two epochs of a timeline. `replaces` means that the owner replaces the whole table.
 """
@@ -17,14 +20,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.errors import UnsupportedVersion
-from holdfast.sinks.base import EpochKey, Link, StreamIdentity
+from holdfast.sinks.asides import owner_digest
+from holdfast.sinks.base import EpochKey, EpochPlace, Link, StreamIdentity
 from holdfast.sinks.held_epochs import HeldEpochs
-from holdfast.sinks.postgres.names import claiming_gid, closed_handle, closing_gid, owner_digest
+from holdfast.sinks.postgres.names import claiming_gid, closed_handle, closing_gid, mode_gid
 from holdfast.sinks.postgres.server import Connection, sql
+from holdfast.sinks.postgres.target_table import Effect
 
 LEDGER = "holdfast_epochs"
 _VERSION = 1
 _CLAIM = (0, 0)  # timeline and epoch of a claim
+_UNSURE = 2  # epochs after the last closed one: the next may be decided already, with a handle of the previous mode
 _COMMENT = "Holdfast's ledger: which epochs the tables of this schema hold; version "
 _CREATE = """
 CREATE TABLE {ledger} (
@@ -51,6 +57,15 @@ def is_known(conn: Connection, schema: str, target: str) -> bool:
         ledger.table, sql.Literal(target)
     )
     return ledger.exists(conn) and conn.execute(query).fetchone() is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TableMode:
+    """How the rows of a table are written, and since which epoch."""
+
+    effect: Effect
+    column: str  # the epoch column; empty: none
+    since: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +110,46 @@ class Ledger:
         conn.execute(sql.SQL("DELETE FROM {} WHERE gid = {}").format(self.table, gid))
         conn.execute(self._row(_CLAIM, False, gid, sql.Literal(0)))
 
+    def mode(self, conn: Connection) -> TableMode | None:
+        """Return how rows are written; `None` if only earlier versions have opened the table."""
+        query = sql.SQL("SELECT gid, rows FROM {} WHERE {} AND timeline = 0 AND starts_with(gid, {})")
+        prefix = mode_gid(self.digest, "")
+        row = conn.execute(query.format(self.table, self._ours, sql.Literal(prefix))).fetchone()
+        if row is None:
+            return None
+        effect, _, column = str(row[0]).removeprefix(prefix).partition(":")
+        return TableMode(Effect(effect), column, row[1]) if effect in set(Effect) else None
+
+    def note_mode(self, conn: Connection, effect: Effect, column: str | None) -> None:
+        """Record how rows are written from now on, unless it is recorded; the caller holds the lock."""
+        before, newest = self.mode(conn), self.newest(conn)
+        if before is not None and (before.effect, before.column) == (effect, column or ""):
+            return
+        since = 0 if before is None and newest is None else (newest or _CLAIM)[1] + _UNSURE
+        old = sql.SQL("DELETE FROM {} WHERE {} AND timeline = 0 AND starts_with(gid, {})")
+        conn.execute(old.format(self.table, self._ours, sql.Literal(mode_gid(self.digest, ""))))
+        gid = sql.Literal(mode_gid(self.digest, f"{effect}:{column or ''}"))
+        conn.execute(self._row(_CLAIM, False, gid, sql.Literal(since)))
+
+    def written_since(self, conn: Connection, epoch: int) -> None:
+        """Record that only epochs from this one on are known to be written in the current mode."""
+        update = sql.SQL("UPDATE {} SET rows = {} WHERE {} AND timeline = 0 AND starts_with(gid, {})")
+        values = (self.table, sql.Literal(epoch), self._ours, sql.Literal(mode_gid(self.digest, "")))
+        conn.execute(update.format(*values))
+
+    def newest(self, conn: Connection) -> EpochPlace | None:
+        """Return the last epoch of which the table holds anything, or the stamp; `None` if there is none."""
+        query = sql.SQL("SELECT timeline, epoch FROM {} WHERE {} AND timeline > 0 ORDER BY 1 DESC, 2 DESC LIMIT 1")
+        row = conn.execute(query.format(self.table, self._ours)).fetchone()
+        return (row[0], row[1]) if row else None
+
+    def stamp(self, conn: Connection, base: EpochPlace, into: int) -> None:
+        """Record the beginning of a timeline at a base, and remove the rows of earlier ones."""
+        old = sql.SQL("DELETE FROM {} WHERE {} AND timeline > 0 AND timeline < {}")
+        conn.execute(old.format(self.table, self._ours, sql.Literal(into)))
+        place = into, base[1]
+        conn.execute(self._row(place, True, sql.Literal(closing_gid(self.digest, place, "")), sql.Literal(0)))
+
     def last(self, conn: Connection, timeline: int | None = None) -> tuple[int, int] | None:
         """Return the last closed epoch, of one timeline or of all."""
         query = sql.SQL("SELECT timeline, epoch FROM {} WHERE {} AND closed{} ORDER BY 1 DESC, 2 DESC LIMIT 1")
@@ -108,29 +163,34 @@ class Ledger:
         return dict(conn.execute(query).fetchall())
 
     def held(self, conn: Connection, key: EpochKey) -> HeldEpochs:
-        """Return the entries that decide whether an epoch is committed."""
-        newest = self.last(conn)
-        last = newest if newest and newest[0] == key.timeline else None
-        held = self.closed(conn, last) if last else None
-        return HeldEpochs(newest[0] if newest else 0, self.closed(conn, key.place), held or Link(0, None))
+        """Return the entries that decide whether an epoch is committed. Earlier versions wrote rows without a handle.
 
-    def closed(self, conn: Connection, place: tuple[int, int]) -> Link | None:
-        """Return the row that closed an epoch. Earlier versions wrote rows without a handle."""
-        query = sql.SQL("SELECT gid FROM {} WHERE {} AND closed AND timeline = {} AND epoch = {}")
-        row = conn.execute(query.format(self.table, self._ours, *map(sql.Literal, place))).fetchone()
-        return Link(place[1], closed_handle(row[0]) or None) if row else None
+        One query returns all closed epochs: two per timeline.
+        """
+        query = sql.SQL("SELECT timeline, epoch, gid FROM {} WHERE {} AND closed ORDER BY 1 DESC, 2 DESC")
+        closed = conn.execute(query.format(self.table, self._ours)).fetchall()
+        links = {(timeline, epoch): Link(epoch, closed_handle(gid) or None) for timeline, epoch, gid in closed}
+        newest = max(links, default=(0, 0))
+        last = links[newest] if newest in links and newest[0] == key.timeline else Link(0, None)
+        return HeldEpochs(newest[0], links.get(key.place), last)
 
-    def close(self, conn: Connection, key: EpochKey, rows: int, handle: str) -> None:
-        """Record that the table holds the epoch, and remove the rows of all epochs before the previous one."""
-        before = self.last(conn, key.timeline)
+    def last_rows(self, conn: Connection) -> int | None:
+        """Return the number of rows in the epoch that was closed last, or `None` if there is none."""
+        query = sql.SQL("SELECT rows FROM {} WHERE {} AND closed ORDER BY timeline DESC, epoch DESC LIMIT 1")
+        row = conn.execute(query.format(self.table, self._ours)).fetchone()
+        return row[0] if row else None
+
+    def close(self, conn: Connection, key: EpochKey, rows: int, handle: str, before: int) -> None:
+        """Record that the table holds the epoch, and remove the rows of all epochs before the previous one.
+
+        `before` is the last epoch of the timeline that was closed before this one, 0 for none.
+        """
         gid = closing_gid(self.digest, key.place, handle)
-        conn.execute(self._row(key.place, True, sql.Literal(gid), sql.Literal(rows)))
-        if before is not None:
-            conn.execute(
-                sql.SQL("DELETE FROM {} WHERE {} AND timeline = {} AND epoch < {}").format(
-                    self.table, self._ours, sql.Literal(before[0]), sql.Literal(before[1])
-                )
-            )
+        statement = self._row(key.place, True, sql.Literal(gid), sql.Literal(rows))
+        if before:
+            old = sql.SQL("; DELETE FROM {} WHERE {} AND timeline = {} AND epoch < {}")
+            statement += old.format(self.table, self._ours, sql.Literal(key.timeline), sql.Literal(before))
+        conn.execute(statement)
 
     def part_statement(self, key: EpochKey) -> str:
         """Return the SQL with which an executor inserts the row of its part; its parameters are gid and rows."""

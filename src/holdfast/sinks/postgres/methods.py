@@ -13,7 +13,8 @@ A handle records its method, and is committed with it even if the sink would now
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,19 +22,22 @@ import msgspec
 
 from holdfast.epoch import Reach
 from holdfast.errors import BadValue, SchemaMismatch, SinkFailed, SinkUnavailable, StagedGone
-from holdfast.sinks.base import EpochKey
+from holdfast.sinks.base import EpochKey, Freeze
 from holdfast.sinks.postgres.column_types import Fit, StreamColumn, fit, staged_column
 from holdfast.sinks.postgres.copying import (
     COPYING,
     PART_COLUMN,
     RESULT,
+    Connect,
     Copier,
     CopyTask,
     changed_type,
+    connected,
     copy_failed,
     into_prepared,
     into_stage,
 )
+from holdfast.sinks.postgres.driver_copy import Collector, DriverConnections, Forecast, Part
 from holdfast.sinks.postgres.ledger import Ledger
 from holdfast.sinks.postgres.names import Mark
 from holdfast.sinks.postgres.server import Connection, Server, finish_prepared, sql
@@ -72,6 +76,8 @@ class StagedHandle(msgspec.Struct, frozen=True, tag_field="method", tag="staged"
 
 
 Handle: TypeAlias = PreparedHandle | StagedHandle
+CopierOver: TypeAlias = Callable[[Connect], Copier]
+"""Returns the function that copies rows, given how it connects to the server."""
 
 
 def read_handle(handle: dict[str, Any]) -> Handle:
@@ -84,19 +90,43 @@ def read_handle(handle: dict[str, Any]) -> Handle:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTarget:
-    """The input of both methods: the sink's arguments, and the table as it was at the time of `open`."""
+class CommitTarget:
+    """The input of a commit: the sink's arguments, and the table as it was at the time of `open`, or is now."""
 
     sink: str
     server: Server
     table: Table
     ledger: Ledger
     effect: Effect
-    columns: tuple[StreamColumn, ...]
     key: tuple[str, ...]
     epoch_column: str | None
-    parts: int
     reach: Reach
+
+    def changed_type(self, conn: Connection, names: Sequence[str]) -> str | None:
+        """Return an error text if one of these columns, or the epoch column, has another type than at `open`."""
+        return changed_type(self.types(names), dict(conn.execute(self.types_query).fetchall()))
+
+    def types(self, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        """Return the types of these columns, and of the epoch column."""
+        written = {*names, self.epoch_column}
+        return tuple((column.name, column.type) for column in self.table.columns if column.name in written)
+
+    @property
+    def types_query(self) -> sql.Composed:
+        """A query of the types that the table has now."""
+        return sql.SQL(_TYPES).format(sql.Literal(self.table.target))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTarget(CommitTarget):
+    """The input of both methods: also what `prepare` needs."""
+
+    columns: tuple[StreamColumn, ...]
+    parts: int
+    freeze: Freeze | None
+    forecast: Forecast
+    collector: Collector
+    driver: DriverConnections
 
     def task(self, table: str) -> CopyTask:
         """Return the input of the tasks that fill a staging table."""
@@ -104,36 +134,46 @@ class OpenTarget:
         names = tuple(column.name for column in self.columns)
         return CopyTask(self.sink, server.address, self.table.schema, table, names, server.lock_milliseconds)
 
+    def connect(self, task: CopyTask) -> AbstractContextManager[Any]:
+        """Return the driver's own connection for a copy."""
+        return self.driver.connect(replace(task, idle_timeout=self.server.idle_milliseconds))
+
     def direct_task(self, epoch: int) -> CopyTask:
         """Return the input of the tasks that write to the target table, with the types that it must still have."""
         constants = ((self.epoch_column, epoch),) if self.epoch_column else ()
-        types = self._types([column.name for column in self.columns])
-        query = self._types_query.as_string(None)
+        types = self.types([column.name for column in self.columns])
+        query = self.types_query.as_string(None)
         return replace(self.task(self.table.name), constants=constants, types=types, types_query=query)
 
-    def changed_type(self, conn: Connection, names: Sequence[str]) -> str | None:
-        """Return an error text if one of these columns, or the epoch column, has another type than at `open`."""
-        return changed_type(self._types(names), dict(conn.execute(self._types_query).fetchall()))
-
-    def _types(self, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-        written = {*names, self.epoch_column}
-        return tuple((column.name, column.type) for column in self.table.columns if column.name in written)
-
-    @property
-    def _types_query(self) -> sql.Composed:
-        return sql.SQL(_TYPES).format(sql.Literal(self.table.target))
-
-    def run(self, df: DataFrame, copier: Copier) -> list[tuple[str, int]]:
-        """Copy the rows, with one action on the DataFrame. Return the name and row count of each part.
-
-        The rows are not shuffled: if there are more than `parts` partitions, a task copies several. The columns are
-        numbered, because Spark's mapInArrow fails for a name with a dot.
-        """
+    def run(self, df: DataFrame, copier: CopierOver) -> list[Part]:
+        """Copy the rows, with one action on the DataFrame: in the driver, if they are few, or on the executors."""
         names = [column.name for column in self.columns]
         if df.columns != names:
             why = f"the epoch has the columns {df.columns}, but the sink was opened for {names}"
             raise SchemaMismatch(sink=self.sink, table=self.table.target, why=why)
-        numbered = df.toDF(*(f"c{number}" for number in range(len(names))))
+        if self.freeze is None or not self.forecast.is_small():
+            parts = self._run_tasks(df, copier(connected))
+            self.forecast.record(parts, collected=False)
+            return parts
+        with self.freeze(df) as frozen:
+            batches = self.collector.collect(frozen)
+            if batches is None:
+                self.forecast.correct()
+                parts = self._run_tasks(frozen.df, copier(connected))
+                self.forecast.record(parts, collected=False)
+                return parts
+        copied = copier(self.connect)(iter(batches))
+        parts = [Part(row["part"], row["rows"], row["bytes"]) for made in copied for row in made.to_pylist()]
+        self.forecast.record(parts, collected=True)
+        return parts
+
+    def _run_tasks(self, df: DataFrame, copier: Copier) -> list[Part]:
+        """Copy the rows on the executors. Return the parts.
+
+        The rows are not shuffled: if there are more than `parts` partitions, a task copies several. The columns are
+        numbered, because Spark's mapInArrow fails for a name with a dot.
+        """
+        numbered = df.toDF(*(f"c{number}" for number in range(len(self.columns))))
         try:
             rows = numbered.coalesce(self.parts).mapInArrow(copier, RESULT).collect()
         except Exception as error:
@@ -141,7 +181,7 @@ class OpenTarget:
             if found is None:  # raised by user code, or by Spark
                 raise
             raise copy_failed(self.sink, found["why"], outage=found["kind"] == SinkUnavailable.__name__) from None
-        return [(row["part"], row["rows"]) for row in rows]
+        return [Part(row["part"], row["rows"], row["bytes"]) for row in rows]
 
 
 # --- prepared --------------------------------------------------------------------------------------------------------
@@ -150,13 +190,14 @@ class OpenTarget:
 def prepare_transactions(target: OpenTarget, df: DataFrame, key: EpochKey) -> PreparedHandle:
     """Copy the rows into the target table, in prepared transactions."""
     mark = Mark.of(target.ledger.digest, key)
-    parts = target.run(df, into_prepared(target.direct_task(key.epoch), mark, target.ledger.part_statement(key)))
+    task, record = target.direct_task(key.epoch), target.ledger.part_statement(key)
+    parts = target.run(df, lambda connect: into_prepared(task, mark, record, connect))
     target.reach("staging")
-    return PreparedHandle(sorted(gid for gid, _ in parts), sum(rows for _, rows in parts))
+    return PreparedHandle(sorted(part.name for part in parts), sum(part.rows for part in parts))
 
 
 def commit_transactions(
-    target: OpenTarget, conn: Connection, other: Connection, key: EpochKey, handle: PreparedHandle
+    target: CommitTarget, conn: Connection, other: Connection, key: EpochKey, handle: PreparedHandle
 ) -> None:
     """Commit the prepared transactions; the transaction of `conn` holds the lock, and will close the epoch.
 
@@ -192,8 +233,8 @@ def prepare_stage(target: OpenTarget, df: DataFrame, key: EpochKey) -> StagedHan
         if why:
             raise copy_failed(target.sink, why)
         conn.execute(_stage_definition(target, mark.table))
-    found = target.run(df, into_stage(target.task(mark.table)))
-    parts, rows = sorted(int(part) for part, _ in found), sum(rows for _, rows in found)
+    found = target.run(df, lambda connect: into_stage(target.task(mark.table), connect))
+    parts, rows = sorted(int(part.name) for part in found), sum(part.rows for part in found)
     handle = StagedHandle(mark.table, parts, rows, target.effect, list(target.key))
     checked = [column.name for column in target.columns if _is_checked(target.table, column)]
     if checked or target.key:
@@ -204,7 +245,7 @@ def prepare_stage(target: OpenTarget, df: DataFrame, key: EpochKey) -> StagedHan
     return handle
 
 
-def commit_stage(target: OpenTarget, conn: Connection, key: EpochKey, handle: StagedHandle) -> None:
+def commit_stage(target: CommitTarget, conn: Connection, key: EpochKey, handle: StagedHandle) -> None:
     """Move the rows, in the transaction of `conn`, which also closes the epoch in the ledger.
 
     The columns are those of the staging table: the stream's columns may have changed since. INSERT silently rounds and
@@ -246,7 +287,7 @@ def commit_stage(target: OpenTarget, conn: Connection, key: EpochKey, handle: St
     target.reach("committing")
 
 
-def _refuse_narrowing(target: OpenTarget, stage: Table, names: Sequence[str]) -> None:
+def _refuse_narrowing(target: CommitTarget, stage: Table, names: Sequence[str]) -> None:
     """Refuse to change the values of a decided epoch: table and stream may both have narrower types by now."""
     for name in names:
         wanted, has = target.table.column(name), stage.column(name)
@@ -299,7 +340,7 @@ def _counted(handle: StagedHandle) -> sql.Composed:
     return sql.SQL("s.{} = ANY ({})").format(sql.Identifier(PART_COLUMN), sql.Literal(handle.parts))
 
 
-def _on_conflict(target: OpenTarget, rest: Sequence[str]) -> sql.Composable:
+def _on_conflict(target: CommitTarget, rest: Sequence[str]) -> sql.Composable:
     if target.effect is not Effect.UPSERT:
         return sql.SQL("")
     updates = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest]
@@ -337,7 +378,7 @@ def _is_checked(table: Table, column: StreamColumn) -> bool:
     return found is not None and fit(column, found) is Fit.CHECKED
 
 
-def check_rows(target: OpenTarget, moved: int, counted: int) -> None:
+def check_rows(target: CommitTarget, moved: int, counted: int) -> None:
     """Refuse an epoch if more or fewer rows were inserted than prepared."""
     if moved != counted:
         raise SinkFailed(

@@ -6,6 +6,7 @@
 - The ledger row that closes an epoch: `holdfast:<owner>:<timeline>:<epoch>:<digest of the handle>`. Earlier versions
   wrote no digest.
 - The ledger row of an owner's claim: `holdfast:<owner>:0:0`.
+- The ledger row of how an owner writes: `holdfast:<owner>:mode:<effect>:<epoch column>`.
 
 `<owner>` is a digest of pipeline uid, stream, sink and table. So separators inside these names cannot make two owners
 collide, and everything under an owner's digest may be removed by that owner.
@@ -19,17 +20,11 @@ import secrets
 from dataclasses import dataclass
 
 from holdfast.errors import NotSupported
-from holdfast.sinks.base import EpochKey, StreamIdentity
+from holdfast.sinks.base import EpochKey
 
 LONGEST_TABLE = 63  # PostgreSQL silently truncates longer names
 _TABLE = re.compile(r"holdfast_stage_([0-9a-f]{16})_(\d+)_(\d+)_(\d+)_(\d+)\Z")
 _GID = re.compile(r"holdfast:([0-9a-f]{16}):(\d+):(\d+):(\d+):(\d+):[0-9a-f]+\Z")
-
-
-def owner_digest(owner: StreamIdentity, sink: str, table: str) -> str:
-    """Return sixteen hexadecimal digits that identify one sink of one stream."""
-    parts = (owner.uid, owner.stream, sink, table)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def lock_number(what: str) -> int:
@@ -60,6 +55,11 @@ def closing_gid(owner: str, place: tuple[int, int], handle: str) -> str:
 def claiming_gid(owner: str) -> str:
     """Return the key of the ledger row of an owner's claim."""
     return f"{gid_prefix(owner)}0:0"
+
+
+def mode_gid(owner: str, mode: str) -> str:
+    """Return the key of the ledger row that records how an owner writes; its prefix if `mode` is empty."""
+    return f"{gid_prefix(owner)}mode:{mode}"
 
 
 def closed_handle(gid: str) -> str:

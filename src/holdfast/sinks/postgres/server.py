@@ -4,7 +4,8 @@ Rules:
 - The connection string is parsed once and never shown. Errors name host, port, user and database.
 - Every transaction is `READ COMMITTED`, regardless of the default of the role: after waiting for a lock, the next
   statement must see the changes that the other driver has committed.
-- There is one connection per operation. Closing it rolls back, and so does a crash.
+- An operation has a connection of its own, which is kept for the next operation (`kept.py`). After an error it is
+  closed instead: that rolls back, and so does a crash.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 from holdfast._redaction import REDACTED, redacted
 from holdfast.errors import BadValue, MissingExtra, SinkFailed, SinkUnavailable
 from holdfast.sinks.postgres.copying import KEEP_COMMITS, Address, is_outage
+from holdfast.sinks.postgres.kept import KeptConnections
 
 try:
     import psycopg
@@ -41,6 +43,8 @@ _DEFAULTS = {
 }
 _ALSO_IN_PLACE = ("user", "options", "service", "servicefile")  # they may change which table a name refers to
 _RETRY_PAUSE = 0.02
+_KEPT = 2  # a commit needs one connection inside and one outside a transaction
+_PING = "SELECT 1"
 
 
 class Server:
@@ -59,22 +63,28 @@ class Server:
         # A password that equals a public value, such as the user name, is not replaced: it is shown as that value.
         secrets = tuple(params[name] for name in hidden if params[name] and params[name] not in public)
         self.address = Address(conninfo.make_conninfo("", **(_DEFAULTS | params)), secrets)
+        self.kept: KeptConnections[Connection] = KeptConnections(_end, _KEPT)
 
     @property
     def lock_milliseconds(self) -> int:
         """How long a statement waits for a lock, in milliseconds."""
         return max(1, int(self.lock_timeout * 1000))
 
-    def connect(self, autocommit: bool = False) -> Connection:
-        """Return a new connection; raise `SinkFailed`, which names the server, if that fails."""
+    @property
+    def idle_milliseconds(self) -> int:
+        """How long a transaction of the driver may wait for the driver, in milliseconds.
+
+        The locks of a paused driver, or of one whose machine is down, expire while the next driver still waits.
+        """
+        return max(1, self.lock_milliseconds // 2)
+
+    def connect(self) -> Connection:
+        """Return a new connection in autocommit mode; raise `SinkFailed`, which names the server, if that fails."""
         try:
             # Named prepared statements do not work through a connection pool such as PgBouncer.
-            conn = psycopg.connect(self.address.conninfo, autocommit=autocommit, prepare_threshold=None)
+            return psycopg.connect(self.address.conninfo, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             why, kind = self.address.error_text(error), _kind(error)
-        else:
-            conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-            return conn
         raise kind(
             sink=self.sink,
             action=f"connect to PostgreSQL ({self.shown or 'all defaults'})",
@@ -85,18 +95,54 @@ class Server:
     @contextmanager
     def transaction(self, action: str) -> Iterator[Connection]:
         """Run a block in one transaction, which is committed at its end."""
-        with self.doing(action), self.connect() as conn:
-            conn.execute(f"SET LOCAL lock_timeout = {self.lock_milliseconds:d}")
-            # The locks of a paused driver, or of one whose machine is down, expire while the next driver still waits.
-            conn.execute(f"SET LOCAL idle_in_transaction_session_timeout = {max(1, self.lock_milliseconds // 2):d}")
-            conn.execute(KEEP_COMMITS)
+        begin = (
+            "BEGIN ISOLATION LEVEL READ COMMITTED",
+            f"SET LOCAL lock_timeout = {self.lock_milliseconds:d}",
+            f"SET LOCAL idle_in_transaction_session_timeout = {self.idle_milliseconds:d}",
+            KEEP_COMMITS,
+        )
+        with self.doing(action), self._borrowed("; ".join(begin)) as conn:
             yield conn
+            conn.execute("COMMIT")
 
     @contextmanager
     def outside(self, action: str) -> Iterator[Connection]:
         """Run a block in autocommit mode."""
-        with self.doing(action), self.connect(autocommit=True) as conn:
+        with self.doing(action), self._borrowed(_PING) as conn:
             yield conn
+
+    @contextmanager
+    def _borrowed(self, first: str) -> Iterator[Connection]:
+        """Run a block with a connection on which the statement `first` has succeeded; it must have no effect."""
+        conn = self._started(first)
+        try:
+            yield conn
+        except BaseException:
+            self.kept.end(conn)
+            self.kept.drop()
+            raise
+        if conn.info.transaction_status is psycopg.pq.TransactionStatus.IDLE:
+            self.kept.put(conn)
+        else:
+            self.kept.end(conn)
+
+    def _started(self, first: str) -> Connection:
+        conn = self.kept.take()
+        if conn is not None:
+            try:
+                conn.execute(first)
+            except psycopg.Error:  # it is dead
+                self.kept.end(conn)
+                self.kept.drop()
+            else:
+                return conn
+        conn = self.connect()
+        try:
+            conn.execute(first)
+        except BaseException:
+            self.kept.end(conn)
+            raise
+        return conn
 
     @contextmanager
     def doing(self, action: str) -> Iterator[None]:
@@ -116,6 +162,10 @@ class Server:
         elif isinstance(error, psycopg.IntegrityError | psycopg.DataError):
             failure.do = "change the table so that it accepts these rows, then run again: the epoch resumes"
         return failure
+
+
+def _end(conn: Connection) -> None:
+    conn.close()
 
 
 def _kind(error: psycopg.Error) -> type[SinkFailed]:

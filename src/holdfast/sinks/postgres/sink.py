@@ -10,8 +10,9 @@ The effect of each output mode on the table:
 
 Rows are replaced in one transaction: until it is committed, every reader sees the previous result.
 
-`methods.py` describes how rows are kept until the decision, `ledger.py` what the server records, `names.py` the names
-of tables and transactions. A method that fails does not clean up: the next `abort` or `commit` does, by name.
+`methods.py` describes how rows are kept until the decision, `ledger.py` what the server records, `rewind.py` how epochs
+are taken back, `names.py` the names of tables and transactions. A method that fails does not clean up: the next `abort`
+or `commit` does, by name.
 
 Not guaranteed:
 
@@ -23,24 +24,38 @@ Not guaranteed:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from holdfast._validation import checked_positive, checked_seconds
+from holdfast._validation import checked_positive, checked_seconds, checked_u64
 from holdfast.errors import BadValue, NotSupported, SchemaMismatch, SinkFailed, SinkForeign
 from holdfast.sinks import base
-from holdfast.sinks.base import OUTPUT_MODES, EpochKey, SinkContext, SinkPosition, Staged, StreamIdentity
+from holdfast.sinks.base import (
+    OUTPUT_MODES,
+    CannotTakeBack,
+    EpochKey,
+    EpochPlace,
+    SinkContext,
+    SinkPosition,
+    Staged,
+    StreamIdentity,
+    TakeBack,
+)
 from holdfast.sinks.held_epochs import is_committed
 from holdfast.sinks.postgres.column_types import StreamColumn, stream_columns
 from holdfast.sinks.postgres.copying import require_extras
+from holdfast.sinks.postgres.driver_copy import Collector, DriverConnections, Forecast
 from holdfast.sinks.postgres.ledger import LEDGER, Ledger, is_known
 from holdfast.sinks.postgres.methods import (
+    CommitTarget,
+    Handle,
     OpenTarget,
     PreparedHandle,
+    StagedHandle,
     commit_stage,
     commit_transactions,
     prepare_stage,
@@ -48,6 +63,7 @@ from holdfast.sinks.postgres.methods import (
     read_handle,
 )
 from holdfast.sinks.postgres.names import lock_number
+from holdfast.sinks.postgres.rewind import TargetRewind
 from holdfast.sinks.postgres.server import Connection, Server
 from holdfast.sinks.postgres.sweep import Selection, clear
 from holdfast.sinks.postgres.target_table import (
@@ -77,7 +93,7 @@ class PostgresSink(base.Sink):
         hf.PostgresSink("host=db dbname=shop user=etl", table="totals", key=["day"])
 
     Output mode "append" inserts rows, or upserts them if there is a `key`; "update" needs a `key`; "complete" replaces
-    the whole table in one transaction. The executors copy rows in bulk. Requires
+    the whole table in one transaction. The executors copy rows in bulk, and the driver copies small epochs. Requires
     `pip install 'holdfast-spark[postgres]'`.
 
     - `dsn`: any libpq connection string or URL. It reaches the executors, and never a log, an error or the repository.
@@ -93,10 +109,15 @@ class PostgresSink(base.Sink):
     - `share`: allow several streams to write to the table, if all of them pass `share=True`. By default one stream owns
       it from its first start on.
     - `parts`: how many connections copy at the same time (4).
+    - `driver_rows`: the driver itself copies an epoch of at most this many rows (20,000) and 4 MB, because starting the
+      copy on the executors takes longer. With 0, no row passes through the driver.
     - `lock_timeout`: how many seconds a statement waits for a lock (30).
     - `name`: the sink's name in decisions, errors and checkpoints; by default made from the table.
 
-    Which epochs are in the table is recorded in the same database, in `holdfast_epochs`. Not guaranteed: with
+    Which epochs are in the table is recorded in the same database, in `holdfast_epochs`. A rewind moves the rows of
+    later epochs to a table `holdfast_aside_…` if they are appended with an `epoch_column`, and does nothing with a
+    table that is replaced: the next epoch replaces it. Upserts cannot be taken back, nor can tables that are shared,
+    have triggers or rules, or are referred to by a foreign key. Not guaranteed: with
     "prepared", the parts of an epoch become visible one after the other. With "staged", a row that violates a CHECK, a
     foreign key or another unique index is found only after the epoch is decided: the stream then waits until the table
     accepts the row.
@@ -116,6 +137,7 @@ class PostgresSink(base.Sink):
         changelog: bool = False,
         share: bool = False,
         parts: int = 4,
+        driver_rows: int = 20_000,
         lock_timeout: float | timedelta = 30,
         name: str | None = None,
     ) -> None:
@@ -131,6 +153,8 @@ class PostgresSink(base.Sink):
         place = f"{self._server.place} {self._table.identifier.as_string(None)}"
         self.target = None if share else f"postgres {place}"
         self._parts = checked_positive("parts", parts)
+        self._driver_rows = checked_u64("driver_rows", driver_rows)
+        self._driver = DriverConnections()
         self._explained = False
         self._opened: OpenTarget | None = None
         self._prepares = False
@@ -144,6 +168,10 @@ class PostgresSink(base.Sink):
     def __repr__(self) -> str:
         return f"PostgresSink({str(self._table)!r}, name={self.name!r}, {self._server.shown or 'all defaults'})"
 
+    def describe(self) -> dict[str, Any]:
+        """Return the key, the epoch column, and whether every version of a row is kept."""
+        return {"key": list(self._key), "epoch_column": self._epoch_column, "changelog": self._changelog}
+
     # --- before the first epoch --------------------------------------------------------------------------------------
 
     def open(self, context: SinkContext) -> None:
@@ -151,6 +179,8 @@ class PostgresSink(base.Sink):
         super().open(context)
         self._opened = None
         require_extras()
+        self._server.kept.open()
+        self._driver.kept.open()
         effect = self._effect(context.output_mode)
         columns = stream_columns(self.name, context.schema)
         self._refuse(unfit_names(columns, self._key, self._epoch_column))
@@ -168,6 +198,8 @@ class PostgresSink(base.Sink):
             self._refuse_without_rights(table, effect)
             if ledger.foreign(conn, share=self._share) is None:  # otherwise `inspect` reports the owner
                 ledger.claim(conn)
+                ledger.note_mode(conn, effect, self._epoch_column)
+            forecast = Forecast(self._driver_rows, ledger.last_rows(conn))
         self._opened = OpenTarget(
             sink=self.name,
             server=self._server,
@@ -179,12 +211,18 @@ class PostgresSink(base.Sink):
             epoch_column=self._epoch_column,
             parts=self._parts,
             reach=context.reach,
+            freeze=context.freeze,
+            forecast=forecast,
+            collector=Collector(context.schema),
+            driver=self._driver,
         )
 
     def close(self) -> None:
-        """Discard the results of `open`."""
+        """Discard the results of `open`, and close the kept connections."""
         super().close()
         self._opened = None
+        self._server.kept.close()
+        self._driver.kept.close()
 
     def _effect(self, output_mode: str) -> Effect:
         if output_mode not in OUTPUT_MODES:
@@ -286,7 +324,8 @@ class PostgresSink(base.Sink):
         5. Remove the tables and transactions of earlier epochs and of other attempts, outside the transaction: a task
            that outlived its attempt may still lock its table.
         """
-        target, read = self._ready, read_handle(handle)
+        read = read_handle(handle)
+        target = self._opened or self._committed(key.owner, read)
         with self._server.outside("commit") as other:
             with self._server.transaction("commit") as conn:
                 _lock(conn, target.ledger.digest)  # 1
@@ -296,14 +335,34 @@ class PostgresSink(base.Sink):
                         commit_transactions(target, conn, other, key, read)
                     else:
                         commit_stage(target, conn, key, read)
-                    target.ledger.close(conn, key, read.rows, base.handle_digest(handle))  # 4
+                    target.ledger.close(conn, key, read.rows, base.handle_digest(handle), held.last.epoch)  # 4
             kept = set(read.gids) if isinstance(read, PreparedHandle) else {read.table}
-            self._clear(other, lambda mark, name: mark.place <= key.place and name not in kept, _SWEEP_PATIENCE)  # 5
+            self._clear(
+                other, target.ledger, lambda mark, name: mark.place <= key.place and name not in kept, _SWEEP_PATIENCE
+            )  # 5
+
+    def _committed(self, owner: StreamIdentity, handle: Handle) -> CommitTarget:
+        """Return the input of a commit for a sink that is not open."""
+        with self._server.transaction("commit") as conn:
+            table = find_table(conn, self._table)
+        if table is None:
+            raise self._mismatch("it does not exist", "restore it")
+        effect = handle.effect if isinstance(handle, StagedHandle) else Effect.APPEND
+        return CommitTarget(
+            sink=self.name,
+            server=self._server,
+            table=table,
+            ledger=Ledger(table.schema, table.target, owner, self.name, effect is Effect.REPLACE),
+            effect=effect,
+            key=self._key,
+            epoch_column=self._epoch_column,
+            reach=self._reach,
+        )
 
     def abort(self, key: EpochKey) -> None:
         """Remove the tables and transactions of one attempt: under its lease or, if that is `None`, under any."""
         with self._server.outside("abort") as conn:
-            self._clear(conn, lambda mark, _: mark.belongs_to(key), self._server.lock_timeout)
+            self._clear(conn, self._ready.ledger, lambda mark, _: mark.belongs_to(key), self._server.lock_timeout)
 
     def inspect(self, owner: StreamIdentity, timeline: int) -> SinkPosition:
         """Return the last closed epoch, and a foreign owner if there is one. This works without `open`."""
@@ -318,9 +377,69 @@ class PostgresSink(base.Sink):
             last = ledger.last(conn, timeline)
             return SinkPosition(epoch=last[1] if last else 0, foreign=ledger.foreign(conn, share=self._share))
 
-    def _clear(self, conn: Connection, selected: Selection, patience: float) -> None:
-        target = self._ready
-        clear(conn, target.table.schema, target.ledger.digest, selected, patience)
+    # --- going back --------------------------------------------------------------------------------------------------
+
+    def can_take_back(self, owner: StreamIdentity, base: EpochPlace) -> TakeBack | CannotTakeBack:
+        """Return what would be moved aside, or why that is impossible."""
+        with self._server.transaction("inspect") as conn:
+            rewind = self._rewind(conn, owner)
+            return TakeBack(0, 0, "") if rewind is None else rewind.found(conn, base)
+
+    def take_back(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
+        """Move the rows of later epochs to another table, in one transaction with the stamp."""
+        self._go_back("be taken back", owner, into, lambda rewind, *two: rewind.take_back(*two, base, into))
+
+    def put_back(self, owner: StreamIdentity, base: EpochPlace, into: int, taken: int) -> None:
+        """Move the rows back that the rewind into the timeline `taken` set aside, in one transaction with the stamp."""
+        self._go_back("be put back", owner, into, lambda rewind, *two: rewind.put_back(*two, base, into, taken))
+
+    def stamp(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
+        """Write the stamp, and remove what earlier timelines staged."""
+        self._go_back("be stamped", owner, into, lambda rewind, *two: rewind.stamp(*two, base, into))
+
+    def cannot_be_left(self, owner: StreamIdentity) -> str | None:
+        """Rows that are appended again would violate a unique index."""
+        del owner
+        with self._server.transaction("inspect") as conn:
+            table = find_table(conn, self._table)
+        if self._key or table is None or not table.unique:
+            return None
+        return "its table has a unique or exclusion constraint or index, which rows that are written again may violate"
+
+    def _go_back(
+        self,
+        action: str,
+        owner: StreamIdentity,
+        into: int,
+        act: Callable[[TargetRewind, Connection, Connection], None],
+    ) -> None:
+        """1. Take the lock of commits.  2. Change rows and stamp in one transaction.  3. Remove what is staged."""
+        with self._server.outside(action) as other:
+            with self._server.transaction(action) as conn:
+                rewind = self._rewind(conn, owner, create=True)
+                if rewind is None:
+                    return  # the table does not exist: no driver can commit to it either
+                _lock(conn, rewind.ledger.digest)  # 1
+                act(rewind, conn, other)  # 2
+            self._reach("moved")
+            self._clear(other, rewind.ledger, lambda mark, _: mark.place < (into, 0), _SWEEP_PATIENCE)  # 3
+
+    def _rewind(self, conn: Connection, owner: StreamIdentity, *, create: bool = False) -> TargetRewind | None:
+        """Return what a rewind does with the table; `None` if it does not exist, or has no ledger and needs none."""
+        table = find_table(conn, self._table)
+        if table is None:
+            return None
+        ledger = Ledger(table.schema, table.target, owner, self.name, replaces=False)
+        if not create and not ledger.exists(conn):
+            return None
+        return TargetRewind(self.name, table, ledger, self._share, self._reach, self._server.lock_timeout)
+
+    def _reach(self, point: str) -> None:
+        if self._context is not None:
+            self._context.reach(point)
+
+    def _clear(self, conn: Connection, ledger: Ledger, selected: Selection, patience: float) -> None:
+        clear(conn, ledger.schema, ledger.digest, selected, patience)
 
 
 def _lock(conn: Connection, what: str) -> None:

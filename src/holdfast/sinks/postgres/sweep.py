@@ -22,13 +22,16 @@ def prepared_gids(conn: Connection, owner: str) -> list[str]:
     return _owned(owner, [str(gid) for (gid,) in conn.execute(query)])
 
 
-def staging_tables(conn: Connection, schema: str, owner: str) -> list[str]:
-    """Return the staging tables of an owner."""
+def left_over(conn: Connection, schema: str, owner: str) -> tuple[list[str], list[str]]:
+    """Return the prepared transactions and the staging tables of an owner."""
     query = (
-        "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "SELECT gid, true FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE 'holdfast:%%' "
+        "UNION ALL SELECT c.relname::text, false FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname::text, %s)"
     )
-    return _owned(owner, [str(name) for (name,) in conn.execute(query, [schema, table_prefix(owner)])])
+    found = [(str(name), prepared) for name, prepared in conn.execute(query, [schema, table_prefix(owner)])]
+    transactions = [name for name, prepared in found if prepared]
+    return _owned(owner, transactions), _owned(owner, [name for name, prepared in found if not prepared])
 
 
 def _owned(owner: str, names: list[str]) -> list[str]:
@@ -38,15 +41,17 @@ def _owned(owner: str, names: list[str]) -> list[str]:
 def clear(conn: Connection, schema: str, owner: str, selected: Selection, patience: float) -> None:
     """Drop tables and roll back prepared transactions; wait at most `patience` seconds for each.
 
-    `conn` is in autocommit mode.
+    `conn` is in autocommit mode. Usually nothing is left, and one query shows that.
     """
-    conn.execute(f"SET lock_timeout = {max(1, int(patience * 1000)):d}")
-    for name in _chosen(prepared_gids(conn, owner), selected):
+    gids, tables = (_chosen(names, selected) for names in left_over(conn, schema, owner))
+    if tables:
+        conn.execute(f"SET lock_timeout = {max(1, int(patience * 1000)):d}")
+    for name in gids:
         try:
             finish_prepared(conn, "ROLLBACK", name, patience)
         except psycopg.errors.ObjectNotInPrerequisiteState:
             continue
-    for name in _chosen(staging_tables(conn, schema, owner), selected):
+    for name in tables:
         try:
             conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(schema, name)))
         except psycopg.errors.LockNotAvailable:

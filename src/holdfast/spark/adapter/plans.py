@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import re
@@ -56,10 +55,37 @@ def is_stateful(df: DataFrame) -> bool:
     return False
 
 
-def state_schemas(df: DataFrame) -> list[str]:
-    """Describe the state that a streaming DataFrame keeps: the kind and the columns of each operator."""
-    nodes = ((node.getClass().getSimpleName(), node) for node in _nodes(df))
-    return [f"{kind} {node.schema().json()}" for kind, node in nodes if kind in _STATEFUL and node.isStreaming()]
+def state_operators(df: DataFrame) -> list[tuple[str, list[str], list[tuple[str, str]]]]:
+    """Return the operators that keep state: the kind of each, the types of its keys, and its columns with their types.
+
+    The keys are empty where the plan does not show them: those of joins and of the program's own state.
+    """
+    found: list[tuple[str, list[str], list[tuple[str, str]]]] = []
+    for node in _nodes(df):
+        kind = node.getClass().getSimpleName()
+        if kind == "Join" and node.left().isStreaming() and node.right().isStreaming():
+            found.append((f"Join {node.joinType()}", [], _typed(node)))
+        elif kind in _STATEFUL and node.isStreaming():
+            found.append((kind, _key_types(kind, node), _typed(node)))
+    return found
+
+
+def _key_types(kind: str, node: Any) -> list[str]:
+    if kind == "Aggregate":
+        keys = node.groupingExpressions()
+    elif kind.startswith("Deduplicate"):
+        keys = node.keys()
+    elif kind == "Distinct":
+        keys = node.output()
+    else:
+        return []
+    return [str(keys.apply(number).dataType().catalogString()) for number in range(keys.size())]
+
+
+def _typed(node: Any) -> list[tuple[str, str]]:
+    output = node.output()
+    attributes = (output.apply(number) for number in range(output.size()))
+    return [(str(each.name()), str(each.dataType().catalogString())) for each in attributes]
 
 
 def source_names(df: DataFrame) -> list[str]:
@@ -69,6 +95,33 @@ def source_names(df: DataFrame) -> list[str]:
         for node in _nodes(df)
         if node.getClass().getSimpleName() in ("StreamingRelation", "StreamingRelationV2")
     ]
+
+
+def inputs(df: DataFrame) -> list[tuple[str, dict[str, str]]]:
+    """Return the streaming sources in the order of Spark's offsets: the name and the options of each.
+
+    A source that the plan contains twice is there twice. The name of a file source is `FileSource[<path>]`.
+    """
+    found: list[Any] = []
+    pending = [df._jdf.queryExecution().analyzed()]
+    while pending:
+        node = pending.pop()
+        kind = node.getClass().getSimpleName()
+        if kind in ("StreamingRelation", "StreamingRelationV2"):
+            found.append(node)
+        children = node.children()
+        pending += [children.apply(number) for number in reversed(range(children.size()))]
+    return [(str(node.sourceName()), _options(node)) for node in found]
+
+
+def _options(node: Any) -> dict[str, str]:
+    if node.getClass().getSimpleName() == "StreamingRelationV2":
+        return {str(name).lower(): str(value) for name, value in node.extraOptions().asCaseSensitiveMap().items()}
+    pairs, found = node.dataSource().options().iterator(), {}
+    while pairs.hasNext():
+        pair = pairs.next()
+        found[str(pair._1()).lower()] = str(pair._2())
+    return found
 
 
 def source_paths(df: DataFrame, name: str) -> list[Path]:
@@ -83,10 +136,7 @@ def file_inputs(df: DataFrame, query: StreamingQuery) -> list[FileInput]:
     options: dict[str, dict[str, str]] = {}
     for node in _nodes(df):
         if node.getClass().getSimpleName() == "StreamingRelation":
-            found, given = node.dataSource().options().iterator(), {}
-            while found.hasNext():
-                pair = found.next()
-                given[str(pair._1()).lower()] = str(pair._2())
+            given = _options(node)
             options[_plain_path(given.get("path", ""))] = given
     sources = query._jsq.streamingQuery().sources()
     named = [_FILE_SOURCE.fullmatch(str(sources.apply(number).toString())) for number in range(sources.size())]
@@ -124,23 +174,6 @@ def require_packages(df: DataFrame) -> None:
             importlib.import_module(module)
         except ImportError as error:
             raise MissingExtra(extra="spark", module=module) from error
-
-
-@contextlib.contextmanager
-def frozen(df: DataFrame) -> Iterator[DataFrame]:
-    """Compute the rows once and keep them for several actions.
-
-    This is an eager local checkpoint, not `persist`. A persisted partition that is lost with its executor would be
-    computed again, into different rows if the query is not deterministic. A lost checkpoint block fails the attempt.
-    """
-    kept = df.localCheckpoint(eager=True)
-    try:
-        yield kept
-    finally:
-        with contextlib.suppress(Exception):  # the session may have ended
-            # `df.unpersist()` would keep the blocks; `rdd.unpersist()` would log a warning at every epoch.
-            number = kept._jdf.queryExecution().logical().rdd().id()
-            kept.sparkSession.sparkContext._jsc.sc().unpersistRDD(number, False)
 
 
 def run_for_nothing(df: DataFrame) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from holdfast._error_text import one_line
 from holdfast.errors import Closed
@@ -30,6 +32,7 @@ _EXIT_S = 2.0  # how long to wait for the exit code of a JVM that does not answe
 _QUERY = re.compile(r"=== Streaming Query ===.*?(?=\n\s+at |\nCaused by: |\Z)", re.DOTALL)
 _MONITORED = "org$apache$spark$api$python$PythonWorkerFactory$MonitorThread$$$outer"
 _SOURCES_S = 3.0  # how long to wait for a query to create its sources
+_has_started = threading.Event()  # this process has started a query
 _log = logging.getLogger(__name__)
 
 
@@ -48,6 +51,8 @@ class Batches:
     def __init__(self, body: Callable[[DataFrame, int], None], spark: SparkSession) -> None:
         self._body: Callable[[DataFrame, int], None] | None = body
         self._spark = spark
+        self._session: SparkSession | None = None  # of the query: Spark clones one for all its batches
+        self._schema: str | None = None  # of all batches of the query, as JSON
         self._connection: Any = None  # from the JVM to Python, in the query's thread
 
     def call(self, jdf: Any, batch: int) -> None:
@@ -59,16 +64,29 @@ class Batches:
             with contextlib.suppress(Py4JError):  # with PYSPARK_PIN_THREAD=false, py4j closes idle connections itself
                 self._connection = _callback_client(self._spark).getPerThreadConnection()
         try:
-            body(DataFrame(jdf, SparkSession(self._spark.sparkContext, jdf.sparkSession())), batch)
+            body(self._frame(jdf), batch)
         except Exception as error:  # the function has kept the error
             raise BatchFailed(one_line(error)) from None
+
+    def _frame(self, jdf: Any) -> DataFrame:
+        """Return a batch. Its session and its schema are read from the JVM once: that takes eight calls.
+
+        Each batch has a schema of its own, because user code may change it: `StructType.add` does.
+        """
+        if self._session is None:
+            self._session = SparkSession(self._spark.sparkContext, jdf.sparkSession())
+        df = DataFrame(jdf, self._session)
+        if self._schema is None:
+            self._schema = df.schema.json()
+        vars(df)["schema"] = StructType.fromJson(json.loads(self._schema))
+        return df
 
     def release(self) -> None:
         """Drop the function, and close the connection of the query's thread, which py4j would keep.
 
         To be called when the query has ended.
         """
-        connection, self._body, self._connection = self._connection, None, None
+        connection, self._body, self._connection, self._session = self._connection, None, None, None
         if connection is not None:
             with contextlib.suppress(Exception):  # the JVM may have ended
                 connection.shutdown()
@@ -108,6 +126,7 @@ def start_query(
     writer = writer.option("checkpointLocation", hadoop_address(checkpoint))
     if trigger:
         writer = writer.trigger(**trigger)
+    _has_started.set()
     with with_settings(df.sparkSession, settings):
         query: StreamingQuery = writer.start()
         try:
@@ -116,6 +135,11 @@ def start_query(
             query.stop()  # the caller never gets it
             raise
     return query
+
+
+def has_started_queries() -> bool:
+    """Whether this process has started a query."""
+    return _has_started.is_set()
 
 
 def _wait_for_sources(query: StreamingQuery) -> None:

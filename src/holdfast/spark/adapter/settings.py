@@ -15,6 +15,7 @@ from holdfast.errors import BadValue, NotSupported
 LEAST_RETAINED = 10
 RETAIN = "spark.sql.streaming.minBatchesToRetain"
 RETAINED = 100  # Spark's default
+POLLING_DELAY = "spark.sql.streaming.pollingDelay"
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 STATE_STORE = "spark.sql.streaming.stateStore"  # prefix of the settings of state stores
 _PACKAGE = "org.apache.spark.sql.execution.streaming"
@@ -73,6 +74,16 @@ def state_settings(spark: SparkSession) -> dict[str, str]:
     if setting(spark, PROVIDER) not in (None, _ROCKSDB):
         return {name: found for name in STATE if (found := setting(spark, name)) is not None}
     return {name: setting(spark, name) or value for name, value in STATE.items()}
+
+
+def adopted_settings(confs: Mapping[str, str], state_format: int, *, changelog: bool) -> dict[str, str]:
+    """Return the state-store settings of a stream that continues a plain Spark query: those that its files have."""
+    provider = confs.get(PROVIDER)
+    found = {PROVIDER: provider} if provider else {}
+    found[f"{STATE_STORE}.checkpointFormatVersion"] = str(state_format)
+    if provider == _ROCKSDB:
+        found[f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled"] = str(changelog).lower()
+    return found
 
 
 def state_reading(state_format: str, confs: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A Hadoop file system for local disks that starts no processes: one Java class, in a jar beside this file.
+"""A Hadoop file system for local disks that starts no processes: a Java class, in a jar beside this file.
 
 Without its native library, which Spark does not include, Hadoop runs `chmod` for every file and folder that it creates.
 A small micro-batch creates more than ten, which takes about a third of its time. Checksums, names and permissions are
@@ -13,7 +13,7 @@ from pathlib import Path
 CLASS = "holdfast.LocalFiles"
 SETTING = "spark.hadoop.fs.file.impl"
 JAR = Path(__file__).with_name("localfiles.jar")
-SOURCE = Path(__file__).with_name("LocalFiles.java")
+SOURCES = tuple(Path(__file__).with_name(f"{name}.java") for name in ("LocalFiles",))
 
 
 def local_files() -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""Entries of Spark's offset log and commit log, as far as a snapshot needs them."""
+"""Entries of Spark's offset log and commit log, as far as they are read here."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -12,11 +12,14 @@ from holdfast.errors import SparkFileDamaged, UnsupportedVersion
 from holdfast.formats.decoding import Undecodable, from_json
 
 T = TypeVar("T")
+_Long: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class _Batch(msgspec.Struct):
     """The fields that are read from a batch in the offset log."""
 
+    batchWatermarkMs: _Long = 0  # noqa: N815 - Spark's name, as is the next one
+    batchTimestampMs: _Long = 0  # noqa: N815
     conf: dict[str, Any] = {}
 
 
@@ -32,7 +35,10 @@ class OffsetEntry:
     def __init__(self, data: bytes, path: Path) -> None:
         version, record, *ends = lines_of(data, path)
         _require_version("offset log", path, version, ("v1", "v2"))
-        self.confs: dict[str, str] = {k: str(v) for k, v in record_of(record, _Batch, path).conf.items()}
+        batch = record_of(record, _Batch, path)
+        self.version = version
+        self.watermark_ms, self.begun_at_ms = batch.batchWatermarkMs, batch.batchTimestampMs
+        self.confs: dict[str, str] = {k: str(v) for k, v in batch.conf.items()}
         self.ends = [None if line == "-" else line for line in ends]
 
 
@@ -42,6 +48,7 @@ class CommitEntry:
     def __init__(self, data: bytes, path: Path) -> None:
         version, record, *_ = lines_of(data, path)
         _require_version("commit log", path, version, ("v1", "v2", "v3"))
+        self.version = version
         self.ids = record_of(record, _States, path).stateUniqueIds or {}
 
     def ids_of(self, operator: str, partition: int) -> list[str]:

@@ -34,20 +34,31 @@ def is_torn(path: Path, is_whole: Form) -> bool:
     data = path.read_bytes()
     if not data.strip(b"\0"):
         return True
-    agree = _sums_agree(data, checksum_file(path))
+    sums = checksum_file(path)
+    agree = sums_agree(data, sums.read_bytes() if sums.exists() else b"")
     return not (is_whole(data.decode("utf-8", "replace")) if agree is None else agree)
 
 
-def _sums_agree(data: bytes, path: Path) -> bool | None:
-    """Whether the checksums match the data; `None` if they cannot be read, which Hadoop ignores too."""
-    sums = path.read_bytes() if path.exists() else b""
-    if len(sums) < _CHECKSUMS.size:
-        return None
-    mark, size = _CHECKSUMS.unpack_from(sums)
-    if mark != _MARK or not size:
+def sums_agree(data: bytes, sums: bytes) -> bool | None:
+    """Whether the bytes of a checksum file match the data; `None` if they cannot be read, which Hadoop ignores too."""
+    size = _bytes_per_sum(sums)
+    if size is None:
         return None
     expected = b"".join(struct.pack(">I", zlib.crc32(data[at : at + size])) for at in range(0, len(data), size))
     return expected == sums[_CHECKSUMS.size :]
+
+
+def sums_fit(length: int, sums: bytes) -> bool | None:
+    """Whether a checksum file has as many checksums as a file of this length needs; `None` if it cannot be read."""
+    size = _bytes_per_sum(sums)
+    return None if size is None else len(sums) == _CHECKSUMS.size + 4 * -(-length // size)
+
+
+def _bytes_per_sum(sums: bytes) -> int | None:
+    if len(sums) < _CHECKSUMS.size:
+        return None
+    mark, size = _CHECKSUMS.unpack_from(sums)
+    return size if mark == _MARK and size else None
 
 
 def is_offsets(text: str) -> bool:

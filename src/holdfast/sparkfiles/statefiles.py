@@ -20,21 +20,37 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from holdfast.errors import UnsupportedVersion
 from holdfast.formats.decoding import Undecodable, from_json
-from holdfast.spark.pins import Links, Vanished
-from holdfast.spark.sparkrecords import CommitEntry, damaged, lines_of, record_of
+from holdfast.sparkfiles.lz4 import MAGIC, BadBlock, first_bytes
+from holdfast.sparkfiles.records import CommitEntry, damaged, lines_of, record_of
 
-_VERSIONED = re.compile(r"(\d+)(?:_([0-9a-fA-F-]+))?\.(delta|snapshot|changelog|zip)")
+VERSIONED = re.compile(r"(\d+)(?:_([0-9a-fA-F-]+))?\.(delta|snapshot|changelog|zip)")
 _DESCRIPTIONS = ("_metadata", "_stateSchema")
 _CODEC = "spark.sql.streaming.stateStore.compression.codec"
 _BESIDE_ZIP = re.compile(r"(?:SSTs|logs)/[^/\0]*[^/\0.][^/\0]*")  # a file in the folder, not a path out of it
-_STORED = 0x10  # the method of a block that is not compressed
-_BLOCK_MOST = 1 << 25  # lz4-java makes no larger block
 _ZIP_DAMAGED = (zipfile.BadZipFile, zlib.error, KeyError, EOFError, OSError, ValueError, RuntimeError)
+
+
+class Vanished(Exception):
+    """A file no longer exists, or a state version is incomplete. A retry may find a newer version."""
+
+
+class StateReader(Protocol):
+    """Reads the files that name the versions of a store."""
+
+    def commit(self, batch: int) -> bytes | None:
+        """Return an entry of the commit log, or `None` if Spark has deleted it."""
+
+    def changelog(self, path: str) -> bytes:
+        """Return the bytes of a changelog."""
+
+    def path_of(self, path: str) -> Path:
+        """Return the path of a file, for errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +89,8 @@ class StoreFolder:
 class VersionNames:
     """The file names of versions: in format 1 the number of the version, in format 2 the number and an id."""
 
-    def __init__(self, links: Links, batch: int, commit: CommitEntry) -> None:
-        self._links = links
+    def __init__(self, reader: StateReader, batch: int, commit: CommitEntry) -> None:
+        self._reader = reader
         self._commits: dict[int, CommitEntry | None] = {batch + 1: commit}
         self._with_ids = bool(commit.ids)
 
@@ -92,15 +108,15 @@ class VersionNames:
             len(found) > 1 and above is not None
         ):  # failed attempts left files: only the lineage identifies the right one
             path = f"{store.path}/{above}"
-            found &= set(_lineage(self._links.changelog(path), version, self._links.path_of(path)))
+            found &= set(_lineage(self._reader.changelog(path), version, self._reader.path_of(path)))
         if len(found) != 1:
             raise Vanished(f"{store.path}/{version}_*.changelog")
         return found.pop()
 
     def _commit(self, version: int) -> CommitEntry | None:
         if version not in self._commits:
-            data = self._links.commit(version - 1)
-            where = self._links.path_of(f"commits/{version - 1}")
+            data = self._reader.commit(version - 1)
+            where = self._reader.path_of(f"commits/{version - 1}")
             self._commits[version] = None if data is None else CommitEntry(data, where)
         return self._commits[version]
 
@@ -113,27 +129,15 @@ class _Version(msgspec.Struct):
 
 
 def _lineage(changelog: bytes, version: int, path: Path) -> Iterator[str]:
-    """Yield the name of a version from the header of a later changelog.
-
-    The file is a series of LZ4 blocks as lz4-java frames them; its first record is the list of versions and ids.
-    """
-    import pyarrow as pa  # noqa: PLC0415 - needed only if a failed attempt left files
-
+    """Yield the name of a version from the header of a later changelog: its first record lists versions and ids."""
     try:
-        magic, method, packed, size, _ = struct.unpack_from("<8sBIII", changelog)
-        if magic != b"LZ4Block":
+        if not changelog.startswith(MAGIC):
             raise UnsupportedVersion(what=f"Spark's changelog {path} with another {_CODEC}", found=0, known="lz4")
-        block = changelog[21 : 21 + packed]
-        if method & 0xF0 == _STORED:
-            text = block
-        elif size <= _BLOCK_MOST:
-            text = pa.Codec("lz4_raw").decompress(block, size, asbytes=True)
-        else:
-            raise damaged(path, f"its header gives {size} bytes for the first block")
+        text = first_bytes(changelog)
         at = 2 + struct.unpack_from(">H", text)[0]
         (length,) = struct.unpack_from(">H", text, at)
         found = from_json(text[at + 2 : at + 2 + length], list[_Version])
-    except (struct.error, OSError, pa.ArrowException, Undecodable) as error:
+    except (struct.error, BadBlock, Undecodable) as error:
         raise damaged(path, str(error)) from error
     for each in found:
         if each.version == version:
@@ -142,10 +146,12 @@ def _lineage(changelog: bytes, version: int, path: Path) -> Iterator[str]:
 
 class _SstFile(msgspec.Struct):
     dfsSstFileName: str  # noqa: N815
+    sizeBytes: int | None = None  # noqa: N815
 
 
 class _LogFile(msgspec.Struct):
     dfsLogFileName: str  # noqa: N815
+    sizeBytes: int | None = None  # noqa: N815
 
 
 class _Archive(msgspec.Struct):
@@ -157,6 +163,11 @@ class _Archive(msgspec.Struct):
 
 def listed_in_zip(data: bytes, path: Path) -> Iterator[str]:
     """Yield the files beside a zip that its metadata lists."""
+    yield from sizes_in_zip(data, path)
+
+
+def sizes_in_zip(data: bytes, path: Path) -> dict[str, int | None]:
+    """Return the files beside a zip that its metadata lists, with their sizes as far as it has them."""
     try:
         with zipfile.ZipFile(BytesIO(data)) as archive:
             text = archive.read("metadata")
@@ -164,12 +175,12 @@ def listed_in_zip(data: bytes, path: Path) -> Iterator[str]:
         raise damaged(path, f"it is not a zip file with its metadata: {error}") from error
     _, record, *_ = lines_of(text, path)
     found = record_of(record, _Archive, path)
-    names = [f"SSTs/{each.dfsSstFileName}" for each in found.sstFiles]
-    names += [f"logs/{each.dfsLogFileName}" for each in found.logFiles]
-    for name in names:
+    sizes = {f"SSTs/{each.dfsSstFileName}": each.sizeBytes for each in found.sstFiles}
+    sizes |= {f"logs/{each.dfsLogFileName}": each.sizeBytes for each in found.logFiles}
+    for name in sizes:
         if not _BESIDE_ZIP.fullmatch(name):
             raise damaged(path, f"it lists the invalid file name {name!r}")
-        yield name
+    return sizes
 
 
 def stores_in(folder: Path) -> Iterator[StoreFolder]:
@@ -178,7 +189,7 @@ def stores_in(folder: Path) -> Iterator[StoreFolder]:
         for partition in _folders(operator):
             for each in (partition, *_folders(partition)):
                 names = names_in(each)
-                if partition.name.isdecimal() and any(_VERSIONED.fullmatch(name) for name in names):
+                if partition.name.isdecimal() and any(VERSIONED.fullmatch(name) for name in names):
                     path = each.relative_to(folder).as_posix()
                     yield StoreFolder(path, operator.name, int(partition.name), frozenset(names))
 

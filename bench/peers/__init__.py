@@ -1,0 +1,1 @@
+"""Benchmarks that compare Holdfast with Apache Flink: `make bench-peers`."""

@@ -1,0 +1,67 @@
+"""`holdfast plan`: shows whether a program can continue the state of its pipeline."""
+
+from __future__ import annotations
+
+import shlex
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli import formatting
+from holdfast.cli.answers import Answer
+from holdfast.cli.options import Json, TargetName
+from holdfast.cli.programs import find_target, pipeline_of
+from holdfast.program.changes import ChangeEffect, ProgramChange
+
+_COLOURS = {ChangeEffect.IMPOSSIBLE: "red", ChangeEffect.TAKES_EFFECT: "yellow", ChangeEffect.SAFE: "green"}
+
+
+class ProgramCompared(msgspec.Struct, frozen=True, kw_only=True):
+    """The differences between a program and the one that ran last."""
+
+    pipeline: str  # its name
+    possible: bool  # whether the program can continue the state
+    since: dict[str, int]  # by stream that has a stored description: the first epoch of that program
+    changes: list[ProgramChange]  # impossible ones first
+
+
+SHAPES = {"plan": ProgramCompared}
+
+
+def plan(target: TargetName, as_json: Json = False) -> Answer:
+    """Show whether a changed program can continue the state of its pipeline.
+
+    Compares the program with the one that decided the last epochs: sources, sinks, columns, operators with state,
+    output mode, stage and options. Each difference is safe, takes effect, or is impossible. Writes nothing; the
+    pipeline may be running. Exits with 1 if a change is impossible: holdfast run refuses the program, too.
+
+    [bold]Examples[/]
+
+        holdfast plan app.py:pipeline
+        holdfast plan app.py --json | jq '.result.changes[] | select(.effect == "impossible")'
+    """
+    found = find_target(target)
+    from holdfast.spark.session import require_java, silence_spark  # PySpark may not be installed
+
+    require_java()
+    silence_spark()
+    pipeline = pipeline_of(found, [])
+    made = pipeline.plan()
+
+    def print_it(console: Console) -> None:
+        if not made.since:
+            text = "nothing to compare with: no epoch was decided by a program whose description is stored"
+            console.print(text, soft_wrap=True, markup=False)
+        elif not made.changes:
+            console.print("no changes", markup=False)
+        for each in made.changes:
+            line = Text(f"{each.effect:<12}  ", _COLOURS[each.effect])
+            console.print(line.append(formatting.harmless(each.summary), "default"), soft_wrap=True)
+        if made.possible:
+            console.print(f"next: holdfast run {shlex.quote(target)}", soft_wrap=True, markup=False)
+
+    result = ProgramCompared(
+        pipeline=made.pipeline, possible=made.possible, since=made.since, changes=list(made.changes)
+    )
+    return Answer(result, print_it, found=not made.possible, repository=pipeline.repository.where)

@@ -1,0 +1,137 @@
+"""`holdfast rewind`: shows the plan first, then carries it out."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from holdfast.cli import formatting
+from holdfast.cli.answers import Answer, approved
+from holdfast.cli.asking import Why
+from holdfast.cli.options import Arguments, Json, TakeOver, TargetName, Yes, checkpoint_names
+from holdfast.cli.programs import find_target, pipeline_of
+from holdfast.errors import BadValue, RewindUnfinished
+from holdfast.rewind.plan import RewindDone, RewindPlan
+
+if TYPE_CHECKING:
+    from holdfast.spark.pipeline import Pipeline
+
+
+class Rewind(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of a rewind or an undo, and its result."""
+
+    id: str  # changes if anything changes that the plan depends on
+    plan: RewindPlan  # what is done to each stream and sink
+    rewound: RewindDone | None = None  # the result; null in a dry run
+
+
+SHAPES = {"rewind": Rewind}
+
+
+def rewind(
+    target: TargetName,
+    arguments: Arguments = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="BASE",
+            help="Where to go back to: a checkpoint id, a savepoint name, latest, or before:STREAM:EPOCH for the "
+            "newest checkpoint without that epoch.",
+            autocompletion=checkpoint_names,
+        ),
+    ] = None,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Undo the last rewind. Possible until its timeline has decided an epoch.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="STREAM", help="Take back only this stream. Repeatable. Default: all streams."),
+    ] = None,
+    leave: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--leave",
+            metavar="SINK",
+            help="Leave the rows of this sink where they are; the rows after the base are written to it again. "
+            "Repeatable.",
+        ),
+    ] = None,
+    accept_input: Annotated[
+        bool,
+        typer.Option("--accept-input", help="Go back although a source cannot be asked whether it has the old input."),
+    ] = False,
+    take_over: TakeOver = False,
+    why: Why = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without changing anything.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> Answer:
+    """Take a stopped pipeline back to a checkpoint, with its sinks.
+
+    Shows the plan first: the epochs and rows of each stream that are given up, what each sink does, and whether the
+    input can still be read. Sinks set their later rows aside. The next run continues after the checkpoint, in a new
+    timeline. Needs the program, but no Java.
+
+    An interrupted rewind is finished by the next run or rewind of the same program. A dry run exits with 1 if the
+    rewind would be refused.
+
+    [bold]Examples[/]
+
+        holdfast rewind app.py:pipeline --to 41 --dry-run
+        holdfast rewind app.py:pipeline --to before:orders:1200 --why "a bug in the tax rate"
+        holdfast rewind app.py:pipeline --undo
+    """
+    if undo == (to is not None):
+        why_not = "there is nothing to go back to" if to is None else "an undo has no base"
+        raise BadValue(what="--to", value=to, why=why_not, do="pass either --to or --undo")
+    pipeline = pipeline_of(find_target(target), arguments or [])
+    from holdfast.rewind.apply import apply_rewind, require_possible  # PySpark may not be installed
+
+    plan = _planned(pipeline, to, only, leave or [], take_over=take_over, dry_run=dry_run)
+    done: RewindDone | None = None
+    if not dry_run:
+        require_possible(plan, accept_input=accept_input)  # before the user is asked
+        approved("rewind", yes=yes, as_json=as_json, show=lambda console: _print_plan(console, plan))
+        done = apply_rewind(pipeline, plan, accept_input=accept_input, take_over=take_over, why=why)
+
+    def print_it(console: Console) -> None:
+        if done is None:
+            _print_plan(console, plan)
+            if not plan.problems:
+                console.print("next: to carry out this plan, run the same command without --dry-run")
+            return
+        console.print(done.summary(), soft_wrap=True, markup=False)
+        console.print(f"next: holdfast run {shlex.quote(target)}", soft_wrap=True, markup=False)
+
+    result = Rewind(id=plan.id, plan=plan, rewound=done)
+    return Answer(result, print_it, found=done is None and bool(plan.problems), repository=pipeline.repository.where)
+
+
+def _planned(
+    pipeline: Pipeline, to: str | None, only: list[str] | None, leave: list[str], *, take_over: bool, dry_run: bool
+) -> RewindPlan:
+    """Make the plan. Unless it is a dry run, an unfinished rewind is finished first."""
+    from holdfast.rewind.apply import finish_rewind
+    from holdfast.rewind.planning import plan_rewind
+    from holdfast.rewind.undo import plan_undo
+
+    def plan() -> RewindPlan:
+        return plan_undo(pipeline) if to is None else plan_rewind(pipeline, to, only=only or None, leave=leave)
+
+    try:
+        return plan()
+    except RewindUnfinished:
+        if dry_run:
+            raise
+        finish_rewind(pipeline, take_over=take_over)
+    return plan()
+
+
+def _print_plan(console: Console, plan: RewindPlan) -> None:
+    for line in plan.summary().splitlines():
+        console.print(formatting.harmless(line), soft_wrap=True, markup=False)

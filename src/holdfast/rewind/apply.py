@@ -1,0 +1,113 @@
+"""Apply the plan of a rewind.
+
+1. Take the lease. Finish an unfinished rewind first. Compare the plan's id with the facts.
+2. Build the folders of the new timeline. Until it is decided, they are garbage.
+3. Decide: write `rewind.json`. From here the rewind can only go forward.
+4. The steps of `finishing`: end the old timeline, take the sinks back, write the base decisions, begin the timeline.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast._validation import checked_type
+from holdfast.epoch import Reach, unwatched
+from holdfast.errors import LeaseTaken, NotSupported, PlanOutdated, RewindRefused
+from holdfast.repository import Identity, Lease
+from holdfast.repository.base import now_ms
+from holdfast.repository.history import current_user
+from holdfast.repository.rewinds import RewindRecord, decide_rewind
+from holdfast.rewind.building import built_rewind, built_undo, next_after_undo, next_timeline
+from holdfast.rewind.finishing import REWIND, RewindFinisher, finish_unfinished
+from holdfast.rewind.plan import RewindDone, RewindPlan
+from holdfast.rewind.planning import planned
+from holdfast.rewind.program import Program, Rewindable
+from holdfast.rewind.undo import planned_undo
+
+
+def apply_rewind(
+    pipeline: Rewindable,
+    plan: RewindPlan,
+    *,
+    accept_input: bool = False,
+    take_over: bool = False,
+    why: str = "",
+    reach: Reach = unwatched,
+) -> RewindDone:
+    """Apply the plan of a rewind or of an undo. The pipeline must be stopped.
+
+    - `accept_input`: go back although it is not known whether a source still has the input after the base.
+    - `take_over`: the driver of a `shared` pipeline is gone. If it is not, it is fenced.
+    - `why`: recorded in the history.
+    - `reach`: called at each point, for tests.
+
+    Raises `PlanOutdated` if anything has changed since the plan was made, `RewindRefused` if the plan has problems, and
+    `Locked` if the pipeline is running. Nothing is changed then. A crash at any later point is finished by the next
+    start or rewind of a program with the same sinks.
+    """
+    checked_type("plan", plan, RewindPlan)
+    program = pipeline.program
+    with _taken_lease(program, take_over=take_over) as lease:
+        if finish_unfinished(program, lease, reach) is not None:
+            raise PlanOutdated(why="an unfinished rewind was finished first", command=REWIND)
+        record = _built(program, plan, accept_input=accept_input, reach=reach)
+        made = msgspec.structs.replace(record, lease=lease.number, who=current_user(), why=why, at_ms=now_ms())
+        lease.check()
+        Identity.load(program.repository).with_several_timelines(program.repository)
+        put = decide_rewind(program.repository, made)
+        lease.check()  # from here on a newer holder of the lease finds the record, and finishes it
+        if not put.won:
+            raise LeaseTaken(number=lease.number, holder="another rewind, which was decided at the same moment")
+        reach("rewind decided")
+        RewindFinisher(program, made, lease, reach).finish()
+    epochs = {name: aim.epoch for name, aim in made.streams.items()}
+    return RewindDone(timeline=made.timeline, base=made.to, epochs=epochs, undoes=made.undoes)
+
+
+def finish_rewind(pipeline: Rewindable, *, take_over: bool = False, reach: Reach = unwatched) -> bool:
+    """Finish a rewind that was interrupted, as a start of the pipeline does; return whether there was one."""
+    program = pipeline.program
+    with _taken_lease(program, take_over=take_over) as lease:
+        return finish_unfinished(program, lease, reach) is not None
+
+
+def _built(program: Program, plan: RewindPlan, *, accept_input: bool, reach: Reach) -> RewindRecord:
+    """Make the plan again, compare it, and build the folders of the new timeline."""
+    if plan.undoes is not None:
+        undo = planned_undo(program)
+        _require_same(plan, undo.plan, accept_input=True)
+        reach("rewind planned")
+        record = built_undo(program, undo, next_after_undo(program.repository))
+    else:
+        found = planned(program, plan.to, plan.only, plan.leave)
+        _require_same(plan, found.plan, accept_input=accept_input)
+        reach("rewind planned")
+        record = built_rewind(program, found, next_timeline(program.repository))
+    reach("rewind built")
+    return record
+
+
+def _require_same(plan: RewindPlan, now: RewindPlan, *, accept_input: bool) -> None:
+    if plan.id != now.id:
+        why = f"plan {plan.id} was made for another state: now it would be {now.id}"
+        raise PlanOutdated(why=why, command=REWIND)
+    require_possible(now, accept_input=accept_input)
+
+
+def require_possible(plan: RewindPlan, *, accept_input: bool = False) -> None:
+    """Raise `RewindRefused` with everything that prevents a rewind."""
+    unaccepted = () if accept_input else tuple(f"{each} (--accept-input)" for each in plan.unknown_input)
+    if plan.problems or unaccepted:
+        raise RewindRefused(to=plan.base, problems=(*plan.problems, *unaccepted))
+
+
+def _taken_lease(program: Program, *, take_over: bool) -> Lease:
+    if not program.shared:
+        return Lease.take(program.repository, why=REWIND)
+    if not take_over:
+        raise NotSupported(
+            what=f"rewinding the shared pipeline {program.name!r}",
+            why="it has no OS lock, so it is not known whether its driver has ended",
+            do="stop it (holdfast stop), then pass --take-over (take_over=True)",
+        )
+    return Lease.take(program.repository, locker=lambda: None, shared=True, why=REWIND)

@@ -1,0 +1,200 @@
+"""What the sinks of one stream answer, and how it compares with the decisions and the base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from holdfast._error_text import one_line
+from holdfast.epoch import Decision, Facts
+from holdfast.errors import Corrupt, HoldfastError, SinkFailed
+from holdfast.formats.manifest import Manifest
+from holdfast.log_needs import LOG
+from holdfast.repository import Decisions, Lineage
+from holdfast.repository.rewinds import SinkAim
+from holdfast.rewind.plan import SinkAction, SinkPlan
+from holdfast.rewind.program import ProgramStream, aim_of
+from holdfast.sinks.base import CannotTakeBack, EpochPlace, Sink, StreamIdentity, checked_position
+
+T = TypeVar("T")
+
+
+def asked(sink: Sink, action: str, question: Callable[[], T]) -> T:
+    """Ask a sink that may be user code: anything that it raises becomes an error of Holdfast."""
+    try:
+        return question()
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise SinkFailed(sink=sink.name, action=action, why=one_line(error)) from error
+
+
+def held_epoch(sink: Sink, owner: StreamIdentity, timeline: int) -> int:
+    """Return the last epoch of a timeline that a sink holds."""
+    return asked(sink, "be inspected", lambda: checked_position(sink, sink.inspect(owner, timeline))).epoch
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFacts:
+    """One stream as its sinks are asked about it."""
+
+    owner: StreamIdentity
+    lineage: Lineage
+    timeline: int  # where it is
+    decision: Decision | None  # its last one
+    base: EpochPlace
+    base_rows: int  # written to each sink up to the base
+    is_read: bool  # another stream reads it
+    is_read_by_declaration: bool  # by a channel that only the program knows: any of its sinks
+
+    @property
+    def facts(self) -> Facts | None:
+        """The facts of the last decision."""
+        return Facts.of(self.decision) if self.decision else None
+
+
+class SinkQuestions:
+    """Asks the sinks of one stream."""
+
+    def __init__(self, about: SinkFacts, decisions: Decisions, leave: frozenset[str]) -> None:
+        self._about = about
+        self._decisions = decisions
+        self._leave = leave
+        self.problems: list[str] = []
+
+    def sinks(self, stream: ProgramStream) -> Iterator[SinkPlan]:
+        """Yield each sink of the program, then those of the last decision that the program lacks."""
+        for sink in stream.sinks:
+            yield self._sink(sink)
+        facts = self._about.facts
+        for name in sorted(set(facts.sinks if facts else ()) - {sink.name for sink in stream.sinks}):
+            yield self._absent(name)
+
+    def _sink(self, sink: Sink) -> SinkPlan:
+        about = self._about
+        name, aim = f"sink {sink.name!r} of stream {about.owner.stream!r}", aim_of(sink)
+        holds = held_epoch(sink, about.owner, about.timeline)
+        self._compare(name, sink.name, holds)
+        if sink.name in self._leave:
+            return self._left(sink, aim, holds)
+        answer = asked(sink, "be asked", lambda: sink.can_take_back(about.owner, about.base))
+        if isinstance(answer, CannotTakeBack):
+            self.problems.append(f"{name} cannot be taken back: {answer.why} ({answer.do})")
+            return SinkPlan(
+                sink=sink.name,
+                kind=aim.kind,
+                target=aim.target,
+                action=SinkAction.CANNOT,
+                holds=holds,
+                why=answer.why,
+                do=answer.do,
+            )
+        counted = self._counted(sink.name, holds)
+        if answer.kept and None not in (answer.rows, counted) and answer.rows != counted:
+            self.problems.append(
+                f"{name} would remove {answer.rows} rows, but the decisions count {counted}: it was changed by others"
+            )
+        return SinkPlan(
+            sink=sink.name,
+            kind=aim.kind,
+            target=aim.target,
+            action=SinkAction.TAKE_BACK,
+            holds=holds,
+            epochs=answer.epochs,
+            rows=answer.rows,
+            counted=counted,
+            kept=answer.kept,
+        )
+
+    def _left(self, sink: Sink, aim: SinkAim, holds: int) -> SinkPlan:
+        about, name = self._about, f"sink {sink.name!r} of stream {self._about.owner.stream!r}"
+        why: str | None = None
+        if about.is_read_by_declaration or (about.is_read and (sink.target or "").startswith(LOG)):
+            why = "another stream reads it, and would read the rows twice"
+        else:
+            why = asked(sink, "be asked", lambda: sink.cannot_be_left(about.owner))
+        if why:
+            self.problems.append(f"{name} cannot be left: {why}")
+        action = SinkAction.CANNOT if why else SinkAction.LEAVE
+        text = why or "its rows stay, and the rows after the base are written to it again"
+        return SinkPlan(
+            sink=sink.name, kind=aim.kind, target=aim.target, action=action, holds=holds, counted=None, why=text
+        )
+
+    def _absent(self, sink: str) -> SinkPlan:
+        left = sink in self._leave
+        if not left:
+            self.problems.append(
+                f"sink {sink!r} of stream {self._about.owner.stream!r} holds its last epoch, and the program lacks it "
+                f"(add it again, or accept that its rows stay: --leave {sink})"
+            )
+        why = "the program lacks it"
+        action = SinkAction.LEAVE if left else SinkAction.CANNOT
+        return SinkPlan(sink=sink, kind="", target=None, action=action, holds=None, why=why)
+
+    def _compare(self, name: str, sink: str, holds: int) -> None:
+        """Report a sink that holds more than was decided."""
+        facts, decision = self._about.facts, self._about.decision
+        share = facts.sinks.get(sink) if facts else None
+        decided = share.stands if share else decision.attempt.epoch if decision else 0
+        if holds > decided:
+            self.problems.append(f"{name} holds epoch {holds}, but epoch {decided} is the last one that was decided")
+
+    def is_behind(self, sink: str, holds: int | None) -> bool:
+        """Whether a sink lacks epochs that were decided for it, beyond the last one."""
+        facts = self._about.facts
+        share = facts.sinks.get(sink) if facts else None
+        return share is not None and holds is not None and holds < share.before
+
+    # --- rows ---
+
+    def _counted(self, sink: str, holds: int) -> int | None:
+        """Return the rows after the base that were decided for a sink and that it holds; `None` if not known."""
+        about, facts = self._about, self._about.facts
+        share = facts.sinks.get(sink) if facts else None
+        if facts is None or about.decision is None:
+            return 0
+        if share is None:
+            return None
+        if share.stands <= holds and about.decision.attempt.epoch == about.base[1]:
+            return 0
+        return self._sum(sink, min(holds, about.decision.attempt.epoch))
+
+    def _sum(self, sink: str, last: int) -> int | None:
+        about, rows = self._about, 0
+        for epoch in range(about.base[1] + 1, last + 1):
+            decision = self._decision(epoch)
+            if decision is None:
+                return None  # pruned
+            found = Facts.of(decision).sinks.get(sink)
+            rows += found.rows if found else 0
+        return rows
+
+    def _decision(self, epoch: int) -> Decision | None:
+        stream = self._about.owner.stream
+        for timeline, _ in self._about.lineage.places(stream):
+            if self._about.lineage.holds_epoch(stream, timeline, epoch):
+                try:
+                    found = self._decisions.committed(stream, timeline, epoch)
+                except Corrupt:
+                    return None
+                if found is not None:
+                    return found
+        return None
+
+
+def satisfies(sink: Sink, owner: StreamIdentity, lineage: Lineage, manifest: Manifest, holds: int) -> bool:
+    """Whether a sink still holds what a checkpoint recorded of it.
+
+    `holds` is its position in the stream's current timeline. A stream that has moved to another timeline since was
+    stamped there at its base: a sink that lacks the stamp was restored from an older copy.
+    """
+    cut = manifest.streams.get(owner.stream)
+    mark = cut.sinks.get(sink.name) if cut else None
+    if cut is None or mark is None:
+        return True
+    if cut.timeline == lineage.timeline_of(owner.stream):
+        return holds >= int(mark.get("epoch", 0))
+    bases = [record.bases[owner.stream] for record in lineage.later if owner.stream in record.bases]
+    return holds >= bases[-1] if bases else True

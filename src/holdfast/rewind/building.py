@@ -1,0 +1,131 @@
+"""The folders of a new timeline, and the record that decides it. Until then, the folders are garbage."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from holdfast.epoch import Facts
+from holdfast.errors import Corrupt, NotFound
+from holdfast.repository import LocalRepository
+from holdfast.repository.decisions import stream_folder
+from holdfast.repository.lineage import FIRST, lineage_key, timelines
+from holdfast.repository.rewinds import RewindRecord, SinkAim, StreamAim
+from holdfast.repository.stream_records import StreamRecord, stream_record_key
+from holdfast.restore import link_spark_folder, restore_stream
+from holdfast.rewind.bases import RewindBase
+from holdfast.rewind.plan import SinkAction, StreamPlan
+from holdfast.rewind.planning import PlannedRewind
+from holdfast.rewind.program import Program
+from holdfast.rewind.undo import PlannedUndo
+
+_STATE_STORE = "spark.sql.streaming.stateStore"  # prefix of the settings that a stream keeps
+
+
+def next_timeline(repository: LocalRepository) -> int:
+    """Return a number that no timeline has, or had: it is higher than any folder."""
+    return max([FIRST, *timelines(repository)]) + 1
+
+
+def next_after_undo(repository: LocalRepository) -> int:
+    """Return the number of an undo's timeline. The one before it is not used: see `spare_timeline`."""
+    return next_timeline(repository) + 1
+
+
+def spare_timeline(undo: int) -> int:
+    """Return the number into which an undo takes back what the undone timeline has decided at the last moment.
+
+    A sink is stamped once for each timeline, and an undo needs two stamps if a driver that was paused has decided an
+    epoch after the plan was made: one to take that epoch back, one to put the old rows back.
+    """
+    return undo - 1
+
+
+def drop_garbage(repository: LocalRepository, below: int) -> None:
+    """Remove the folders of earlier timelines that never became current.
+
+    Only after a higher one was decided: a process that is paused in one of them must not find its number free.
+    """
+    for number in timelines(repository):
+        if FIRST < number < below and not repository.sizes([lineage_key(number)])[lineage_key(number)]:
+            repository.clear(f"timelines/{number}")
+
+
+def built_rewind(program: Program, found: PlannedRewind, timeline: int) -> RewindRecord:
+    """Write Spark's folders and `stream.json` of a new timeline, from the base; return the record to decide."""
+    repository, plan, base = program.repository, found.plan, found.base
+    streams: dict[str, StreamAim] = {}
+    for each in plan.streams:
+        name, stage = each.stream, program.streams[each.stream].stage
+        facts = base.facts(name, stage)
+        if facts is not None:
+            restore_stream(repository, base.restore, name, _spark(repository, name, timeline))
+            repository.put(stream_record_key(name, timeline), stream_record_of(repository, name, base))
+        streams[name] = _aim(each, facts)
+    return RewindRecord(
+        timeline=timeline,
+        parent=plan.timeline,
+        leaves=plan.timeline,
+        streams=streams,
+        to=plan.base,
+        checkpoint=plan.checkpoint,
+        plan=plan.id,
+    )
+
+
+def built_undo(program: Program, found: PlannedUndo, timeline: int) -> RewindRecord:
+    """Link Spark's folders of the old timeline into a new one; return the record to decide."""
+    repository, plan, record = program.repository, found.plan, found.record
+    streams: dict[str, StreamAim] = {}
+    for each in plan.streams:
+        name, end = each.stream, found.ends[each.stream]
+        old = record.streams[name].ends
+        if end is not None:
+            link_spark_folder(_spark(repository, name, old), _spark(repository, name, timeline))
+            with contextlib.suppress(NotFound):
+                data = repository.read(stream_record_key(name, old))
+                repository.put(stream_record_key(name, timeline), data)
+        streams[name] = _aim(each, Facts.of(end) if end else None)
+    return RewindRecord(
+        timeline=timeline,
+        parent=record.parent,
+        leaves=plan.timeline,
+        streams=streams,
+        to=plan.base,
+        undoes=plan.undoes,
+        plan=plan.id,
+    )
+
+
+def _aim(each: StreamPlan, facts: Facts | None) -> StreamAim:
+    sinks = {
+        sink.sink: SinkAim(
+            kind=sink.kind, target=sink.target, left=sink.action is SinkAction.LEAVE, absent=sink.holds is None
+        )
+        for sink in each.sinks
+    }
+    return StreamAim(
+        ends=each.timeline,
+        timeline=each.base_timeline,
+        epoch=each.base_epoch,
+        facts=None if facts is None else facts.plain(),
+        sinks=sinks,
+    )
+
+
+def _spark(repository: LocalRepository, stream: str, timeline: int) -> Path:
+    return repository.root / stream_folder(stream, timeline) / "spark"
+
+
+def stream_record_of(repository: LocalRepository, stream: str, base: RewindBase) -> bytes:
+    """Return the record of how a stream was first started; if it is gone, one that is made from the manifest."""
+    cut = base.manifest.streams[stream]
+    try:
+        data = repository.read(stream_record_key(stream, cut.timeline))
+        StreamRecord.unsealed(data, stream_record_key(stream, cut.timeline))
+    except (NotFound, Corrupt):
+        settings = {name: value for name, value in cut.confs.items() if name.startswith(_STATE_STORE)}
+        if cut.state_format:
+            settings[f"{_STATE_STORE}.checkpointFormatVersion"] = cut.state_format.rpartition("-")[2]
+        return StreamRecord(stream=stream, output_mode=cut.output_mode, settings=settings).sealed()
+    return data

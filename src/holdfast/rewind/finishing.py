@@ -1,0 +1,246 @@
+"""The steps of a rewind after its decision. Each is idempotent: after a crash, all of them are repeated.
+
+Rules:
+- The slot after an epoch is closed only once that epoch was given to its sinks. So a timeline that has ended needs
+  nothing more, and a sink that is stamped has been given everything.
+- An epoch that no later try can give to a sink is recorded. A failure that time may fix ends the rewind instead; the
+  next try continues.
+- Only a program with the same sinks may finish a rewind: another one would leave rows behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.epoch import Attempt, Decision, Facts, Reach, Share, Verdict, unwatched
+from holdfast.errors import Corrupt, Locked, Mismatch, RewindUnfinished, TimelineEnded
+from holdfast.formats.decoding import converted
+from holdfast.repository import Checkpoints, Decisions, History, Identity, Lease, Lineage, TimelineRecord
+from holdfast.repository.base import now_ms
+from holdfast.repository.history import current_user
+from holdfast.repository.lineage import begin_timeline
+from holdfast.repository.rewinds import (
+    RewindRecord,
+    SinkAim,
+    StreamAim,
+    UnfinishedEpoch,
+    read_rewind,
+    record_unfinished,
+    unfinished_rewind,
+)
+from holdfast.rewind.asking import asked, held_epoch
+from holdfast.rewind.building import drop_garbage, spare_timeline
+from holdfast.rewind.program import Program, aim_of
+from holdfast.rewind.steps import RewindStep, steps_after
+from holdfast.sinks.base import EpochKey, EpochPlace, Link, Sink, StreamIdentity
+
+REWIND, UNDO = "rewind", "undo"  # in the history
+_log = logging.getLogger(__name__)
+
+
+def finish_unfinished(program: Program, lease: Lease, reach: Reach = unwatched) -> RewindRecord | None:
+    """Finish the rewind that was decided and not completed, as the lease holder; return it, or `None`.
+
+    Raises `RewindUnfinished` if the program's sinks are not those of the rewind; nothing is changed then.
+    """
+    lineage = Lineage.load(program.repository)
+    record = unfinished_rewind(program.repository, lineage)
+    if record is None:
+        _complete_history(program, lineage)
+        return None
+    RewindFinisher(program, record, lease, reach).finish()
+    _log.warning("finished %s, which had been interrupted: timeline %d is current", record.title, record.timeline)
+    return record
+
+
+class RewindFinisher:
+    """Takes a decided rewind through the steps that follow."""
+
+    def __init__(self, program: Program, record: RewindRecord, lease: Lease, reach: Reach = unwatched) -> None:
+        _require_same_sinks(program, record)
+        self._program = program
+        self._repository = program.repository
+        self._record = record
+        self._lease = lease
+        self._reach = reach
+        self._decisions = Decisions(program.repository)
+        self._uid = Identity.load(program.repository).uid
+
+    def finish(self) -> None:
+        """Do the steps after the decision, in the order of the table."""
+        work = {
+            RewindStep.END: self._end,
+            RewindStep.TAKE_BACK: self._take_back,
+            RewindStep.BASES: self._write_bases,
+            RewindStep.BEGIN: self._begin,
+        }
+        for step in steps_after(RewindStep.DECIDE):
+            self._lease.check()
+            work[step]()
+
+    # --- the old timeline ---
+
+    def _end(self) -> None:
+        """Close the next slot of each stream. If a commit won it, complete that epoch and close the next."""
+        for name, aim in self._record.streams.items():
+            while True:
+                newest = self._decisions.newest(name, aim.ends)
+                last = newest.attempt.epoch if newest else 0
+                if self._decisions.has_ended(name, aim.ends, last):
+                    break  # an earlier try has given everything to the sinks, and may have stamped them since
+                if newest is not None:
+                    self._give(newest)
+                if self._decisions.end(name, aim.ends, self._lease.number, last) is None:
+                    break
+            self._reach("stream ended")
+        Checkpoints(self._repository).close_open(self._record.leaves, self._lease.number)
+
+    def _give(self, decision: Decision) -> None:
+        """Commit a decided epoch to the sinks that lack it."""
+        facts, stream = Facts.of(decision), decision.attempt.stream
+        for name, share in facts.sinks.items():
+            if share.stands == share.before:
+                continue  # it left no trace, was quarantined, or is the base of its timeline
+            sink = self._program.sink(stream, name)
+            try:
+                why = "the program lacks the sink" if sink is None else self._given(sink, decision, share)
+            except TimelineEnded:
+                continue  # stamped by another process that finishes this rewind, after it ended the timeline
+            except (Corrupt, Mismatch) as error:
+                why = error.summary
+            if why is not None:
+                _log.warning("stream %s: sink %s never got epoch %d: %s", stream, name, decision.attempt.epoch, why)
+                lost = UnfinishedEpoch(stream=stream, sink=name, epoch=decision.attempt.epoch, why=why)
+                record_unfinished(self._repository, self._record.timeline, lost)
+
+    def _given(self, sink: Sink, decision: Decision, share: Share) -> str | None:
+        """Give an epoch to a sink; return why it cannot get it. Failures that time may fix are raised."""
+        owner, attempt = self._owner(decision.attempt.stream), decision.attempt
+        holds = held_epoch(sink, owner, attempt.timeline)
+        if holds >= share.stands:
+            return None
+        if holds < share.before:
+            return f"it holds epoch {holds} and lacks the one before"
+        key = EpochKey(owner, attempt, decision.lease, Link(share.before, share.before_handle))
+        asked(sink, f"commit epoch {attempt.epoch}", lambda: sink.commit(key, share.handle))
+        return None
+
+    # --- the sinks ---
+
+    def _take_back(self) -> None:
+        """Stamp each sink, remove what old timelines staged there, then move the rows."""
+        for stream, aim, name, expected in self._sinks():
+            sink = self._program.sink(stream, name)
+            if sink is not None:
+                self._lease.check()
+                self._move(sink, self._owner(stream), aim, expected)
+            self._reach("sink taken back")
+
+    def _move(self, sink: Sink, owner: StreamIdentity, aim: StreamAim, expected: SinkAim) -> None:
+        record, into = self._record, self._record.timeline
+        if expected.left:
+            if type(sink).stamp is not Sink.stamp:
+                asked(sink, "be stamped", lambda: sink.stamp(owner, aim.place, into))
+            return
+        undone = record.undoes
+        if undone is None:
+            asked(sink, "be taken back", lambda: sink.take_back(owner, aim.place, into))
+            return
+        begun = self._decided_late(owner.stream, undone)
+        if begun is not None:
+            with contextlib.suppress(TimelineEnded):  # an earlier try has gone on from there
+                asked(sink, "be taken back", lambda: sink.take_back(owner, begun, spare_timeline(into)))
+        asked(sink, "be put back", lambda: sink.put_back(owner, aim.place, into, undone))
+
+    def _decided_late(self, stream: str, undone: int) -> EpochPlace | None:
+        """Return where the undone timeline began, if it has decided an epoch since the undo was planned."""
+        before, newest = read_rewind(self._repository, undone), self._decisions.newest(stream, undone)
+        if before is None or newest is None or newest.attempt.epoch <= before.streams[stream].epoch:
+            return None
+        return undone, before.streams[stream].epoch
+
+    # --- the new timeline ---
+
+    def _write_bases(self) -> None:
+        """Ask each sink for its position, and write the base decision of each stream."""
+        for name, aim in self._record.streams.items():
+            if aim.facts is not None:
+                facts = converted(aim.facts, Facts)
+                shares = {sink: self._share(name, sink, facts) for sink, at in aim.sinks.items() if not at.absent}
+                attempt = Attempt(stream=name, timeline=self._record.timeline, epoch=aim.epoch, attempt=1)
+                made = msgspec.structs.replace(facts, sinks=shares)
+                lease = self._lease.number
+                decision = Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=lease, facts=made.plain())
+                self._decisions.close(decision)
+            self._reach("base written")
+
+    def _share(self, stream: str, name: str, facts: Facts) -> Share:
+        sink, old = self._program.sink(stream, name), facts.sinks.get(name)
+        holds = held_epoch(sink, self._owner(stream), self._record.timeline) if sink else 0
+        return Share(handle=old.handle if old else {}, rows=old.rows if old else 0, stands=holds, before=holds)
+
+    def _begin(self) -> None:
+        """Make the timeline current, then append to the history."""
+        record = self._record
+        begin_timeline(
+            self._repository,
+            TimelineRecord(
+                timeline=record.timeline,
+                parent=record.parent,
+                bases={name: aim.epoch for name, aim in record.streams.items()},
+                checkpoint=record.checkpoint,
+                who=record.who,
+                why=record.why,
+                at_ms=now_ms(),
+            ),
+        )
+        self._reach("timeline begun")
+        drop_garbage(self._repository, below=record.timeline)
+        _add_history(self._program, record)
+        self._reach("rewound")
+
+    def _sinks(self) -> Iterator[tuple[str, StreamAim, str, SinkAim]]:
+        for stream, aim in self._record.streams.items():
+            for name, expected in aim.sinks.items():
+                yield stream, aim, name, expected
+
+    def _owner(self, stream: str) -> StreamIdentity:
+        return StreamIdentity(self._program.name, self._uid, stream)
+
+
+def _require_same_sinks(program: Program, record: RewindRecord) -> None:
+    for stream, aim in record.streams.items():
+        for name, expected in aim.sinks.items():
+            if expected.absent:
+                continue  # the user has accepted that its rows stay
+            sink = program.sink(stream, name)
+            found = None if sink is None else aim_of(sink)
+            if found != SinkAim(kind=expected.kind, target=expected.target):
+                has = "the program lacks it" if found is None else f"the program has {found.kind} {found.target}"
+                why = f"it needs sink {name!r} of stream {stream!r}, {expected.kind} {expected.target}, and {has}"
+                raise RewindUnfinished(timeline=record.timeline, to=record.to, why=why)
+
+
+def _complete_history(program: Program, lineage: Lineage) -> None:
+    """Add the newest rewind to the history, if the process that carried it out died before it did."""
+    record = read_rewind(program.repository, lineage.current)
+    if record is None:
+        return
+    entries, _ = History(program.repository).seen()
+    if not any(each.what in (REWIND, UNDO) and each.facts.get("timeline") == record.timeline for each in entries):
+        _add_history(program, record)
+
+
+def _add_history(program: Program, record: RewindRecord) -> None:
+    streams = {name: aim.epoch for name, aim in record.streams.items()}
+    left = sorted({name for aim in record.streams.values() for name, sink in aim.sinks.items() if sink.left})
+    facts = {"timeline": record.timeline, "to": record.to, "epochs": streams, "left": left, "plan": record.plan}
+    what, who = (UNDO if record.undoes else REWIND), record.who or current_user()
+    try:
+        History(program.repository).add(what, record.why or f"to {record.to}", facts, who)
+    except Locked:
+        _log.warning("%s is complete, but not recorded yet: another process is writing to the history", record.title)

@@ -1,0 +1,111 @@
+"""Whether the sources still have the input after a base, as far as this can be known without Spark.
+
+- Files: those that the given-up epochs have read are named in the source's log, and must still exist.
+- An event log of this pipeline: its folder must exist; its sequences are never given twice.
+- All others: unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from holdfast.doctor.offsets import described
+from holdfast.formats.decoding import Undecodable, from_json
+from holdfast.formats.manifest import Manifest
+from holdfast.rewind.plan import Readable, SourcePlan
+from holdfast.sparkfiles.sourcelog import ENTRY, log_offset
+
+
+class _SeenFile(msgspec.Struct):
+    """One file in an entry of a source's log."""
+
+    path: str
+    batchId: int = -1  # noqa: N815 - Spark's name
+
+
+class _LogOffset(msgspec.Struct):
+    log: str
+
+
+def inputs_after(
+    ends: tuple[str | None, ...], now: tuple[str | None, ...], spark: Path, manifests: list[Manifest]
+) -> Iterator[SourcePlan]:
+    """Yield each source of a stream: `ends` are its offsets in the base, `now` the ones of its last epoch.
+
+    `spark` is the live folder of the stream, `manifests` name the event logs of the pipeline.
+    """
+    logs = _logs(manifests)
+    for number, end in enumerate(now):
+        start = ends[number] if number < len(ends) else None
+        kind, _ = described(end)
+        if start == end:
+            yield SourcePlan(source=str(number), kind=kind, readable=Readable.YES, why="nothing was read since")
+        elif kind == "files":
+            readable, why = _files(spark / "sources" / str(number), log_offset(start), log_offset(end) or 0)
+            yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
+        elif kind == "holdfast log":
+            readable, why = _log(end or "", logs)
+            yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
+        else:
+            why = "it cannot be asked from here; check that it still has the input after the base"
+            yield SourcePlan(source=str(number), kind=kind, readable=Readable.UNKNOWN, why=why)
+
+
+def _files(source: Path, after: int | None, last: int) -> tuple[Readable, str]:
+    """Whether the files exist that the entries after one name, up to the last one."""
+    first = -1 if after is None else after
+    wanted = set(range(first + 1, last + 1))
+    try:
+        names = [each for each in source.iterdir() if ENTRY.fullmatch(each.name)]
+        entries = [each for each in names if int(each.name.removesuffix(".compact")) > first]
+        seen = [file for each in entries for file in _named(each)]
+    except (OSError, Undecodable):
+        return Readable.UNKNOWN, "the log of the source cannot be read"
+    for file in seen:
+        if file.batchId in wanted or first < 0:
+            path = _local(file.path)
+            if path is None:
+                return Readable.UNKNOWN, "its files are not on a local disk"
+            if not path.exists():
+                return Readable.NO, f"{path} no longer exists"
+    if wanted - {file.batchId for file in seen} - {int(each.name.removesuffix(".compact")) for each in entries}:
+        return Readable.UNKNOWN, "the log of the source has no record of the files"
+    return Readable.YES, ""
+
+
+def _named(entry: Path) -> Iterator[_SeenFile]:
+    for line in entry.read_bytes().splitlines()[1:]:
+        if line.strip():
+            yield from_json(line, _SeenFile)
+
+
+def _local(address: str) -> Path | None:
+    parts = urlsplit(address)
+    if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
+        return None
+    return Path(unquote(parts.path))
+
+
+def _logs(manifests: list[Manifest]) -> Mapping[str, str]:
+    """Return the folders of the event logs that sinks of the pipeline have marked, by the identity of the log."""
+    marks = [note for each in manifests for cut in each.streams.values() for note in cut.sinks.values()]
+    return {str(note["log"]): str(note["path"]) for note in marks if "log" in note and "path" in note}
+
+
+def log_of(offset: str | None) -> str | None:
+    """Return the identity of the event log that an offset is in; `None` for the offset of another source."""
+    try:
+        return from_json((offset or "").encode(), _LogOffset).log
+    except Undecodable:
+        return None
+
+
+def _log(end: str, logs: Mapping[str, str]) -> tuple[Readable, str]:
+    path = logs.get(log_of(end) or "")
+    if path is None:
+        return Readable.UNKNOWN, "no sink of the pipeline writes this log"
+    return (Readable.YES, "") if Path(path).is_dir() else (Readable.NO, f"{path} no longer exists")

@@ -1,0 +1,254 @@
+"""Make the plan of a rewind. Nothing is changed, no lease is taken, and neither Spark nor opened sinks are needed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from holdfast.epoch import Facts
+from holdfast.errors import BadValue, CheckpointMissing, Corrupt, RewindUnfinished
+from holdfast.eventlog._cursor_file import cursor_names, read_cursor
+from holdfast.formats.manifest import Manifest
+from holdfast.repository import Checkpoints, Decisions, Lineage, LocalRepository
+from holdfast.repository.decisions import stream_folder
+from holdfast.repository.files import failing_as
+from holdfast.repository.rewinds import unfinished_rewind
+from holdfast.rewind.asking import SinkFacts, SinkQuestions, satisfies
+from holdfast.rewind.bases import RewindBase, find_base, on_lineage
+from holdfast.rewind.inputs import inputs_after
+from holdfast.rewind.members import last_decision, members_of, readers
+from holdfast.rewind.plan import Readable, RewindPlan, SinkAction, SinkPlan, StreamPlan
+from holdfast.rewind.program import Program, ProgramStream, Rewindable
+from holdfast.sinks.base import StreamIdentity
+
+
+def plan_rewind(
+    pipeline: Rewindable, to: int | str, *, only: Collection[str] | None = None, leave: Collection[str] = ()
+) -> RewindPlan:
+    """Return what a rewind would do. Nothing is changed, and no Spark session is needed.
+
+    - `to`: the id of a checkpoint, the name of a savepoint, `latest`, or `before:<stream>:<epoch>` for the newest
+      checkpoint without that epoch. It must belong to the current lineage.
+    - `only`: the streams to take back. They must include every stream that reads from one of them. By default all.
+    - `leave`: names of sinks whose rows stay where they are; the rows after the base are written to them again.
+
+    Raises `CheckpointMissing`, `CheckpointDamaged`, or `RewindUnfinished`. A plan that cannot be applied has
+    `problems`.
+    """
+    program = pipeline.program
+    return planned(program, to, only, leave).plan
+
+
+@dataclass(slots=True)
+class PlannedRewind:
+    """A plan, and the base that it was made from."""
+
+    plan: RewindPlan
+    base: RewindBase
+
+
+def planned(program: Program, to: int | str, only: Collection[str] | None, leave: Collection[str]) -> PlannedRewind:
+    """Make the plan of a rewind, with its base."""
+    repository = program.repository
+    lineage = loaded_lineage(program)
+    base = find_base(repository, lineage, to)
+    newest = newest_manifest(repository, lineage)
+    members = members_of(program, lineage, base.manifest, newest, only)
+    asking = _Planning(program, lineage, base, newest, frozenset(leave))
+    streams = tuple(asking.stream(name) for name in members.streams)
+    problems = [*members.problems, *asking.problems, *_unknown_leaves(leave, streams)]
+    manifest = base.manifest
+    return PlannedRewind(
+        RewindPlan(
+            pipeline=program.name,
+            uid=lineage.identity.uid,
+            timeline=lineage.current,
+            to=str(to),
+            base=base.to,
+            checkpoint=manifest.checkpoint_id,
+            digest=base.digest,
+            undoes=None,
+            only=None if only is None else tuple(sorted(only)),
+            leave=tuple(sorted(leave)),
+            streams=streams,
+            problems=tuple(problems),
+            cursors=tuple(_cursors_past(repository, manifest, newest, streams)),
+            bytes_needed=_bytes_needed(base, streams),
+            bytes_free=free_space(repository),
+            no_undo=asking.no_undo,
+        ),
+        base,
+    )
+
+
+def loaded_lineage(program: Program) -> Lineage:
+    """Return the lineage; refuse another pipeline's repository, and one with an unfinished rewind."""
+    lineage = Lineage.load(program.repository)
+    if lineage.identity.pipeline != program.name:
+        why = f"it belongs to pipeline {lineage.identity.pipeline!r}"
+        raise BadValue(what="repository", value=program.repository.where, why=why, do="choose another root")
+    unfinished = unfinished_rewind(program.repository, lineage)
+    if unfinished is not None:
+        why = f"{unfinished.title} was decided and not completed"
+        raise RewindUnfinished(timeline=unfinished.timeline, to=unfinished.to, why=why)
+    return lineage
+
+
+def newest_manifest(repository: LocalRepository, lineage: Lineage) -> Manifest | None:
+    """Return the newest manifest of the lineage that can be read."""
+    checkpoints = Checkpoints(repository)
+    for each in on_lineage(checkpoints, lineage):
+        try:
+            return checkpoints.read(each.name)
+        except (Corrupt, CheckpointMissing):
+            continue
+    return None
+
+
+def free_space(repository: LocalRepository) -> int:
+    """Return the free space of the repository's disk in bytes."""
+    with failing_as("look at", repository.where):
+        return shutil.disk_usage(repository.root).free
+
+
+# --- one stream ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Planning:
+    """Plans the streams one by one, and collects what prevents the rewind or its undo."""
+
+    program: Program
+    lineage: Lineage
+    base: RewindBase
+    newest: Manifest | None
+    leave: frozenset[str]
+    problems: list[str] = field(default_factory=list)
+    no_undo: str | None = None
+
+    def stream(self, name: str) -> StreamPlan:
+        stream, repository = self.program.streams[name], self.program.repository
+        owner = StreamIdentity(self.program.name, self.lineage.identity.uid, name)
+        timeline = self.lineage.timeline_of(name)
+        decision, digest = last_decision(repository, name, timeline)
+        place, cut = self.base.place(name), self.base.manifest.streams.get(name)
+        facts = Facts.of(decision) if decision else None
+        epoch = decision.attempt.epoch if decision else 0
+        base_rows = cut.rows if cut else 0
+        if epoch < place[1]:
+            self.problems.append(f"stream {name!r}: its last decision is of epoch {epoch}, before the base {place[1]}")
+        about = SinkFacts(owner, self.lineage, timeline, decision, place, base_rows, *self._is_read(name))
+        questions = SinkQuestions(about, Decisions(repository), self.leave)
+        sinks = tuple(questions.sinks(stream))
+        self.problems += questions.problems
+        self._check_marks(stream, owner, sinks)
+        self._check_undo(name, timeline, epoch, sinks, questions)
+        spark = repository.root / stream_folder(name, timeline) / "spark"
+        manifests = [each for each in (self.newest, self.base.manifest) if each]
+        ends = tuple(facts.end) if facts else ()
+        sources = tuple(inputs_after(cut.offsets if cut else (), ends, spark, manifests))
+        self.problems += [
+            f"source {each.source} of stream {name!r} can no longer be read: {each.why}"
+            for each in sources
+            if each.readable is Readable.NO
+        ]
+        return StreamPlan(
+            stream=name,
+            timeline=timeline,
+            epoch=epoch,
+            base_timeline=place[0],
+            base_epoch=place[1],
+            epochs=max(epoch - place[1], 0),
+            rows=facts.total_rows - base_rows if facts else 0,
+            decision=digest,
+            sinks=sinks,
+            sources=sources,
+            notes=tuple(self._notes(stream)),
+        )
+
+    def _is_read(self, name: str) -> tuple[bool, bool]:
+        """Return whether another stream reads this one, and whether a `reads=` of the program says so."""
+        declared = any(name in each.reads for each in self.program.streams.values())
+        return bool(readers(self.program, self.base.manifest, self.newest).get(name)), declared
+
+    def _notes(self, stream: ProgramStream) -> Iterable[str]:
+        cut = self.base.manifest.streams.get(stream.name)
+        if cut is None:
+            yield "the checkpoint lacks it: it begins again with its first epoch"
+        elif not cut.epoch:
+            yield "it had not started: it begins again with its first epoch"
+        else:
+            for name in sorted(set(cut.sinks) - {sink.name for sink in stream.sinks}):
+                yield f"the program lacks sink {name!r} of the checkpoint"
+            for name in sorted({sink.name for sink in stream.sinks} - set(cut.sinks)):
+                yield f"the checkpoint lacks sink {name!r}: all its rows are taken back"
+            if stream.name in self.base.states and stream.stage is None:
+                self.problems.append(f"stream {stream.name!r} had a stage, and the program has none: add it again")
+
+    def _check_marks(self, stream: ProgramStream, owner: StreamIdentity, sinks: tuple[SinkPlan, ...]) -> None:
+        """Report sinks that are behind the base: they were restored from a backup."""
+        for sink, plan in zip(stream.sinks, sinks, strict=False):
+            holds = plan.holds or 0
+            if satisfies(sink, owner, self.lineage, self.base.manifest, holds):
+                continue
+            other = next((each for each in self._older() if satisfies(sink, owner, self.lineage, each, holds)), None)
+            name = f"sink {sink.name!r} of stream {stream.name!r}"
+            use = f"go back to checkpoint {other.savepoint or other.checkpoint_id}" if other else "no checkpoint fits"
+            text = f"{name} holds epoch {holds}, less than the base: it was restored from an older copy ({use})"
+            self.problems.append(text)
+
+    def _older(self) -> Iterable[Manifest]:
+        checkpoints = Checkpoints(self.program.repository)
+        for each in on_lineage(checkpoints, self.lineage):
+            if each.checkpoint < self.base.manifest.checkpoint_id:
+                try:
+                    yield checkpoints.read(each.name)
+                except (Corrupt, CheckpointMissing):
+                    continue
+
+    def _check_undo(
+        self, name: str, timeline: int, epoch: int, sinks: tuple[SinkPlan, ...], questions: SinkQuestions
+    ) -> None:
+        offsets = self.program.repository.list(f"{stream_folder(name, timeline)}/spark/offsets")
+        if epoch and str(epoch - 1) not in offsets:
+            self.no_undo = f"the Spark folder of stream {name!r} lacks its last epoch"
+        for each in sinks:
+            if each.holds is None:
+                self.no_undo = f"the program lacks sink {each.sink!r}"
+            elif questions.is_behind(each.sink, each.holds):
+                self.no_undo = f"sink {each.sink!r} of stream {name!r} lacks decided epochs"
+
+
+def _unknown_leaves(leave: Collection[str], streams: tuple[StreamPlan, ...]) -> Iterable[str]:
+    known = {sink.sink for each in streams for sink in each.sinks}
+    for name in sorted(set(leave) - known):
+        yield f"there is no sink {name!r} to leave; the sinks are {', '.join(sorted(known))}"
+
+
+def _bytes_needed(base: RewindBase, streams: tuple[StreamPlan, ...]) -> int:
+    """Return the space for Spark's folders: files are links, except those of a savepoint."""
+    if base.manifest.savepoint is None:
+        return 0
+    return sum(base.restore.streams[each.stream].bytes for each in streams if each.stream in base.restore.streams)
+
+
+def _cursors_past(
+    repository: LocalRepository, base: Manifest, newest: Manifest | None, streams: tuple[StreamPlan, ...]
+) -> Iterable[str]:
+    """Yield the cursors of this repository that stand past the cut of an event log. Others are not known here."""
+    tails: dict[str, int] = {}
+    taken = {(each.stream, sink.sink) for each in streams for sink in each.sinks if sink.action is SinkAction.TAKE_BACK}
+    for manifest in (newest, base):
+        for stream, cut in (manifest.streams if manifest else {}).items():
+            for sink, note in cut.sinks.items():
+                if (stream, sink) in taken and "log" in note:
+                    tails[str(note["log"])] = int(note.get("tail", 0)) if manifest is base else 0
+    for name in cursor_names(repository):
+        try:
+            cursor = read_cursor(repository, name)
+        except Corrupt:
+            continue
+        tail = tails.get(cursor.log_identity or "") if cursor else None
+        if cursor is not None and tail is not None and cursor.started and cursor.position > tail:
+            yield f"cursor {name!r} stands at sequence {cursor.position}, the cut is at {tail}"

@@ -1,0 +1,49 @@
+"""How a sink is opened for a stream."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.epoch import Reach, unwatched
+from holdfast.sinks.base import Sink, SinkContext, StreamIdentity
+from holdfast.spark import adapter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+def sink_folder(root: Path, stream: str, sink: Sink) -> Path:
+    """Return the folder in the repository for a sink's own files."""
+    return root / "sinks" / stream / sink.name
+
+
+def sink_context(
+    df: DataFrame,
+    sink: Sink,
+    owner: StreamIdentity,
+    *,
+    spark: SparkSession,
+    output_mode: str,
+    root: Path,
+    shared: bool,
+    reach: Reach = unwatched,
+) -> SinkContext:
+    """Return the context of a sink; `root` is the folder of the repository."""
+    name = owner.stream
+    return SinkContext(
+        owner=owner,
+        schema=df.schema,
+        output_mode=output_mode,
+        spark=spark,
+        local=adapter.is_local(spark),
+        shared=shared,
+        folder=sink_folder(root, name, sink),
+        folder_mode=adapter.folder_mode(spark),
+        reach=reach,
+        freeze=adapter.frozen_with_size,
+        tell=lambda text: _log.warning("stream %s: %s", name, text),
+    )
