@@ -64,6 +64,7 @@ class Checked:
             self.bench.run(CrashAt(at))
         if at == "decided":
             self.rows.append(self.next)
+            self.undo_to = None
         self.rewind(choice, point)
 
     def undo(self, point: str | None) -> None:

@@ -214,6 +214,7 @@ class Asking:
             self.sent_to = None  # the other request must not be withdrawn
             do = "omit the id, or use a new one: an id identifies one request"
             raise AlreadyExists(what=f"another request with id {self.request_id}", do=do)
+        self.report(AskPhase.PENDING)  # even if the answer is there at the first look
 
     def _give_up(self, *, ended: bool) -> None:
         """Withdraw. If the driver has taken the request meanwhile, the next look sees that."""
