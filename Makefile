@@ -1,12 +1,13 @@
 # Every target sets up what it needs: on a new machine with Python 3.11, `make test` is enough.
-.PHONY: help check test demo soak lint docs jar bench bench-quick bench-docs bench-peers lock clean
+.PHONY: help check test test-long demo soak lint docs jar bench bench-quick bench-docs bench-peers lock clean
 SHELL := /bin/sh
 RUN := JAVA_HOME="$$(cat .venv/java-home)" SPARK_LOCAL_IP=127.0.0.1 .venv/bin/python
 UV := 0.13.7
 
 help:
 	@echo "make check   ruff, mypy, and every test that needs no Java"
-	@echo "make test    set up and run all tests; WORKERS=n of them at a time (3)"
+	@echo "make test    set up and run the tests, in under 15 minutes; WORKERS=n of them at a time (3)"
+	@echo "make test-long    run the tests that make test leaves out because they take long"
 	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs; ARGS=--fast: a minute"
 	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50); restore each of CUTS=n checkpoints (60);"
 	@echo "             stop PostgreSQL under a running pipeline for OUTAGE_S=n seconds (600);"
@@ -39,7 +40,12 @@ JAVA_FAST := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
 	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:ArchiveClassesAtExit=$(CURDIR)/$@" $(RUN) tests/sparkfixture.py
 
 test: .venv/spark.jsa
-	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:SharedArchiveFile=$(CURDIR)/.venv/spark.jsa" $(PYTEST) $(ARGS)
+	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:SharedArchiveFile=$(CURDIR)/.venv/spark.jsa" $(PYTEST) -m "$(LANE)" $(ARGS)
+
+# tests/lanes.py names the long tests.
+LANE = not long
+test-long: LANE = long
+test-long: test
 
 check: WORKERS = 2
 check: lint

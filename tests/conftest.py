@@ -7,7 +7,8 @@ Rules:
 2. A test without the mark `jvm` finds a `java` that fails, in JAVA_HOME and on the PATH.
 3. Temporary files are in memory where there is room. No test here can lose what the kernel has taken: a crash is one of
    a process, and the tests of durability watch the calls. TMPDIR names another place.
-4. Modules that take longest come first, so that parallel workers end at about the same time.
+4. `lanes.py` names the tests of the long lane.
+5. Modules that take longest come first, so that parallel workers end at about the same time.
 """
 
 import atexit
@@ -24,6 +25,8 @@ from pathlib import Path
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+
+from lanes import is_long, stale
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
 settings.load_profile("default")
@@ -60,8 +63,10 @@ def pytest_configure() -> None:
         tempfile.tempdir = None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put every test into its lanes, and the longest modules first."""
+    if [Path(each).resolve() for each in config.args] == [HERE] and (lost := stale([each.nodeid for each in items])):
+        raise pytest.UsageError(f"tests/lanes.py names tests that do not exist: {'; '.join(lost)}")
     for item in items:
         folder = item.path.relative_to(HERE).parts[0]
         if folder == "spark" or _imports(item, "sparkfixture", "session"):
@@ -70,6 +75,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("postgres")
         if folder == "acceptance":
             item.add_marker("acceptance")
+        if is_long(item.nodeid):
+            item.add_marker("long")
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 

@@ -1,4 +1,4 @@
-"""The lane without Java: whatever is not marked for it cannot start it."""
+"""The lanes of the tests: one without Java, where nothing can start it, and one of long tests."""
 
 import os
 import re
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from lanes import is_long, stale
 
 START = "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate()"
 
@@ -24,7 +26,7 @@ def test_a_test_that_is_not_marked_cannot_start_java(home: bool) -> None:
 
 
 def test_marks_come_by_folder_and_by_import(request: pytest.FixtureRequest) -> None:
-    """Of all tests of this run; `make test` has every one."""
+    """Of all tests of this run."""
     tests = Path(__file__).parents[1]
     for item in request.session.items:
         folder = item.path.relative_to(tests).parts[0]
@@ -33,3 +35,10 @@ def test_marks_come_by_folder_and_by_import(request: pytest.FixtureRequest) -> N
         assert ("jvm" in marks) >= (folder == "spark" or imports is not None), item.nodeid
         assert ("jvm" in marks) <= (folder in ("spark", "faults", "acceptance")), item.nodeid
         assert ("acceptance" in marks) == (folder == "acceptance"), item.nodeid
+
+
+def test_an_entry_of_the_long_lane_that_matches_no_test_is_found() -> None:
+    nodes = [f"tests/acceptance/test_signals.py::{each}" for each in ("test_a_second_signal_ends_it", "test_other")]
+    assert [is_long(node) for node in nodes] == [True, False]
+    assert stale(nodes) == []
+    assert stale(nodes[1:]) == ["acceptance/test_signals: a_second_signal"]
