@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from fakespark import Bench, Rows
-from handstaged import SCHEMA, NoSession, query, staged_files, table_of
+from handsinks import HandFileSink, HandSqliteSink
+from handstaged import SCHEMA, NoSession, query
 from holdfast.epoch import Facts, Reach, unwatched
 from holdfast.errors import StagedGone, TimelineEnded
 from holdfast.formats.manifest import Manifest
@@ -31,8 +32,6 @@ from holdfast.sinks.base import (
     StreamIdentity,
     TakeBack,
 )
-from holdfast.sinks.files.sink import FileSink
-from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.context import RunContext, StreamCallbacks
 from holdfast.spark.spec import checked_spec
 from holdfast.spark.stream import StreamRun
@@ -194,6 +193,7 @@ class RewindBench(Bench):
         timeline = self.lineage.timeline_of(STREAM)
         decision = Decisions(self.repository).newest(STREAM, timeline)
         checkpoints, current = Checkpoints(self.repository), self.lineage.current
+        before = checkpoints.newest(self.lineage)
         number = checkpoints.claim(current, 1)
         place = place_of(current, number, savepoint)
         cut = StreamCut(timeline=timeline, epoch=0)
@@ -224,6 +224,7 @@ class RewindBench(Bench):
             timeline=current,
             lease=1,
             savepoint=savepoint,
+            parent=before.digest if before else None,
             streams={STREAM: cut},
         )
         checkpoints.put(manifest)
@@ -243,21 +244,6 @@ class RewindBench(Bench):
 
     def visible(self) -> list[list[int]]:
         return [place.rows for place in self.outputs]
-
-
-class HandFileSink(FileSink):
-    """A real FileSink whose rows are staged without Spark."""
-
-    def prepare(self, df: Any, key: EpochKey) -> Staged:
-        return Staged(staged_files(self._staging, key, table_of(*df)), len(df))
-
-
-class HandSqliteSink(SqliteSink):
-    """A real SqliteSink whose rows are staged without Spark."""
-
-    def prepare(self, df: Any, key: EpochKey) -> Staged:
-        handle = staged_files(self._staging, key, table_of(*df))
-        return Staged(handle | {"effect": "append", "key": []}, len(df))
 
 
 class DiskBench(RewindBench):
