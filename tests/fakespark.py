@@ -39,7 +39,7 @@ class Rows(list[int]):
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file as Spark does: under another name first. A checkpoint may hold a link to the file that it replaces."""
+    """Write a file as Spark does, under another name first: a checkpoint may hold a link to the old one."""
     made = path.with_name(f".{path.name}.tmp")
     made.write_text(text)
     made.replace(path)

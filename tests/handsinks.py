@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from handstaged import ArrowFrame, staged_events, staged_files, table_of
-from holdfast.sinks.base import EpochKey, Staged
+from holdfast.sinks.base import EpochKey, SinkContext, Staged
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.log import LogSink
 from holdfast.sinks.postgres.sink import PostgresSink
@@ -53,7 +54,10 @@ class HandLogSink(LogSink):
 
 
 class HandPostgresSink(PostgresSink):
-    """A real PostgresSink."""
+    """A real PostgresSink. Tasks copy the rows, so an epoch of two rows is prepared in two transactions."""
+
+    def open(self, context: SinkContext) -> None:
+        super().open(replace(context, freeze=None))
 
     def prepare(self, df: Any, key: EpochKey) -> Staged:
         return super().prepare(ArrowFrame(table_of(*df)), key)  # type: ignore[arg-type]

@@ -118,6 +118,9 @@ class TimelineSink(Sink):
 class RewindBench(Bench):
     """One stream into sinks that can go back. It is also what `plan_rewind` takes: a pipeline with a program."""
 
+    shared = False  # a rewind of a shared pipeline takes over from its driver
+    output_mode = "append"
+
     def __init__(self, folder: Path, sinks: int = 2) -> None:
         super().__init__(folder, sinks=0)
         self.outputs = [TimelinePlace() for _ in range(sinks)]
@@ -133,7 +136,7 @@ class RewindBench(Bench):
     @property
     def program(self) -> Program:
         stream = ProgramStream(STREAM, tuple(self.sinks()))
-        return Program(self.identity.pipeline, self.repository, shared=False, streams={STREAM: stream})
+        return Program(self.identity.pipeline, self.repository, shared=self.shared, streams={STREAM: stream})
 
     @property
     def lineage(self) -> Lineage:
@@ -156,7 +159,7 @@ class RewindBench(Bench):
             STREAM,
             build,
             sinks=self.sinks(),
-            output_mode="append",
+            output_mode=self.output_mode,
             trigger=None,
             options=None,
             restart=RestartPolicy.never(),
@@ -236,11 +239,11 @@ class RewindBench(Bench):
     def rewind(self, to: int | str, reach: Reach = unwatched, **options: Any) -> RewindPlan:
         """Plan and apply. The fake source cannot be asked for its input, so that is accepted."""
         plan = self.plan(to, **options)
-        apply_rewind(self, plan, accept_input=True, reach=reach)
+        apply_rewind(self, plan, accept_input=True, take_over=self.shared, reach=reach)
         return plan
 
     def undo(self, reach: Reach = unwatched) -> None:
-        apply_rewind(self, plan_undo(self), reach=reach)
+        apply_rewind(self, plan_undo(self), take_over=self.shared, reach=reach)
 
     def visible(self) -> list[list[int]]:
         return [place.rows for place in self.outputs]

@@ -24,7 +24,7 @@ from holdfast.errors import CheckpointMissing, RewindRefused, StreamFailed
 from holdfast.eventlog import EventLog
 from holdfast.policy import Retention
 from holdfast.pruning import apply_prune, plan_prune
-from holdfast.repository import Checkpoints, Lease
+from holdfast.repository import Checkpoints, Lease, Status
 from holdfast.repository.rewinds import unfinished_rewind
 from holdfast.rewind.bases import on_lineage
 from holdfast.sinks.base import Sink
@@ -108,7 +108,7 @@ class Walked:
         self.rewinds += 1
 
     def die(self, at: str, hit: int = 1) -> None:
-        """Die within an epoch. The caller goes on without a start: the next step or start completes what was decided."""
+        """Die within an epoch. The next step or start completes what was decided."""
         new = self._new(1)
         self.bench.source[:] = [*self.epochs, new]
         with pytest.raises((Crashed, StreamFailed)):
@@ -128,7 +128,8 @@ class Walked:
             apply_prune(self.bench.repository, plan, lease, reach=reach)
         dropped = {each.number for each in doomed[: reach.reached.count("manifest dropped")]}
         if reach.died:
-            names = {each.name for each in Checkpoints(self.bench.repository).all()}
+            found = Checkpoints(self.bench.repository).all()
+            names = {each.name for each in found if each.status is Status.RESTORABLE}
             dropped = {each.number for each in doomed if each.name not in names}
         self.kept = [each for each in self.kept if each.number not in dropped]
         self.others = [each for each in self.others if each.number not in dropped]

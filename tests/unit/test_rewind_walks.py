@@ -118,7 +118,7 @@ def seeds(part: int, parts: int) -> list[int]:
     """The seeds of one part of the walks, or the one that the environment names."""
     if "HOLDFAST_WALK_SEED" in os.environ:
         return [int(os.environ["HOLDFAST_WALK_SEED"])] if part == 0 else []
-    return list(range(part, rounds(40, 3000), parts))
+    return list(range(part, rounds(24, 3000), parts))
 
 
 @pytest.mark.parametrize("part", range(4))
