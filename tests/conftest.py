@@ -46,7 +46,7 @@ LONGEST = [
         "test_demo",
         "test_control_killed",
     ),
-    *("test_leaks", "test_rewind_killed", "test_rewind_histories"),
+    *("test_leaks", "test_rewind_killed", "test_rewind_histories", "test_zombies"),
 ]
 
 

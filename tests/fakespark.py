@@ -38,6 +38,13 @@ class Rows(list[int]):
     sparkSession = None  # noqa: N815 - Spark's name
 
 
+def _write(path: Path, text: str) -> None:
+    """Write a file as Spark does, under another name first: a checkpoint may hold a link to the old one."""
+    made = path.with_name(f".{path.name}.tmp")
+    made.write_text(text)
+    made.replace(path)
+
+
 class FakeQuery:
     """Runs batches in a thread, as Spark's micro-batch execution does: offsets, the callback, the commit."""
 
@@ -51,7 +58,8 @@ class FakeQuery:
         self._once = once
         for name in ("offsets", "commits"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / "metadata").write_text('{"id":"1"}')
+        if not (folder / "metadata").exists():
+            _write(folder / "metadata", '{"id":"1"}')
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -61,9 +69,9 @@ class FakeQuery:
             while not self.stopped.is_set():
                 if batch < len(self.source):
                     end = sum(len(rows) for rows in self.source[: batch + 1])
-                    (self.folder / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps({'t': {'0': end}})}")
+                    _write(self.folder / "offsets" / str(batch), f"v1\n{{}}\n{json.dumps({'t': {'0': end}})}")
                     self._body(Rows(self.source[batch]), batch)
-                    (self.folder / "commits" / str(batch)).write_text("v1\n{}")
+                    _write(self.folder / "commits" / str(batch), "v1\n{}")
                     batch += 1
                 elif self._once:
                     return

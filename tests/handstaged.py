@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -156,12 +157,19 @@ def table_of(*numbers: int) -> pa.Table:
     return pa.table({"n": pa.array(numbers, pa.int64()), "text": [f"row {n}" for n in numbers]})
 
 
-def staged_files(staging: Staging, key: EpochKey, table: pa.Table) -> dict[str, Any]:
-    """Stage a table as one Parquet file, and return the handle."""
-    folder = staging.folder(key)
-    folder.mkdir(parents=True)
+def _write_parquet(table: pa.Table, folder: Path) -> str:
     name = "part-00000-c000.snappy.parquet"
     pq.write_table(table, folder / name)
+    return name
+
+
+def staged_files(
+    staging: Staging, key: EpochKey, table: pa.Table, *, write: Callable[[pa.Table, Path], str] = _write_parquet
+) -> dict[str, Any]:
+    """Stage a table as one file, and return the handle. `write` makes the file and returns its name."""
+    folder = staging.folder(key)
+    folder.mkdir(parents=True)
+    name = write(table, folder)
     owner: StreamIdentity = key.owner
     record = KeyRecord(
         pipeline=owner.pipeline,

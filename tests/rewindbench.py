@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from fakespark import Bench, Rows
-from handstaged import SCHEMA, NoSession, query, staged_files, table_of
+from handsinks import HandFileSink, HandSqliteSink
+from handstaged import SCHEMA, NoSession, query
 from holdfast.epoch import Facts, Reach, unwatched
 from holdfast.errors import StagedGone, TimelineEnded
 from holdfast.formats.manifest import Manifest
@@ -31,8 +32,6 @@ from holdfast.sinks.base import (
     StreamIdentity,
     TakeBack,
 )
-from holdfast.sinks.files.sink import FileSink
-from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark.context import RunContext, StreamCallbacks
 from holdfast.spark.spec import checked_spec
 from holdfast.spark.stream import StreamRun
@@ -119,6 +118,9 @@ class TimelineSink(Sink):
 class RewindBench(Bench):
     """One stream into sinks that can go back. It is also what `plan_rewind` takes: a pipeline with a program."""
 
+    shared = False  # a rewind of a shared pipeline takes over from its driver
+    output_mode = "append"
+
     def __init__(self, folder: Path, sinks: int = 2) -> None:
         super().__init__(folder, sinks=0)
         self.outputs = [TimelinePlace() for _ in range(sinks)]
@@ -134,7 +136,7 @@ class RewindBench(Bench):
     @property
     def program(self) -> Program:
         stream = ProgramStream(STREAM, tuple(self.sinks()))
-        return Program(self.identity.pipeline, self.repository, shared=False, streams={STREAM: stream})
+        return Program(self.identity.pipeline, self.repository, shared=self.shared, streams={STREAM: stream})
 
     @property
     def lineage(self) -> Lineage:
@@ -157,7 +159,7 @@ class RewindBench(Bench):
             STREAM,
             build,
             sinks=self.sinks(),
-            output_mode="append",
+            output_mode=self.output_mode,
             trigger=None,
             options=None,
             restart=RestartPolicy.never(),
@@ -194,6 +196,7 @@ class RewindBench(Bench):
         timeline = self.lineage.timeline_of(STREAM)
         decision = Decisions(self.repository).newest(STREAM, timeline)
         checkpoints, current = Checkpoints(self.repository), self.lineage.current
+        before = checkpoints.newest(self.lineage)
         number = checkpoints.claim(current, 1)
         place = place_of(current, number, savepoint)
         cut = StreamCut(timeline=timeline, epoch=0)
@@ -224,6 +227,7 @@ class RewindBench(Bench):
             timeline=current,
             lease=1,
             savepoint=savepoint,
+            parent=before.digest if before else None,
             streams={STREAM: cut},
         )
         checkpoints.put(manifest)
@@ -235,29 +239,14 @@ class RewindBench(Bench):
     def rewind(self, to: int | str, reach: Reach = unwatched, **options: Any) -> RewindPlan:
         """Plan and apply. The fake source cannot be asked for its input, so that is accepted."""
         plan = self.plan(to, **options)
-        apply_rewind(self, plan, accept_input=True, reach=reach)
+        apply_rewind(self, plan, accept_input=True, take_over=self.shared, reach=reach)
         return plan
 
     def undo(self, reach: Reach = unwatched) -> None:
-        apply_rewind(self, plan_undo(self), reach=reach)
+        apply_rewind(self, plan_undo(self), take_over=self.shared, reach=reach)
 
     def visible(self) -> list[list[int]]:
         return [place.rows for place in self.outputs]
-
-
-class HandFileSink(FileSink):
-    """A real FileSink whose rows are staged without Spark."""
-
-    def prepare(self, df: Any, key: EpochKey) -> Staged:
-        return Staged(staged_files(self._staging, key, table_of(*df)), len(df))
-
-
-class HandSqliteSink(SqliteSink):
-    """A real SqliteSink whose rows are staged without Spark."""
-
-    def prepare(self, df: Any, key: EpochKey) -> Staged:
-        handle = staged_files(self._staging, key, table_of(*df))
-        return Staged(handle | {"effect": "append", "key": []}, len(df))
 
 
 class DiskBench(RewindBench):

@@ -33,7 +33,7 @@ from holdfast.repository.rewinds import read_rewind, unfinished_epochs, unfinish
 from holdfast.rewind import Readable, SinkAction, apply_rewind, plan_undo
 from holdfast.rewind.steps import POINTS
 from holdfast.rewind.way_back import way_back
-from holdfast.sinks.base import CannotTakeBack, Sink
+from holdfast.sinks.base import CannotTakeBack, Sink, SinkPosition, StreamIdentity
 from holdfast.testing import CrashAt, Crashed
 from rewindbench import STREAM, RewindBench, TimelinePlace, TimelineSink
 
@@ -325,6 +325,29 @@ def test_rows_that_the_decisions_did_not_count_are_refused(bench: RewindBench) -
     )
     with pytest.raises(RewindRefused, match="would remove 3 rows"):
         apply_rewind(bench, plan, accept_input=True)
+
+
+@pytest.mark.parametrize(("rows", "refused"), [(1, False), (2, False), (3, True)])
+def test_an_epoch_whose_commit_stopped_halfway_does_not_look_changed(
+    bench: RewindBench, rows: int, refused: bool
+) -> None:
+    """Some of its rows are visible, and the sink does not report it yet. More rows than the epoch has are others'."""
+
+    class Halfway(TimelineSink):
+        def inspect(self, owner: StreamIdentity, timeline: int) -> SinkPosition:
+            found = super().inspect(owner, timeline)
+            return SinkPosition(4) if timeline == 1 and found.epoch == 5 else found
+
+    bench.sinks = lambda: [Halfway(f"sink{n}", each) for n, each in enumerate(bench.outputs)]
+    bench.source += [[5, 6]]
+    with pytest.raises((Crashed, StreamFailed)):
+        bench.run(CrashAt("decided"))
+    for place in bench.outputs:
+        place.visible[(1, 5)] = [5, 6, 7][:rows]
+    assert any("changed by others" in each for each in bench.plan(1).problems) is refused
+    if not refused:
+        bench.rewind(1)
+        assert bench.visible() == BEFORE
 
 
 def test_a_plan_can_be_printed_and_stored(bench: RewindBench) -> None:
