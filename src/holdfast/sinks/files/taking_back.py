@@ -72,12 +72,10 @@ class FolderRewind:
         with tree_locked(self.path, "the compaction or rewind", WAIT_S):
             self._stamp(base, into)
             aside = aside_of(self.path, into)
-            later = [each for each in self._later(base) if each.timeline < into]
-            for each in later:
-                if self._is_across(each, base):
-                    raise self._failed(f"{each.name} also holds epochs up to epoch {base[1]}, which stay")
-            places = sorted(((each.timeline, each.epoch) for each in later), reverse=True)
-            self._move([folder_name(*place) for place in places], self.path, aside)
+            places = sorted(place for place in epochs_in(self.path) if base < place < (into, 0))
+            if places and self._is_across(first := folder_of(self.path, *places[0]), base):  # no other one can be
+                raise self._failed(f"{first.name} also holds epochs up to epoch {base[1]}, which stay")
+            self._move([folder_name(*place) for place in reversed(places)], self.path, aside)
         self.reach("moved")
 
     def put_back(self, base: EpochPlace, into: int, taken: int) -> None:
