@@ -68,18 +68,12 @@ class TableRewind:
     def _obstacles(
         self, connection: sqlite3.Connection, base: EpochPlace, written: WrittenRows
     ) -> Iterator[CannotTakeBack]:
-        if self.share:
-            yield CannotTakeBack(
-                "other streams may write to its table", do="use a table of its own, without share=True"
-            )
+        cannot = cannot_with(written.mode, written.column, share=self.share)
+        if cannot is not None:
+            yield cannot
         for why in self.table.dependents(connection):
             yield CannotTakeBack(why, do="remove it, and write what it does with a stream of its own")
-        if written.mode == WriteMode.UPSERT:
-            why = "an upsert replaces rows, and their previous versions were not kept"
-            yield CannotTakeBack(why, do="pass undo=True")
-        elif written.mode == WriteMode.APPEND and written.column is None:
-            yield CannotTakeBack("its rows do not show their epochs", do="pass epoch_column=...")
-        elif written.mode is None or base[1] + 1 < written.since:
+        if written.mode is None or base[1] + 1 < written.since:
             why = f"rows of epochs before {written.since} were not written in the way that going back needs"
             yield CannotTakeBack(why, do=f"go back to a checkpoint at epoch {written.since - 1} or later")
         elif written.mode == WriteMode.UNDO:
@@ -209,6 +203,17 @@ class TableRewind:
         if any(count != expected for count in found):
             why = f"{expected} rows were to be moved, but {', '.join(map(str, found))} were"
             raise SinkFailed(sink=self.table.sink, action="be taken back", why=why)
+
+
+def cannot_with(mode: WriteMode | None, column: str | None, *, share: bool) -> CannotTakeBack | None:
+    """Return why rows that are written like this can never be taken back, or `None`."""
+    if share:
+        return CannotTakeBack("other streams may write to its table", do="use a table of its own, without share=True")
+    if mode == WriteMode.UPSERT:
+        return CannotTakeBack("an upsert replaces rows, and their previous versions are not kept", do="pass undo=True")
+    if mode == WriteMode.APPEND and column is None:
+        return CannotTakeBack("its rows do not show their epochs", do="pass epoch_column=...")
+    return None
 
 
 def _changed(keys: list[StoredRow]) -> str:

@@ -256,10 +256,7 @@ class Sink(ABC):
     def can_take_back(self, owner: StreamIdentity, base: EpochPlace) -> TakeBack | CannotTakeBack:
         """Return what taking the stream back to a base would do, or why it is impossible. Changes nothing."""
         del owner, base
-        return CannotTakeBack(
-            why=f"{type(self).__name__} does not implement take_back()",
-            do=f"leave its rows where they are: --leave {self.name}",
-        )
+        return self._lacks_take_back()
 
     def take_back(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
         """Stamp the sink with timeline `into` at the base, then set the rows of all epochs in between aside."""
@@ -275,6 +272,19 @@ class Sink(ABC):
         """Stamp the sink with timeline `into` at the base, remove what earlier timelines staged, and move no rows."""
         del owner, base, into
         raise NotSupported(what=f"leaving sink {self.name!r} as it is", why=f"{type(self).__name__} has no stamp")
+
+    def cannot_be_taken_back(self) -> CannotTakeBack | None:
+        """Return why no epoch can ever be taken back with the settings of this sink, or `None`. Called after `open`.
+
+        The first start of a stream reports it. By default, `None` if the sink implements `take_back`.
+        """
+        return self._lacks_take_back() if type(self).take_back is Sink.take_back else None
+
+    def _lacks_take_back(self) -> CannotTakeBack:
+        return CannotTakeBack(
+            why=f"{type(self).__name__} does not implement take_back()",
+            do=f"leave its rows where they are: --leave {self.name}",
+        )
 
     def cannot_be_put_back(self, owner: StreamIdentity, taken: int) -> str | None:
         """Return why `put_back` of what timeline `taken` set aside would be refused, or `None`. Works without `open`.

@@ -26,7 +26,7 @@ from holdfast.errors import BadValue, SinkFailed, SinkUnavailable
 from holdfast.repository.files import local_path, make_folder, sync_folder
 from holdfast.sinks import base
 from holdfast.sinks._sqlite_ledger import LEDGER, SqliteLedger, WriteMode, create_ledger, has_ledger
-from holdfast.sinks._sqlite_rewind import TableRewind
+from holdfast.sinks._sqlite_rewind import TableRewind, cannot_with
 from holdfast.sinks._sqlite_rows import check_keys, check_nulls, require_arrow, staged_rows
 from holdfast.sinks._sqlite_table import SqliteTable, quoted
 from holdfast.sinks._sqlite_undo import UndoJournal
@@ -271,6 +271,11 @@ class SqliteSink(base.Sink):
             return TakeBack(0, 0, "")
         with self._failing("be inspected"), self._connected() as connection:
             return self._rewind(owner).found(connection, base)
+
+    def cannot_be_taken_back(self) -> CannotTakeBack | None:
+        """Rows that are appended need an epoch column, upserts need an undo journal."""
+        mode = WriteMode.UNDO if self.undo else WriteMode.UPSERT if self.key else WriteMode.APPEND
+        return None if self._replaces else cannot_with(mode, self.epoch_column, share=self.share)
 
     def take_back(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
         """Take later epochs out of the table, in one transaction with the stamp."""

@@ -82,22 +82,15 @@ class TargetRewind:
         return TakeBack(int(epochs), int(rows), f"tables {self.table.schema}.{aside_table(self.ledger.digest, '*')}")
 
     def _obstacles(self, conn: Connection, base: EpochPlace, mode: TableMode | None) -> Iterator[CannotTakeBack]:
+        cannot = None if mode is None else cannot_with(mode.effect, mode.column, share=self.share)
         if mode is None:
             why, do = "an earlier version wrote its rows", "start the pipeline once, and go back to a later checkpoint"
             yield CannotTakeBack(why, do)
-        elif mode.effect is Effect.UPSERT:
-            why = "an upsert replaces rows, and their previous versions are not kept"
-            do = "append every version, with changelog=True and epoch_column=..., and read the last ones with a view"
-            yield CannotTakeBack(why, do)
-        elif not mode.column:
-            yield CannotTakeBack("its rows do not show their epochs", do="pass epoch_column=...")
+        elif cannot is not None:
+            yield cannot
         elif base[1] + 1 < mode.since:
             why = f"rows of epochs before {mode.since} may have been written in another way"
             yield CannotTakeBack(why, do=f"go back to a checkpoint at epoch {mode.since - 1} or later")
-        if self.share:
-            yield CannotTakeBack(
-                "other streams may write to its table", do="use a table of its own, without share=True"
-            )
         for (why,) in conn.execute(sql.SQL(_DEPENDENTS).format(sql.Literal(self.table.target))).fetchall():
             yield CannotTakeBack(why, do="remove it, and write what it does with a stream of its own")
         if self.table.row_security:
@@ -193,6 +186,19 @@ class TargetRewind:
         if moved != expected:
             why = f"{expected} rows were to be moved, but {moved} were: another program writes to the table"
             raise SinkFailed(sink=self.sink, action="be taken back", why=why, do="stop it, then try again")
+
+
+def cannot_with(effect: Effect, column: str | None, *, share: bool) -> CannotTakeBack | None:
+    """Return why rows that are written like this can never be taken back, or `None`."""
+    if effect is Effect.REPLACE:
+        return None
+    if share:
+        return CannotTakeBack("other streams may write to its table", do="use a table of its own, without share=True")
+    if effect is Effect.UPSERT:
+        why = "an upsert replaces rows, and their previous versions are not kept"
+        do = "append every version, with changelog=True and epoch_column=..., and read the last ones with a view"
+        return CannotTakeBack(why, do)
+    return None if column else CannotTakeBack("its rows do not show their epochs", do="pass epoch_column=...")
 
 
 def _listed(names: Sequence[str]) -> sql.Composed:

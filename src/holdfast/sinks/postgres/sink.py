@@ -63,7 +63,7 @@ from holdfast.sinks.postgres.methods import (
     read_handle,
 )
 from holdfast.sinks.postgres.names import lock_number
-from holdfast.sinks.postgres.rewind import TargetRewind
+from holdfast.sinks.postgres.rewind import TargetRewind, cannot_with
 from holdfast.sinks.postgres.server import Connection, Server
 from holdfast.sinks.postgres.sweep import Selection, clear
 from holdfast.sinks.postgres.target_table import (
@@ -384,6 +384,10 @@ class PostgresSink(base.Sink):
         with self._server.transaction("inspect") as conn:
             rewind = self._rewind(conn, owner)
             return TakeBack(0, 0, "") if rewind is None else rewind.found(conn, base)
+
+    def cannot_be_taken_back(self) -> CannotTakeBack | None:
+        """Rows that are appended need an epoch column; upserts can never be."""
+        return cannot_with(self._effect(self.context.output_mode), self._epoch_column, share=self._share)
 
     def take_back(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
         """Move the rows of later epochs to another table, in one transaction with the stamp."""
