@@ -28,9 +28,10 @@ from holdfast.sinks._sqlite_ledger import SqliteLedger, WriteMode, WrittenRows, 
 from holdfast.sinks._sqlite_table import SqliteTable, quoted
 from holdfast.sinks._sqlite_undo import KEPT_EPOCHS, StoredRow, UndoJournal, decoded, encoded, row_digest
 from holdfast.sinks.asides import aside_table
-from holdfast.sinks.base import CannotTakeBack, EpochPlace, TakeBack
+from holdfast.sinks.base import CannotTakeBack, EpochPlace, RowsAside, TakeBack
 from holdfast.sinks.taking_back import refuse_outdated
 
+_UNDONE = ["key", "later", "left_as"]  # the columns of a table that keeps later versions of rows
 _NAMED = 10  # rows in an error
 _EVER = 1 << 62  # a timeline after all others
 
@@ -111,12 +112,33 @@ class TableRewind:
             return
         aside = aside_table(self.journal.owner, taken)
         columns = SqliteTable(self.table.sink, aside, (), None).column_names(connection)
-        if columns == ["key", "later", "left_as"]:
+        if columns == _UNDONE:
             self._redo(connection, aside, taken)
         elif columns:
             self._move_in(connection, aside, columns)
         self.ledger.stamp(connection, base, into, self.ledger.written(connection))
         self.reach("stamped")
+
+    def set_aside(self, connection: sqlite3.Connection) -> list[RowsAside]:
+        """Return the rows that are set aside, by timeline."""
+        start = aside_table(self.journal.owner, "")
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, ?) = ?"
+        names = [str(name) for (name,) in connection.execute(query, (len(start), start))]
+        timelines = sorted(int(name[len(start) :]) for name in names if name[len(start) :].isdecimal())
+        return [RowsAside(each, self._kept(connection, each), f"table {start}{each}") for each in timelines]
+
+    def _kept(self, connection: sqlite3.Connection, timeline: int) -> int:
+        aside = aside_table(self.journal.owner, timeline)
+        rows = int(connection.execute(f"SELECT count(*) FROM {quoted(aside)}").fetchone()[0])  # noqa: S608 - quoted
+        if SqliteTable(self.table.sink, aside, (), None).column_names(connection) != _UNDONE:
+            return rows
+        entries, keys = self.journal.counted_aside(connection, timeline)
+        return entries - (keys - rows)  # one row for each key, which several entries may have
+
+    def discard(self, connection: sqlite3.Connection, timeline: int) -> None:
+        """Delete the rows that the rewind into a timeline took back, with their entries in the journal."""
+        connection.execute(f"DROP TABLE IF EXISTS {quoted(aside_table(self.journal.owner, timeline))}")
+        self.journal.discard(connection, timeline)
 
     def stamp(self, connection: sqlite3.Connection, base: EpochPlace, into: int) -> None:
         """End all earlier timelines, and move nothing. Later epochs may have the same numbers as those that stay."""

@@ -152,7 +152,7 @@ class TakeBack:
 
     epochs: int
     rows: int | None  # None: the sink does not count them
-    kept: str  # where the rows are kept until an undo or a prune; empty: nowhere, as the next epoch replaces them all
+    kept: str  # where the rows are kept until an undo or a discard; empty: nowhere, as the next epoch replaces them
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,15 @@ class CannotTakeBack:
 
     why: str
     do: str  # the setting that would have made it possible
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAside:
+    """Rows that the rewind into a timeline took back, and that a sink keeps for an undo."""
+
+    timeline: int
+    rows: int  # counted as in `TakeBack`
+    kept: str  # where
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,13 +295,25 @@ class Sink(ABC):
             do=f"leave its rows where they are: --leave {self.name}",
         )
 
-    def cannot_be_put_back(self, owner: StreamIdentity, taken: int) -> str | None:
-        """Return why `put_back` of what timeline `taken` set aside would be refused, or `None`. Works without `open`.
+    def cannot_be_put_back(self, owner: StreamIdentity, taken: int, rows: int) -> str | None:
+        """Return why `put_back` of what timeline `taken` set aside must not be tried, or `None`. Works without `open`.
 
-        For example, another program has changed the rows since, or what was set aside has been deleted.
+        `rows` is how many `can_take_back` has counted before the rewind: at least as many must be left. By default
+        they are those of `set_aside`; a sink that does not list what it keeps is not asked.
         """
-        del owner, taken
-        return None
+        if type(self).set_aside is Sink.set_aside:
+            return None
+        left = sum(each.rows for each in self.set_aside(owner) if each.timeline == taken)
+        return f"only {left} of the {rows} rows that were set aside are left" if left < rows else None
+
+    def set_aside(self, owner: StreamIdentity) -> list[RowsAside]:
+        """Return the rows that rewinds took back and that the sink keeps, by timeline. Works without `open`."""
+        del owner
+        return []
+
+    def discard_aside(self, owner: StreamIdentity, timeline: int) -> None:
+        """Delete for good what the rewind into a timeline has set aside; idempotent. Works without `open`."""
+        del owner, timeline
 
     def cannot_be_left(self, owner: StreamIdentity) -> str | None:
         """Return why a rewind must not leave the rows of this sink in place and write them again, or `None`.

@@ -285,6 +285,20 @@ class SqliteSink(base.Sink):
         """Put back what the rewind into the timeline `taken` took out, in one transaction with the stamp."""
         self._go_back("be put back", owner, into, lambda rewind, conn: rewind.put_back(conn, base, into, taken))
 
+    def set_aside(self, owner: StreamIdentity) -> list[base.RowsAside]:
+        """Return the rows in the tables `holdfast_aside_…` of this stream."""
+        if not self.path.exists():
+            return []
+        with self._failing("be inspected"), self._connected() as connection:
+            return self._rewind(owner).set_aside(connection)
+
+    def discard_aside(self, owner: StreamIdentity, timeline: int) -> None:
+        """Drop the table of a timeline."""
+        if self.path.exists():
+            with self._failing("discard rows"), self._connected() as connection:
+                self._rewind(owner).discard(connection, timeline)
+                connection.execute("COMMIT")
+
     def stamp(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
         """Write the stamp, and remove what earlier timelines staged."""
         self._go_back("be stamped", owner, into, lambda rewind, conn: rewind.stamp(conn, base, into))

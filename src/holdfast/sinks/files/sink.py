@@ -366,6 +366,16 @@ class FileSink(base.Sink):
         with self._going_back("be put back"):
             self._rewind(owner).put_back(base, into, taken)
 
+    def set_aside(self, owner: base.StreamIdentity) -> list[base.RowsAside]:
+        """Return the epochs in `.<name>.aside/`."""
+        with self._going_back("be inspected"):
+            return self._rewind(owner).set_aside()
+
+    def discard_aside(self, owner: base.StreamIdentity, timeline: int) -> None:
+        """Delete `.<name>.aside/t<timeline>/`."""
+        with self._going_back("discard rows"):
+            self._rewind(owner).discard(timeline)
+
     def stamp(self, owner: base.StreamIdentity, base: EpochPlace, into: int) -> None:
         """Write the stamp, and remove what earlier timelines staged. This works in both layouts."""
         with self._going_back("be stamped"):

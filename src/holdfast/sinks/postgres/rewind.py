@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from holdfast.epoch import Reach
 from holdfast.errors import SinkFailed, SinkForeign
 from holdfast.sinks.asides import aside_table
-from holdfast.sinks.base import CannotTakeBack, EpochPlace, TakeBack
+from holdfast.sinks.base import CannotTakeBack, EpochPlace, RowsAside, TakeBack
 from holdfast.sinks.postgres.ledger import Ledger, TableMode
 from holdfast.sinks.postgres.names import Mark
 from holdfast.sinks.postgres.server import Connection, finish_prepared, sql
@@ -47,6 +47,10 @@ WHERE ev_class = to_regclass({0})
 UNION ALL SELECT 'a foreign key of table ' || conrelid::regclass || ' refers to its rows' FROM pg_constraint
 WHERE confrelid = to_regclass({0}) AND contype = 'f'
 ORDER BY 1
+"""
+_TABLES = """
+SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname::text, %s)
 """
 _NEEDED = ("DELETE", "INSERT", "SELECT")
 
@@ -122,6 +126,21 @@ class TargetRewind:
         self._move_in(conn, aside_table(self.ledger.digest, taken))  # 2
         self.ledger.stamp(conn, base, into)
         self.reach("stamped")
+
+    def set_aside(self, conn: Connection) -> list[RowsAside]:
+        """Return the rows that are set aside, by timeline."""
+        start, found = aside_table(self.ledger.digest, ""), []
+        for (name,) in conn.execute(_TABLES, [self.table.schema, start]).fetchall():
+            if name[len(start) :].isdecimal():
+                count = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(self.table.schema, name))
+                rows = conn.execute(count).fetchone() or (0,)
+                found.append(RowsAside(int(name[len(start) :]), int(rows[0]), f"table {self.table.schema}.{name}"))
+        return sorted(found, key=lambda each: each.timeline)
+
+    def discard(self, conn: Connection, timeline: int) -> None:
+        """Drop the rows that the rewind into a timeline took back."""
+        aside = sql.Identifier(self.table.schema, aside_table(self.ledger.digest, timeline))
+        conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(aside))
 
     def stamp(self, conn: Connection, other: Connection, base: EpochPlace, into: int) -> None:
         """End all earlier timelines, and move nothing. Later epochs may have the same numbers as those that stay."""

@@ -397,6 +397,19 @@ class PostgresSink(base.Sink):
         """Move the rows back that the rewind into the timeline `taken` set aside, in one transaction with the stamp."""
         self._go_back("be put back", owner, into, lambda rewind, *two: rewind.put_back(*two, base, into, taken))
 
+    def set_aside(self, owner: StreamIdentity) -> list[base.RowsAside]:
+        """Return the rows in the tables `holdfast_aside_…` of this sink."""
+        with self._server.transaction("inspect") as conn:
+            rewind = self._rewind(conn, owner)
+            return [] if rewind is None else rewind.set_aside(conn)
+
+    def discard_aside(self, owner: StreamIdentity, timeline: int) -> None:
+        """Drop the table of a timeline."""
+        with self._server.transaction("discard rows") as conn:
+            rewind = self._rewind(conn, owner)
+            if rewind is not None:
+                rewind.discard(conn, timeline)
+
     def stamp(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
         """Write the stamp, and remove what earlier timelines staged."""
         self._go_back("be stamped", owner, into, lambda rewind, *two: rewind.stamp(*two, base, into))
