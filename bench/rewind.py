@@ -6,7 +6,8 @@ its checkpoints are generated. Files are small, because a rewind copies and move
 - Plan: the base is the newest checkpoint, of 3,000 files, and 20 epochs are given up. Both sides have the same files.
 - Epochs: each round is a rewind and its undo; only the rewind is measured. It includes a second plan, with the rows of
   every epoch that is given up, and about 40 fsyncs that are independent of their number. The other side renames as many
-  folders, then syncs both parents: it neither counts rows nor records anything.
+  folders, then syncs both parents: it neither counts rows nor records anything. The goal tolerates that the record of
+  each epoch is read; rows that were copied would cost far more.
 - Files: the same, with one epoch given up. The other side links as many files into as many new folders, then syncs the
   file system once, as the restore of a checkpoint does.
 """
