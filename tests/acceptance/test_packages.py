@@ -40,6 +40,7 @@ NEEDS_SPARK = (
     "compact -r parquet/root --yes",
     "adopt app.py --stream s --checkpoint plain --yes",
     "rewind app.py --to 1 --dry-run",
+    "asides app.py",
     "plan app.py",
     "backfill app.py --stream s --sink x",
 )

@@ -31,7 +31,7 @@ from tools.reference.shapes import shapes
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
-ELSEWHERE = {"run", "demo", "compact", "rewind", "backfill", "plan", "adopt"}  # checked in their own tests
+ELSEWHERE = {"run", "demo", "compact", "rewind", "asides", "backfill", "plan", "adopt"}  # checked in their own tests
 
 
 pages = functools.cache(reference.pages)

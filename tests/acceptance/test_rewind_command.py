@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from fakespark import install
 from holdfast.cli.app import app
 from holdfast.cli.programs import find_target, pipeline_of
+from holdfast.cli.verbs.asides import Asides
 from holdfast.cli.verbs.rewind import Rewind
 from holdfast.repository import Identity, LocalRepository
 from holdfast.rewind import apply_rewind, plan_rewind
@@ -75,6 +76,38 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(bench: DiskBench, tmp_path
     ran = Ran("rewind app.py --to 1 --yes", tmp_path)
     assert (ran.code, "--accept-input" in ran.err) == (2, True)
     assert bench.lineage.current == 1
+
+
+def test_rows_that_were_set_aside_are_listed_and_discarded(bench: DiskBench, tmp_path: Path) -> None:
+    assert Ran("asides app.py:pipeline", tmp_path).out == "no rows are set aside\n"
+    bench.rewind(1)
+    ran = Ran("asides app.py:pipeline", tmp_path)
+    assert (ran.code, ran.err) == (0, "")
+    assert [line.split()[:5] for line in ran.out.splitlines()[1:3]] == [
+        ["2", "rows", "files", "2", "possible"],
+        ["2", "rows", "table", "2", "possible"],
+    ]
+    assert "an undo needs these rows" in Ran("asides app.py --discard", tmp_path).out
+    bench.add()
+    assert "with `holdfast asides`, then add --yes" in Ran("asides app.py --discard", tmp_path).err
+    found = Ran("asides app.py --discard --yes --why checked --json", tmp_path).result
+    document = msgspec.convert(found, Asides)
+    assert msgspec.json.decode(msgspec.json.encode(document)) == found, "no field is unknown"
+    assert [(each.sink, each.undoable, each.discarded) for each in document.asides] == [
+        ("files", False, True),
+        ("table", False, True),
+    ]
+    assert Ran("asides app.py", tmp_path).out == "no rows are set aside\n"
+    assert "checked" in Ran("log -r repository", tmp_path).out
+    assert bench.visible() == AFTER
+
+
+def test_what_an_undo_needs_is_discarded_only_on_request(bench: DiskBench, tmp_path: Path) -> None:
+    assert Ran("rewind app.py --to 1 --yes --accept-input", tmp_path).code == 0
+    assert "discarded 4 rows, in 2 places" in Ran("asides app.py --discard --undoable --yes", tmp_path).out
+    ran = Ran("rewind app.py --undo --yes", tmp_path)
+    assert (ran.code, "only 0 of the 2 rows that were set aside are left" in ran.err) == (2, True)
+    assert bench.visible() == BEFORE
 
 
 def test_rewind_then_look_then_undo(bench: DiskBench, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from holdfast.errors import (
 )
 from holdfast.formats.sealed_json import Record
 from holdfast.in_doubt import in_doubt
-from holdfast.repository import Checkpoints, Decisions, History, Identity, Lease
+from holdfast.repository import Checkpoints, Decisions, History, Identity, Lease, LocalRepository
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.repository.identity import KEY
 from holdfast.repository.rewinds import read_rewind, unfinished_epochs, unfinished_rewind
@@ -35,7 +36,7 @@ from holdfast.rewind.steps import POINTS
 from holdfast.rewind.way_back import way_back
 from holdfast.sinks.base import CannotTakeBack, Sink, SinkPosition, StreamIdentity
 from holdfast.testing import CrashAt, Crashed
-from rewindbench import STREAM, RewindBench, TimelinePlace, TimelineSink
+from rewindbench import STREAM, DiskBench, HandFileSink, HandSqliteSink, RewindBench, TimelinePlace, TimelineSink
 
 
 @pytest.fixture(autouse=True)
@@ -385,6 +386,27 @@ def test_a_sink_that_cannot_is_named_and_may_be_left(bench: RewindBench) -> None
     assert bench.visible() == [[1, 2, 30], [1, 2, 3, 4, 30]]
 
 
+def test_the_first_start_reports_once_which_sinks_cannot_be_taken_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = DiskBench(tmp_path)
+    table = partial(HandSqliteSink, tmp_path / "out.db", "rows", name="table")
+    bench.sinks = lambda: [HandFileSink(tmp_path / "out", name="files"), table()]
+
+    def reported() -> list[str]:
+        found = [each.getMessage() for each in caplog.records if "taken back" in each.getMessage()]
+        caplog.clear()
+        return found
+
+    text = "stream rows: sink 'table' cannot be taken back by a rewind: its rows do not show their epochs"
+    bench.run()
+    assert reported() == [f"{text} (pass epoch_column=...)"]
+    bench.add([1])
+    assert len(reported()) == 1  # nothing was decided before
+    bench.add([2])
+    assert reported() == []
+
+
 def test_undo_of_a_left_sink_moves_nothing(bench: RewindBench) -> None:
     bench.rewind(1, leave=["sink1"])
     bench.undo()
@@ -437,6 +459,27 @@ def test_bases_by_id_by_name_and_by_epoch(bench: RewindBench) -> None:
         bench.plan("before:other:3")
     with pytest.raises(BadName, match="latest"):
         Checkpoints(bench.repository).require_free("latest")
+
+
+def test_a_plan_reads_only_the_manifests_of_the_base_and_of_the_newest(
+    bench: RewindBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipeline may have thousands of checkpoints."""
+    bench.take("kept")
+    newest = [bench.take() for _ in range(5)][-1].checkpoint_id
+    read: set[str] = set()
+    real = LocalRepository.read
+
+    def noted(repository: LocalRepository, key: str) -> bytes:
+        read.add(key)
+        return real(repository, key)
+
+    monkeypatch.setattr(LocalRepository, "read", noted)
+    for to in (1, "latest"):
+        read.clear()
+        base = bench.plan(to).checkpoint
+        numbers = {number for number in range(1, newest + 1) if place_of(1, number).manifest in read}
+        assert numbers == {base, newest}
 
 
 def test_a_savepoint_is_a_base_and_needs_space_for_its_copies(bench: RewindBench) -> None:

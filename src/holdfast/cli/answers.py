@@ -195,15 +195,20 @@ def _readable(value: Any) -> Any:
     return readable(value) if isinstance(value, str) else value
 
 
-def approved(command: str, *, yes: bool, as_json: bool, show: Callable[[Console], None]) -> None:
-    """Show a plan and ask for confirmation. Raises if there is no terminal to ask in."""
+def approved(
+    command: str, *, yes: bool, as_json: bool, show: Callable[[Console], None], look: str | None = None
+) -> None:
+    """Show a plan and ask for confirmation. Raises if there is no terminal to ask in.
+
+    `look` is the command that only shows the plan, if it is not the same one with `--dry-run`.
+    """
     if yes:
         if not as_json:
             show(console())
         return
     if as_json or not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
         why = "--json never asks for confirmation" if as_json else "there is no terminal to ask for confirmation"
-        do = f"check the plan with `holdfast {command} --dry-run`, then add --yes"
+        do = f"check the plan with `holdfast {look or f'{command} --dry-run'}`, then add --yes"
         raise NotSupported(what=f"running `holdfast {command}` here without --yes", why=why, do=do)
     show(console())
     typer.confirm("Carry out this plan?", abort=True)

@@ -36,6 +36,7 @@ VERBS = (  # in the order of the help; each is a module of `holdfast.cli.verbs`
     "savepoint",
     "cancel",
     "rewind",
+    "asides",
     "ls",
     "show",
     "verify",

@@ -97,7 +97,11 @@ class Checkpoints:
 
     def restorable(self, lineage: Lineage | None = None) -> list[Summary]:
         """Return the restorable checkpoints of the lineage, oldest first, without savepoints."""
-        return [each for each in self._of_lineage(lineage) if each.status is Status.RESTORABLE][::-1]
+        return list(self.newest_first(lineage))[::-1]
+
+    def newest_first(self, lineage: Lineage | None = None) -> Iterator[Summary]:
+        """Yield the restorable checkpoints of the lineage, newest first, without savepoints. Reads them one by one."""
+        return (each for each in self._of_lineage(lineage) if each.status is Status.RESTORABLE)
 
     def read(self, checkpoint: int | str) -> Manifest:
         """Return the checked manifest of a checkpoint by its id, or of a savepoint by its name."""

@@ -29,6 +29,7 @@ class SinkAim(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None  # where it writes to
     left: bool = False  # its rows stay where they are
     absent: bool = False  # the program that decided the rewind did not have it
+    rows: int = 0  # that it had to set aside, as the plan has counted them; 0: none, or not counted
 
 
 class StreamAim(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ def apply_rewind(
     """
     checked_type("plan", plan, RewindPlan)
     program = pipeline.program
-    with _taken_lease(program, take_over=take_over) as lease:
+    with taken_lease(program, take_over=take_over) as lease:
         if finish_unfinished(program, lease, reach) is not None:
             raise PlanOutdated(why="an unfinished rewind was finished first", command=REWIND)
         record = _built(program, plan, accept_input=accept_input, reach=reach)
@@ -67,7 +67,7 @@ def apply_rewind(
 def finish_rewind(pipeline: Rewindable, *, take_over: bool = False, reach: Reach = unwatched) -> bool:
     """Finish a rewind that was interrupted, as a start of the pipeline does; return whether there was one."""
     program = pipeline.program
-    with _taken_lease(program, take_over=take_over) as lease:
+    with taken_lease(program, take_over=take_over) as lease:
         return finish_unfinished(program, lease, reach) is not None
 
 
@@ -101,7 +101,8 @@ def require_possible(plan: RewindPlan, *, accept_input: bool = False) -> None:
         raise RewindRefused(to=plan.base, problems=(*plan.problems, *unaccepted))
 
 
-def _taken_lease(program: Program, *, take_over: bool) -> Lease:
+def taken_lease(program: Program, *, take_over: bool) -> Lease:
+    """Take the lease of a stopped pipeline; `take_over` says that the driver of a shared one is gone."""
     if not program.shared:
         return Lease.take(program.repository, why=REWIND)
     if not take_over:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+import heapq
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,14 +79,19 @@ def find_base(repository: Repository, lineage: Lineage, to: int | str) -> Rewind
     return RewindBase(f"checkpoint {restore.name}", restore, digest, states)
 
 
-def on_lineage(checkpoints: Checkpoints, lineage: Lineage) -> list[Summary]:
-    """Return the restorable checkpoints and savepoints of the lineage, newest first."""
+def on_lineage(checkpoints: Checkpoints, lineage: Lineage) -> Iterator[Summary]:
+    """Yield the restorable checkpoints and savepoints of the lineage, newest first. Reads checkpoints one by one."""
     saved = [
         each
         for each in checkpoints.savepoints()
         if each.status is Status.RESTORABLE and lineage.holds_checkpoint(each.timeline, each.checkpoint)
     ]
-    return sorted([*checkpoints.restorable(lineage), *saved], key=lambda each: each.checkpoint, reverse=True)
+    saved.sort(key=_number, reverse=True)
+    return heapq.merge(checkpoints.newest_first(lineage), saved, key=_number, reverse=True)
+
+
+def _number(each: Summary) -> int:
+    return each.checkpoint
 
 
 def _named(checkpoints: Checkpoints, lineage: Lineage, to: int | str) -> int | str:
@@ -108,13 +114,18 @@ def _before(checkpoints: Checkpoints, lineage: Lineage, to: str) -> int | str:
     if not stream or not (number.isascii() and number.isdecimal()) or len(number) > _MAX_DIGITS:
         expected = "before:<stream>:<epoch>, for example before:orders:42"
         raise BadValue(what="base of a rewind", value=to, expected=expected)
-    found = on_lineage(checkpoints, lineage)
-    if found and not any(stream in (each.epochs or {}) for each in found):
-        streams = ", ".join(sorted({name for each in found for name in each.epochs or {}}))
-        raise BadValue(what="stream", value=stream, expected=f"a stream of a checkpoint: {streams}")
-    for each in found:
-        if (each.epochs or {}).get(stream, 0) < int(number):
-            return each.name
+    streams: set[str] = set()
+    first: int | str | None = None
+    for each in on_lineage(checkpoints, lineage):
+        epochs = each.epochs or {}
+        streams |= epochs.keys()
+        if first is None and epochs.get(stream, 0) < int(number):
+            first = each.name
+        if first is not None and stream in streams:
+            return first
+    if streams and stream not in streams:
+        expected = f"a stream of a checkpoint: {', '.join(sorted(streams))}"
+        raise BadValue(what="stream", value=stream, expected=expected)
     raise CheckpointMissing(checkpoint=to, where=checkpoints.repository.where)
 
 

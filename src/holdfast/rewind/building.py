@@ -100,7 +100,11 @@ def built_undo(program: Program, found: PlannedUndo, timeline: int) -> RewindRec
 def _aim(each: StreamPlan, facts: Facts | None) -> StreamAim:
     sinks = {
         sink.sink: SinkAim(
-            kind=sink.kind, target=sink.target, left=sink.action is SinkAction.LEAVE, absent=sink.holds is None
+            kind=sink.kind,
+            target=sink.target,
+            left=sink.action is SinkAction.LEAVE,
+            absent=sink.holds is None,
+            rows=(sink.rows or 0) if sink.kept else 0,
         )
         for sink in each.sinks
     }

@@ -49,7 +49,7 @@ class SinkPlan:
     epochs: int = 0  # number of epochs whose rows are moved
     rows: int | None = None  # the rows to move; null: not known
     counted: int | None = None  # the same by the decisions; null: not known
-    kept: str = ""  # where the rows are kept until an undo or a prune
+    kept: str = ""  # where the rows are kept until an undo, or until they are discarded
     why: str | None = None  # why it cannot be taken back, or is left
     do: str | None = None  # the setting that would have made it possible
 

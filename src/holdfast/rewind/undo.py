@@ -118,7 +118,8 @@ class _Undoing:
             return SinkPlan(sink=name, kind=expected.kind, target=expected.target, action=SinkAction.CANNOT, holds=None)
         why = None
         if not expected.left:
-            why = asked(sink, "be asked", lambda: sink.cannot_be_put_back(owner, self._record.timeline))
+            taken, rows = self._record.timeline, expected.rows
+            why = asked(sink, "be asked", lambda: sink.cannot_be_put_back(owner, taken, rows))
         if why:
             self.problems.append(f"sink {name!r} of stream {stream!r} cannot be put back: {why}")
         return SinkPlan(

@@ -28,9 +28,10 @@ from holdfast.sinks._sqlite_ledger import SqliteLedger, WriteMode, WrittenRows, 
 from holdfast.sinks._sqlite_table import SqliteTable, quoted
 from holdfast.sinks._sqlite_undo import KEPT_EPOCHS, StoredRow, UndoJournal, decoded, encoded, row_digest
 from holdfast.sinks.asides import aside_table
-from holdfast.sinks.base import CannotTakeBack, EpochPlace, TakeBack
+from holdfast.sinks.base import CannotTakeBack, EpochPlace, RowsAside, TakeBack
 from holdfast.sinks.taking_back import refuse_outdated
 
+_UNDONE = ["key", "later", "left_as"]  # the columns of a table that keeps later versions of rows
 _NAMED = 10  # rows in an error
 _EVER = 1 << 62  # a timeline after all others
 
@@ -68,18 +69,12 @@ class TableRewind:
     def _obstacles(
         self, connection: sqlite3.Connection, base: EpochPlace, written: WrittenRows
     ) -> Iterator[CannotTakeBack]:
-        if self.share:
-            yield CannotTakeBack(
-                "other streams may write to its table", do="use a table of its own, without share=True"
-            )
+        cannot = cannot_with(written.mode, written.column, share=self.share)
+        if cannot is not None:
+            yield cannot
         for why in self.table.dependents(connection):
             yield CannotTakeBack(why, do="remove it, and write what it does with a stream of its own")
-        if written.mode == WriteMode.UPSERT:
-            why = "an upsert replaces rows, and their previous versions were not kept"
-            yield CannotTakeBack(why, do="pass undo=True")
-        elif written.mode == WriteMode.APPEND and written.column is None:
-            yield CannotTakeBack("its rows do not show their epochs", do="pass epoch_column=...")
-        elif written.mode is None or base[1] + 1 < written.since:
+        if written.mode is None or base[1] + 1 < written.since:
             why = f"rows of epochs before {written.since} were not written in the way that going back needs"
             yield CannotTakeBack(why, do=f"go back to a checkpoint at epoch {written.since - 1} or later")
         elif written.mode == WriteMode.UNDO:
@@ -117,12 +112,33 @@ class TableRewind:
             return
         aside = aside_table(self.journal.owner, taken)
         columns = SqliteTable(self.table.sink, aside, (), None).column_names(connection)
-        if columns == ["key", "later", "left_as"]:
+        if columns == _UNDONE:
             self._redo(connection, aside, taken)
         elif columns:
             self._move_in(connection, aside, columns)
         self.ledger.stamp(connection, base, into, self.ledger.written(connection))
         self.reach("stamped")
+
+    def set_aside(self, connection: sqlite3.Connection) -> list[RowsAside]:
+        """Return the rows that are set aside, by timeline."""
+        start = aside_table(self.journal.owner, "")
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, ?) = ?"
+        names = [str(name) for (name,) in connection.execute(query, (len(start), start))]
+        timelines = sorted(int(name[len(start) :]) for name in names if name[len(start) :].isdecimal())
+        return [RowsAside(each, self._kept(connection, each), f"table {start}{each}") for each in timelines]
+
+    def _kept(self, connection: sqlite3.Connection, timeline: int) -> int:
+        aside = aside_table(self.journal.owner, timeline)
+        rows = int(connection.execute(f"SELECT count(*) FROM {quoted(aside)}").fetchone()[0])  # noqa: S608 - quoted
+        if SqliteTable(self.table.sink, aside, (), None).column_names(connection) != _UNDONE:
+            return rows
+        entries, keys = self.journal.counted_aside(connection, timeline)
+        return entries - (keys - rows)  # one row for each key, which several entries may have
+
+    def discard(self, connection: sqlite3.Connection, timeline: int) -> None:
+        """Delete the rows that the rewind into a timeline took back, with their entries in the journal."""
+        connection.execute(f"DROP TABLE IF EXISTS {quoted(aside_table(self.journal.owner, timeline))}")
+        self.journal.discard(connection, timeline)
 
     def stamp(self, connection: sqlite3.Connection, base: EpochPlace, into: int) -> None:
         """End all earlier timelines, and move nothing. Later epochs may have the same numbers as those that stay."""
@@ -209,6 +225,17 @@ class TableRewind:
         if any(count != expected for count in found):
             why = f"{expected} rows were to be moved, but {', '.join(map(str, found))} were"
             raise SinkFailed(sink=self.table.sink, action="be taken back", why=why)
+
+
+def cannot_with(mode: WriteMode | None, column: str | None, *, share: bool) -> CannotTakeBack | None:
+    """Return why rows that are written like this can never be taken back, or `None`."""
+    if share:
+        return CannotTakeBack("other streams may write to its table", do="use a table of its own, without share=True")
+    if mode == WriteMode.UPSERT:
+        return CannotTakeBack("an upsert replaces rows, and their previous versions are not kept", do="pass undo=True")
+    if mode == WriteMode.APPEND and column is None:
+        return CannotTakeBack("its rows do not show their epochs", do="pass epoch_column=...")
+    return None
 
 
 def _changed(keys: list[StoredRow]) -> str:

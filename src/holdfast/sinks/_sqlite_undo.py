@@ -190,6 +190,19 @@ class UndoJournal:
         """Reverse `set_aside`."""
         connection.execute(f"UPDATE {quoted(self.name)} SET aside = 0 WHERE aside = ?", (taken,))  # noqa: S608 - quoted
 
+    def counted_aside(self, connection: sqlite3.Connection, timeline: int) -> tuple[int, int]:
+        """Return the number of entries that the rewind into a timeline has undone, and of their keys."""
+        if not self.exists(connection):
+            return 0, 0
+        query = f"SELECT count(*), count(DISTINCT key) FROM {quoted(self.name)} WHERE aside = ?"  # noqa: S608 - quoted
+        entries, keys = connection.execute(query, (timeline,)).fetchone()
+        return int(entries), int(keys)
+
+    def discard(self, connection: sqlite3.Connection, timeline: int) -> None:
+        """Remove the entries that the rewind into a timeline has undone."""
+        if self.exists(connection):
+            connection.execute(f"DELETE FROM {quoted(self.name)} WHERE aside = ?", (timeline,))  # noqa: S608 - quoted
+
     def restore(self, connection: sqlite3.Connection, key: StoredRow, row: StoredRow | None) -> int:
         """Give the row of a key this version; return how many rows were changed: one."""
         table, where = quoted(self.table.name), _matching(key)

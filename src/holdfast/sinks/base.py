@@ -152,7 +152,7 @@ class TakeBack:
 
     epochs: int
     rows: int | None  # None: the sink does not count them
-    kept: str  # where the rows are kept until an undo or a prune; empty: nowhere, as the next epoch replaces them all
+    kept: str  # where the rows are kept until an undo or a discard; empty: nowhere, as the next epoch replaces them
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,15 @@ class CannotTakeBack:
 
     why: str
     do: str  # the setting that would have made it possible
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAside:
+    """Rows that the rewind into a timeline took back, and that a sink keeps for an undo."""
+
+    timeline: int
+    rows: int  # counted as in `TakeBack`
+    kept: str  # where
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,10 +265,7 @@ class Sink(ABC):
     def can_take_back(self, owner: StreamIdentity, base: EpochPlace) -> TakeBack | CannotTakeBack:
         """Return what taking the stream back to a base would do, or why it is impossible. Changes nothing."""
         del owner, base
-        return CannotTakeBack(
-            why=f"{type(self).__name__} does not implement take_back()",
-            do=f"leave its rows where they are: --leave {self.name}",
-        )
+        return self._lacks_take_back()
 
     def take_back(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
         """Stamp the sink with timeline `into` at the base, then set the rows of all epochs in between aside."""
@@ -276,13 +282,38 @@ class Sink(ABC):
         del owner, base, into
         raise NotSupported(what=f"leaving sink {self.name!r} as it is", why=f"{type(self).__name__} has no stamp")
 
-    def cannot_be_put_back(self, owner: StreamIdentity, taken: int) -> str | None:
-        """Return why `put_back` of what timeline `taken` set aside would be refused, or `None`. Works without `open`.
+    def cannot_be_taken_back(self) -> CannotTakeBack | None:
+        """Return why no epoch can ever be taken back with the settings of this sink, or `None`. Called after `open`.
 
-        For example, another program has changed the rows since, or what was set aside has been deleted.
+        The first start of a stream reports it. By default, `None` if the sink implements `take_back`.
         """
-        del owner, taken
-        return None
+        return self._lacks_take_back() if type(self).take_back is Sink.take_back else None
+
+    def _lacks_take_back(self) -> CannotTakeBack:
+        return CannotTakeBack(
+            why=f"{type(self).__name__} does not implement take_back()",
+            do=f"leave its rows where they are: --leave {self.name}",
+        )
+
+    def cannot_be_put_back(self, owner: StreamIdentity, taken: int, rows: int) -> str | None:
+        """Return why `put_back` of what timeline `taken` set aside must not be tried, or `None`. Works without `open`.
+
+        `rows` is how many `can_take_back` has counted before the rewind: at least as many must be left. By default
+        they are those of `set_aside`; a sink that does not list what it keeps is not asked.
+        """
+        if type(self).set_aside is Sink.set_aside:
+            return None
+        left = sum(each.rows for each in self.set_aside(owner) if each.timeline == taken)
+        return f"only {left} of the {rows} rows that were set aside are left" if left < rows else None
+
+    def set_aside(self, owner: StreamIdentity) -> list[RowsAside]:
+        """Return the rows that rewinds took back and that the sink keeps, by timeline. Works without `open`."""
+        del owner
+        return []
+
+    def discard_aside(self, owner: StreamIdentity, timeline: int) -> None:
+        """Delete for good what the rewind into a timeline has set aside; idempotent. Works without `open`."""
+        del owner, timeline
 
     def cannot_be_left(self, owner: StreamIdentity) -> str | None:
         """Return why a rewind must not leave the rows of this sink in place and write them again, or `None`.

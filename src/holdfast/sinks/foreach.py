@@ -247,6 +247,10 @@ class ForeachSink(base.Sink):
         with failing(self.name, "be inspected"):
             if max(self._calls.places(), default=(0, 0)) <= base:
                 return TakeBack(0, 0, "")
+        return self.cannot_be_taken_back()
+
+    def cannot_be_taken_back(self) -> CannotTakeBack:
+        """No call can be."""
         why = "only its function can reverse what it wrote"
         do = f"let the function get the rows again, with keys of a new timeline: --leave {self.name}"
         return CannotTakeBack(why, do)

@@ -26,7 +26,7 @@ from holdfast.errors import BadValue, SinkFailed, SinkUnavailable
 from holdfast.repository.files import local_path, make_folder, sync_folder
 from holdfast.sinks import base
 from holdfast.sinks._sqlite_ledger import LEDGER, SqliteLedger, WriteMode, create_ledger, has_ledger
-from holdfast.sinks._sqlite_rewind import TableRewind
+from holdfast.sinks._sqlite_rewind import TableRewind, cannot_with
 from holdfast.sinks._sqlite_rows import check_keys, check_nulls, require_arrow, staged_rows
 from holdfast.sinks._sqlite_table import SqliteTable, quoted
 from holdfast.sinks._sqlite_undo import UndoJournal
@@ -272,6 +272,11 @@ class SqliteSink(base.Sink):
         with self._failing("be inspected"), self._connected() as connection:
             return self._rewind(owner).found(connection, base)
 
+    def cannot_be_taken_back(self) -> CannotTakeBack | None:
+        """Rows that are appended need an epoch column, upserts need an undo journal."""
+        mode = WriteMode.UNDO if self.undo else WriteMode.UPSERT if self.key else WriteMode.APPEND
+        return None if self._replaces else cannot_with(mode, self.epoch_column, share=self.share)
+
     def take_back(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
         """Take later epochs out of the table, in one transaction with the stamp."""
         self._go_back("be taken back", owner, into, lambda rewind, conn: rewind.take_back(conn, base, into))
@@ -279,6 +284,20 @@ class SqliteSink(base.Sink):
     def put_back(self, owner: StreamIdentity, base: EpochPlace, into: int, taken: int) -> None:
         """Put back what the rewind into the timeline `taken` took out, in one transaction with the stamp."""
         self._go_back("be put back", owner, into, lambda rewind, conn: rewind.put_back(conn, base, into, taken))
+
+    def set_aside(self, owner: StreamIdentity) -> list[base.RowsAside]:
+        """Return the rows in the tables `holdfast_aside_…` of this stream."""
+        if not self.path.exists():
+            return []
+        with self._failing("be inspected"), self._connected() as connection:
+            return self._rewind(owner).set_aside(connection)
+
+    def discard_aside(self, owner: StreamIdentity, timeline: int) -> None:
+        """Drop the table of a timeline."""
+        if self.path.exists():
+            with self._failing("discard rows"), self._connected() as connection:
+                self._rewind(owner).discard(connection, timeline)
+                connection.execute("COMMIT")
 
     def stamp(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
         """Write the stamp, and remove what earlier timelines staged."""

@@ -80,6 +80,7 @@ class StreamRecovery:
         self._acknowledger = acknowledger
         self._step = Kind.REPOSITORY
         self._reported = False  # whether the changes of the program were logged: once in a run
+        self._warned: set[str] = set()  # sinks of which was logged that a rewind cannot take them back
 
     @property
     def step(self) -> Kind:
@@ -125,6 +126,7 @@ class StreamRecovery:
             if not isinstance(self._slots.clear(made.decided + 1, EpochProgress()), Decision):  # 5
                 break  # otherwise a driver that this one replaces has decided the epoch just now
         self._acknowledger.recovered(last)
+        self._report_new_sinks(decision)
         record = adopted(parts.run.repository, parts.name, parts.timeline)
         if record is not None and record.pending > made.decided:
             self._acknowledger.begin_decision()  # a checkpoint does not record which sinks are not given the epoch
@@ -262,6 +264,18 @@ class StreamRecovery:
                     commit_backfill(parts, sink, record)
                 filled.add(sink.name)
         return frozenset(filled)
+
+    def _report_new_sinks(self, decision: Decision | None) -> None:
+        """Report the sinks that a rewind cannot take back, before they get their first epoch: later it is too late."""
+        known = set(Facts.of(decision).sinks) if decision else set()
+        for sink in self._parts.sinks:
+            if sink.name in known | self._warned:
+                continue
+            cannot = sink.cannot_be_taken_back()
+            if cannot is not None:
+                text = "stream %s: sink %r cannot be taken back by a rewind: %s (%s)"
+                _log.warning(text, self._parts.name, sink.name, cannot.why, cannot.do)
+            self._warned.add(sink.name)
 
     # --- 4: the last decision ---
 

@@ -46,9 +46,9 @@ class TakeBackContract:
         if isinstance(found, CannotTakeBack):
             assert found.why
             assert found.do
-        elif found.kept:
-            assert found.epochs == 2
-            assert found.rows in (2, None)
+        else:
+            assert sink.cannot_be_taken_back() is None, "the first start would report that it cannot go back"
+            assert not found.kept or (found.epochs, found.rows) in ((2, 2), (2, None))
         assert self._seen(spark, sink) == self._expected([1, 2, 3, 4])
         assert sink.inspect(self.owner, 1).epoch == 4
 
@@ -65,6 +65,23 @@ class TakeBackContract:
         self._epoch_of(spark, tmp_path, (2, 4), 14)
         assert self._seen(spark, sink) == self._expected([1, 2, 13, 14])
         assert self.make(tmp_path).inspect(self.owner, 2).epoch == 4
+
+    def test_what_was_set_aside_can_be_discarded(self, spark: Any, tmp_path: Path) -> None:
+        """An undo that needs it is refused. Rows that readers see are not touched."""
+        sink = self._filled(spark, tmp_path)
+        counted = self.make(tmp_path).can_take_back(self.owner, (1, 2))
+        if isinstance(counted, CannotTakeBack) or not self._taken(tmp_path, (1, 2), 2):
+            return
+        before, other = self._after(spark, sink), self.make(tmp_path)
+        rows = counted.rows or 0
+        assert other.cannot_be_put_back(self.owner, 2, rows) is None
+        kept = other.set_aside(self.owner)
+        assert [(each.timeline, each.rows) for each in kept] in ([], [(2, rows)])
+        for _ in range(2):
+            other.discard_aside(self.owner, 2)
+            assert other.set_aside(self.owner) == []
+        assert bool(kept) == (other.cannot_be_put_back(self.owner, 2, rows) is not None)
+        assert self._after(spark, sink) == before
 
     def test_put_back_restores_every_row(self, spark: Any, tmp_path: Path) -> None:
         """An undo begins a third timeline, which continues after the last epoch of the first."""

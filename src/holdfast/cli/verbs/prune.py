@@ -67,8 +67,8 @@ def prune(
     """Remove old checkpoints, and the files that only they need.
 
     A checkpoint is kept if any of the rules keeps it. Savepoints are always kept, and so are the branches that a rewind
-    has abandoned, unless --abandoned is given. Rows that sinks have set aside are not removed. The plan is shown before
-    anything is removed. If the pipeline is running, the command asks it to do the work.
+    has abandoned, unless --abandoned is given. Rows that sinks have set aside are not removed: see holdfast asides. The
+    plan is shown before anything is removed. If the pipeline is running, the command asks it to do the work.
 
     [bold]Examples[/]
 

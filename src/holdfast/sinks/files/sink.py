@@ -73,6 +73,11 @@ from holdfast.sinks.staging import SUFFIX, Staging, names_in
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_FLAT = CannotTakeBack(
+    why="with layout='flat', its ledger does not record which files belong to which epoch",
+    do="write a new folder with layout='epochs'",
+)
+
 
 class FileSink(base.Sink):
     """Writes a stream into a folder of Parquet, JSON, CSV or ORC files, every epoch exactly once.
@@ -343,10 +348,11 @@ class FileSink(base.Sink):
         with self._going_back("be inspected"):
             if self.layout == "epochs":
                 return self._rewind(owner).found(base)
-            if max(self._ledger.places(), default=(0, 0)) <= base:
-                return TakeBack(0, 0, "")
-        why = "with layout='flat', its ledger does not record which files belong to which epoch"
-        return CannotTakeBack(why, do="write a new folder with layout='epochs'")
+            return TakeBack(0, 0, "") if max(self._ledger.places(), default=(0, 0)) <= base else _FLAT
+
+    def cannot_be_taken_back(self) -> CannotTakeBack | None:
+        """With the layout `flat`, no epoch can be."""
+        return _FLAT if self.layout == "flat" else None
 
     def take_back(self, owner: base.StreamIdentity, base: EpochPlace, into: int) -> None:
         """Move the folders of later epochs to `.<name>.aside/t<into>/`, next to the sink's folder."""
@@ -359,6 +365,16 @@ class FileSink(base.Sink):
         """Move the folders back from `.<name>.aside/t<taken>/`."""
         with self._going_back("be put back"):
             self._rewind(owner).put_back(base, into, taken)
+
+    def set_aside(self, owner: base.StreamIdentity) -> list[base.RowsAside]:
+        """Return the epochs in `.<name>.aside/`."""
+        with self._going_back("be inspected"):
+            return self._rewind(owner).set_aside()
+
+    def discard_aside(self, owner: base.StreamIdentity, timeline: int) -> None:
+        """Delete `.<name>.aside/t<timeline>/`."""
+        with self._going_back("discard rows"):
+            self._rewind(owner).discard(timeline)
 
     def stamp(self, owner: base.StreamIdentity, base: EpochPlace, into: int) -> None:
         """Write the stamp, and remove what earlier timelines staged. This works in both layouts."""

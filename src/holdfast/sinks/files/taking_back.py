@@ -15,8 +15,11 @@ Not guaranteed: that readers see all of this at once. Each epoch disappears or a
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +27,15 @@ from pathlib import Path
 from holdfast.epoch import Reach
 from holdfast.errors import SinkFailed, SinkForeign
 from holdfast.repository.files import make_folder, sync_folder
-from holdfast.sinks.base import CannotTakeBack, EpochPlace, StreamIdentity, TakeBack
+from holdfast.sinks.base import CannotTakeBack, EpochPlace, RowsAside, StreamIdentity, TakeBack
 from holdfast.sinks.files.epoch_folders import LEDGER, EpochFolder, epochs_in, folder_name, folder_of
 from holdfast.sinks.files.position import PositionStamp
 from holdfast.sinks.files.tree_lock import tree_locked
 from holdfast.sinks.owners import OwnerRecord, claim, owner_of
-from holdfast.sinks.staging import Staging
+from holdfast.sinks.staging import Staging, names_in
 
 WAIT_S = 30.0  # for a compaction, or for another process that takes back the same folder
+_TIMELINE = re.compile(r"t[1-9][0-9]{0,18}")
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -72,12 +76,10 @@ class FolderRewind:
         with tree_locked(self.path, "the compaction or rewind", WAIT_S):
             self._stamp(base, into)
             aside = aside_of(self.path, into)
-            later = [each for each in self._later(base) if each.timeline < into]
-            for each in later:
-                if self._is_across(each, base):
-                    raise self._failed(f"{each.name} also holds epochs up to epoch {base[1]}, which stay")
-            places = sorted(((each.timeline, each.epoch) for each in later), reverse=True)
-            self._move([folder_name(*place) for place in places], self.path, aside)
+            places = sorted(place for place in epochs_in(self.path) if base < place < (into, 0))
+            if places and self._is_across(first := folder_of(self.path, *places[0]), base):  # no other one can be
+                raise self._failed(f"{first.name} also holds epochs up to epoch {base[1]}, which stay")
+            self._move([folder_name(*place) for place in reversed(places)], self.path, aside)
         self.reach("moved")
 
     def put_back(self, base: EpochPlace, into: int, taken: int) -> None:
@@ -92,6 +94,31 @@ class FolderRewind:
                 except OSError:  # it is not there, or not empty
                     break
         self.reach("moved")
+
+    def set_aside(self) -> list[RowsAside]:
+        """Return the epochs that are set aside, by timeline."""
+        found = []
+        for timeline in self._aside_timelines():
+            aside = aside_of(self.path, timeline)
+            rows = sum(folder_of(aside, *place).record.rows for place in epochs_in(aside))
+            found.append(RowsAside(timeline, rows, str(aside)))
+        return found
+
+    def _aside_timelines(self) -> list[int]:
+        owner = owner_of(self.path / LEDGER)
+        if owner is None or not self._is_ours(owner):
+            return []
+        names = names_in(aside_of(self.path, 0).parent)
+        return sorted(int(name[1:]) for name in names if _TIMELINE.fullmatch(name))
+
+    def discard(self, timeline: int) -> None:
+        """Delete the epochs that the rewind into a timeline set aside. What an interrupted try left is deleted too."""
+        with tree_locked(self.path, "the compaction or rewind", WAIT_S):
+            if timeline in self._aside_timelines():
+                aside = aside_of(self.path, timeline)
+                shutil.rmtree(aside)
+                with contextlib.suppress(OSError):  # it is not empty
+                    aside.parent.rmdir()
 
     def stamp(self, base: EpochPlace, into: int) -> None:
         """End all earlier timelines, and move nothing."""

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from holdfast.epoch import Reach
 from holdfast.errors import SinkFailed, SinkForeign
 from holdfast.sinks.asides import aside_table
-from holdfast.sinks.base import CannotTakeBack, EpochPlace, TakeBack
+from holdfast.sinks.base import CannotTakeBack, EpochPlace, RowsAside, TakeBack
 from holdfast.sinks.postgres.ledger import Ledger, TableMode
 from holdfast.sinks.postgres.names import Mark
 from holdfast.sinks.postgres.server import Connection, finish_prepared, sql
@@ -47,6 +47,10 @@ WHERE ev_class = to_regclass({0})
 UNION ALL SELECT 'a foreign key of table ' || conrelid::regclass || ' refers to its rows' FROM pg_constraint
 WHERE confrelid = to_regclass({0}) AND contype = 'f'
 ORDER BY 1
+"""
+_TABLES = """
+SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname::text, %s)
 """
 _NEEDED = ("DELETE", "INSERT", "SELECT")
 
@@ -82,22 +86,15 @@ class TargetRewind:
         return TakeBack(int(epochs), int(rows), f"tables {self.table.schema}.{aside_table(self.ledger.digest, '*')}")
 
     def _obstacles(self, conn: Connection, base: EpochPlace, mode: TableMode | None) -> Iterator[CannotTakeBack]:
+        cannot = None if mode is None else cannot_with(mode.effect, mode.column, share=self.share)
         if mode is None:
             why, do = "an earlier version wrote its rows", "start the pipeline once, and go back to a later checkpoint"
             yield CannotTakeBack(why, do)
-        elif mode.effect is Effect.UPSERT:
-            why = "an upsert replaces rows, and their previous versions are not kept"
-            do = "append every version, with changelog=True and epoch_column=..., and read the last ones with a view"
-            yield CannotTakeBack(why, do)
-        elif not mode.column:
-            yield CannotTakeBack("its rows do not show their epochs", do="pass epoch_column=...")
+        elif cannot is not None:
+            yield cannot
         elif base[1] + 1 < mode.since:
             why = f"rows of epochs before {mode.since} may have been written in another way"
             yield CannotTakeBack(why, do=f"go back to a checkpoint at epoch {mode.since - 1} or later")
-        if self.share:
-            yield CannotTakeBack(
-                "other streams may write to its table", do="use a table of its own, without share=True"
-            )
         for (why,) in conn.execute(sql.SQL(_DEPENDENTS).format(sql.Literal(self.table.target))).fetchall():
             yield CannotTakeBack(why, do="remove it, and write what it does with a stream of its own")
         if self.table.row_security:
@@ -129,6 +126,21 @@ class TargetRewind:
         self._move_in(conn, aside_table(self.ledger.digest, taken))  # 2
         self.ledger.stamp(conn, base, into)
         self.reach("stamped")
+
+    def set_aside(self, conn: Connection) -> list[RowsAside]:
+        """Return the rows that are set aside, by timeline."""
+        start, found = aside_table(self.ledger.digest, ""), []
+        for (name,) in conn.execute(_TABLES, [self.table.schema, start]).fetchall():
+            if name[len(start) :].isdecimal():
+                count = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(self.table.schema, name))
+                rows = conn.execute(count).fetchone() or (0,)
+                found.append(RowsAside(int(name[len(start) :]), int(rows[0]), f"table {self.table.schema}.{name}"))
+        return sorted(found, key=lambda each: each.timeline)
+
+    def discard(self, conn: Connection, timeline: int) -> None:
+        """Drop the rows that the rewind into a timeline took back."""
+        aside = sql.Identifier(self.table.schema, aside_table(self.ledger.digest, timeline))
+        conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(aside))
 
     def stamp(self, conn: Connection, other: Connection, base: EpochPlace, into: int) -> None:
         """End all earlier timelines, and move nothing. Later epochs may have the same numbers as those that stay."""
@@ -193,6 +205,19 @@ class TargetRewind:
         if moved != expected:
             why = f"{expected} rows were to be moved, but {moved} were: another program writes to the table"
             raise SinkFailed(sink=self.sink, action="be taken back", why=why, do="stop it, then try again")
+
+
+def cannot_with(effect: Effect, column: str | None, *, share: bool) -> CannotTakeBack | None:
+    """Return why rows that are written like this can never be taken back, or `None`."""
+    if effect is Effect.REPLACE:
+        return None
+    if share:
+        return CannotTakeBack("other streams may write to its table", do="use a table of its own, without share=True")
+    if effect is Effect.UPSERT:
+        why = "an upsert replaces rows, and their previous versions are not kept"
+        do = "append every version, with changelog=True and epoch_column=..., and read the last ones with a view"
+        return CannotTakeBack(why, do)
+    return None if column else CannotTakeBack("its rows do not show their epochs", do="pass epoch_column=...")
 
 
 def _listed(names: Sequence[str]) -> sql.Composed:

@@ -63,7 +63,7 @@ from holdfast.sinks.postgres.methods import (
     read_handle,
 )
 from holdfast.sinks.postgres.names import lock_number
-from holdfast.sinks.postgres.rewind import TargetRewind
+from holdfast.sinks.postgres.rewind import TargetRewind, cannot_with
 from holdfast.sinks.postgres.server import Connection, Server
 from holdfast.sinks.postgres.sweep import Selection, clear
 from holdfast.sinks.postgres.target_table import (
@@ -385,6 +385,10 @@ class PostgresSink(base.Sink):
             rewind = self._rewind(conn, owner)
             return TakeBack(0, 0, "") if rewind is None else rewind.found(conn, base)
 
+    def cannot_be_taken_back(self) -> CannotTakeBack | None:
+        """Rows that are appended need an epoch column; upserts can never be."""
+        return cannot_with(self._effect(self.context.output_mode), self._epoch_column, share=self._share)
+
     def take_back(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
         """Move the rows of later epochs to another table, in one transaction with the stamp."""
         self._go_back("be taken back", owner, into, lambda rewind, *two: rewind.take_back(*two, base, into))
@@ -392,6 +396,19 @@ class PostgresSink(base.Sink):
     def put_back(self, owner: StreamIdentity, base: EpochPlace, into: int, taken: int) -> None:
         """Move the rows back that the rewind into the timeline `taken` set aside, in one transaction with the stamp."""
         self._go_back("be put back", owner, into, lambda rewind, *two: rewind.put_back(*two, base, into, taken))
+
+    def set_aside(self, owner: StreamIdentity) -> list[base.RowsAside]:
+        """Return the rows in the tables `holdfast_aside_…` of this sink."""
+        with self._server.transaction("inspect") as conn:
+            rewind = self._rewind(conn, owner)
+            return [] if rewind is None else rewind.set_aside(conn)
+
+    def discard_aside(self, owner: StreamIdentity, timeline: int) -> None:
+        """Drop the table of a timeline."""
+        with self._server.transaction("discard rows") as conn:
+            rewind = self._rewind(conn, owner)
+            if rewind is not None:
+                rewind.discard(conn, timeline)
 
     def stamp(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
         """Write the stamp, and remove what earlier timelines staged."""
