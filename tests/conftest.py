@@ -43,7 +43,7 @@ LONGEST = [
         "test_demo",
         "test_control_killed",
     ),
-    *("test_leaks", "test_rewind_killed", "test_rewind_histories"),
+    *("test_rewind_chain", "test_leaks", "test_rewind_killed", "test_rewind_histories"),
 ]
 
 

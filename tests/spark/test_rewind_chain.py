@@ -268,8 +268,8 @@ def newest_versions(changes: Iterable[dict[str, Any]]) -> Totals:
 
 def chosen(taken: list[Cut]) -> list[Cut]:
     """Return the checkpoints to go back to, newest first: each of them is on the lineage of the next one."""
-    few = [taken[0], taken[len(taken) // 2], taken[-1]]
-    return list(reversed(taken if rounds(0, 1) else few))
+    few = sorted({0, len(taken) // 2, len(taken) - 1})
+    return list(reversed(taken if rounds(0, 1) else [taken[number] for number in few]))
 
 
 @pytest.fixture
@@ -300,13 +300,14 @@ def test_everything_goes_back(chain: OrderChain) -> None:
     with pytest.raises(RewindRefused, match="abandoned branch"):
         plan_rewind(chain.pipeline, later[1].number)
     chain.run()
-    assert chain.outputs(last).log == chain.given(len(chain.files))
-    assert chain.outputs(last).totals == totals_of(chain.given(len(chain.files)))
+    found = chain.outputs(last)
+    assert [row[:3] for row in found.orders] == found.log == chain.given(len(chain.files))
+    assert found.totals == found.changes == found.state == totals_of(found.log)
 
 
 def test_only_totals_goes_back(chain: OrderChain) -> None:
     """The upper stream and its log stay as they are; then everything goes back, to before and after such a rewind."""
-    taken = chain.take(rounds(3, CHECKPOINTS))
+    taken = chain.take(rounds(2, CHECKPOINTS))
     last = taken[-1].manifest
     final = chain.outputs(last)
     records = EventLog.open(chain.log).records
