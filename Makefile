@@ -14,7 +14,8 @@ help:
 	@echo "             run a pipeline RUNS=n times in one session (200) and report leaks;"
 	@echo "             compare the rows of two sinks over SAME_ROWS=n epochs of a query that is not deterministic (500);"
 	@echo "             send 50 rounds of requests from other processes, and kill the processes and the drivers;"
-	@echo "             make 3,000 random walks over run, checkpoint, rewind, undo, prune and compact"
+	@echo "             make 3,000 random walks over run, checkpoint, rewind, undo, prune and compact;"
+	@echo "             take a chain of streams back to each of ten checkpoints, and run it to the end again"
 	@echo "make lint    run ruff and mypy"
 	@echo "make jar     rebuild the Java class; needs javac"
 	@echo "make docs    regenerate docs/reference from the code, and the benchmark page from its results"
@@ -69,6 +70,7 @@ soak: .venv/ready
 	@SAME_ROWS=$(SAME_ROWS) $(RUN) -m pytest tests/spark/test_several_sinks.py -k not_deterministic --timeout 0 -q
 	@HOLDFAST_SOAK=1 $(RUN) -m pytest tests/faults/test_control_killed.py --timeout 0 -q -s
 	@HOLDFAST_SOAK=1 $(RUN) -m pytest tests/unit/test_rewind_walks.py --timeout 0 -q
+	@HOLDFAST_SOAK=1 $(RUN) -m pytest tests/spark/test_rewind_chain.py --timeout 0 -q -s
 	@HOLDFAST_SOAK=1 $(RUN) -m pytest tests/unit tests/faults/test_worker_killed.py tests/faults/test_log_killed.py \
 	    -k "eight_threads or forgotten or random_moments or anyorder" --timeout 0 -q
 	@HOLDFAST_SOAK=1 HOLDFAST_FUZZ_SEED=random HOLDFAST_FUZZ_FACTOR=20 $(RUN) -m pytest tests/formats/test_fuzz.py \

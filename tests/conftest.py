@@ -46,7 +46,7 @@ LONGEST = [
         "test_demo",
         "test_control_killed",
     ),
-    *("test_leaks", "test_rewind_killed", "test_rewind_histories", "test_zombies"),
+    *("test_rewind_chain", "test_leaks", "test_rewind_killed", "test_rewind_histories", "test_zombies"),
 ]
 
 

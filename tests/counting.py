@@ -35,7 +35,7 @@ class Counting:
 
     def __init__(self, folder: Path) -> None:
         self.inbox = folder / "in"
-        self.inbox.mkdir()
+        self.inbox.mkdir(exist_ok=True)
 
     def add(self, name: str, keys: str) -> None:
         hidden = self.inbox / f".{name}"
@@ -43,7 +43,8 @@ class Counting:
         hidden.rename(self.inbox / f"{name}.json")
 
     def build(self, spark: SparkSession) -> DataFrame:
-        rows = spark.readStream.schema("k string").json(str(self.inbox)).groupBy("k")
+        files = spark.readStream.schema("k string").option("maxFilesPerTrigger", 1)
+        rows = files.json(str(self.inbox)).groupBy("k")
         return rows.transformWithState(counter(), "k string, n long", "Update", "None")
 
     def run(self, spark: SparkSession, checkpoint: Path) -> list[tuple[str, int]]:

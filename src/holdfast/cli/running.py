@@ -98,7 +98,7 @@ class PipelineRun:
             )
         except Exception as error:
             self._report_end()
-            if isinstance(error, SparkLogMismatch | SparkFileDamaged):
+            if isinstance(error, SparkLogMismatch | SparkFileDamaged | StreamFailed):
                 error.do = error.do.replace(PROGRAM, shlex.quote(self.target.text))
             if is_users_error(error):
                 raise as_program_error(self.target.program, error) from error

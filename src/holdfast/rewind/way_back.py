@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
-from holdfast.errors import CheckpointDamaged, CheckpointMissing, ManifestRefused, UnsupportedVersion
+from holdfast.epoch import Facts
+from holdfast.errors import CheckpointDamaged, CheckpointMissing, Corrupt, ManifestRefused, UnsupportedVersion
 from holdfast.errors.base import PROGRAM
-from holdfast.repository import Checkpoints, Lineage, Repository
-from holdfast.restore import plan_restore
+from holdfast.repository import Checkpoints, Lineage, LocalRepository, Repository
+from holdfast.repository.decisions import stream_folder, streams_of
+from holdfast.restore import RestorePlan, plan_restore
 from holdfast.rewind.bases import on_lineage
+from holdfast.rewind.inputs import inputs_after
+from holdfast.rewind.members import last_decision
+from holdfast.rewind.plan import Readable
 
 
 def newest_sound(repository: Repository, lineage: Lineage) -> int | str | None:
     """Return the newest checkpoint of the lineage that can be restored, by its manifest and the sizes of its files."""
+    found = _newest_sound(repository, lineage)
+    return None if found is None else found.name
+
+
+def way_back(repository: LocalRepository, lineage: Lineage) -> str | None:
+    """Return the next step for a stream whose Spark folder is damaged or gone, or `None` without a checkpoint.
+
+    The command has every option that it needs. Which files a stream has read since the checkpoint may be known to the
+    lost folder only: then the user must know that they still exist.
+    """
+    found = _newest_sound(repository, lineage)
+    if found is None:
+        return None
+    condition, option = "", ""
+    if not _input_is_known(repository, lineage, found):
+        condition, option = "if the input after it still exists, which cannot be checked here, ", " --accept-input"
+    return (
+        f"{condition}go back to the newest sound checkpoint: holdfast rewind {PROGRAM} --to {found.name}{option}; or "
+        f"restore the folder from a copy; nothing was changed"
+    )
+
+
+def _newest_sound(repository: Repository, lineage: Lineage) -> RestorePlan | None:
     for each in on_lineage(Checkpoints(repository), lineage):
         try:
-            return plan_restore(repository, each.name).name
+            return plan_restore(repository, each.name)
         except (CheckpointDamaged, CheckpointMissing, ManifestRefused, UnsupportedVersion):
             continue
     return None
 
 
-def way_back(repository: Repository, lineage: Lineage) -> str | None:
-    """Return the next step for a stream whose Spark folder is damaged or gone, or `None` without a checkpoint."""
-    found = newest_sound(repository, lineage)
-    if found is None:
-        return None
-    return (
-        f"go back to the newest sound checkpoint: holdfast rewind {PROGRAM} --to {found}; or restore the folder from a "
-        f"copy; nothing was changed"
-    )
+def _input_is_known(repository: LocalRepository, lineage: Lineage, base: RestorePlan) -> bool:
+    """Whether it can be found out for all sources if they have the input after a checkpoint, as the plan does it."""
+    for stream in sorted({name for timeline in lineage.timelines for name in streams_of(repository, timeline)}):
+        timeline, cut = lineage.timeline_of(stream), base.manifest.streams.get(stream)
+        try:
+            decision, _ = last_decision(repository, stream, timeline)
+            now = tuple(Facts.of(decision).end) if decision else ()
+        except Corrupt:
+            continue  # the rewind reports it
+        spark = repository.root / stream_folder(stream, timeline) / "spark"
+        sources = inputs_after(cut.offsets if cut else (), now, spark, [base.manifest])
+        if any(each.readable is Readable.UNKNOWN for each in sources):
+            return False
+    return True

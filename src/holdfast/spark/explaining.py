@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from holdfast._error_text import one_line
 from holdfast.epoch import is_decided
 from holdfast.errors import HoldfastError, OutageTooLong, SessionLost, SparkFileDamaged, StreamFailed
 from holdfast.policy import RestartBudget
+from holdfast.rewind.way_back import way_back
 from holdfast.spark import adapter
 from holdfast.spark.failures import BUDGETED, Diagnosis, EpochFailure, Kind, Remedy, damaged_file, or_fenced
 from holdfast.spark.gate import Stopping
@@ -38,6 +40,8 @@ def explained(parts: StreamParts, raised: Exception) -> Exception:
         if Path(path) == parts.log.folder / "state":
             reason = {"why": "it is missing or empty; it was deleted, or the query had no stateful operator before"}
         found = SparkFileDamaged(stream=parts.name, path=path, **reason)
+        with contextlib.suppress(HoldfastError):  # the damage is what must be reported
+            found.do = way_back(parts.run.repository, parts.run.lineage) or found.do
     if found is None:
         return error
     found.__cause__ = raised
