@@ -11,11 +11,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import holdfast as hf
 from sparkfixture import session
 
+PAUSES_S = {"all prepared": 0.4, "checkpoint claimed": 0.5}
 
-def slow_epochs(point: str) -> None:
-    """Let an epoch take some time: a checkpoint waits for its end, so that a cancel finds one under way."""
-    if point == "all prepared":
-        time.sleep(0.4)
+
+def slowly(point: str) -> None:
+    """Let an epoch and a checkpoint take some time, so that requests find them under way."""
+    time.sleep(PAUSES_S.get(point, 0.0))
 
 
 def main(folder: Path) -> None:
@@ -28,7 +29,7 @@ def main(folder: Path) -> None:
         def ticks(spark: object) -> object:
             return spark.readStream.format("rate").option("rowsPerSecond", 50).load()  # type: ignore[attr-defined]
 
-        status = pipeline.run(spark, checkpoint_every=0.5, reach=slow_epochs)
+        status = pipeline.run(spark, checkpoint_every=0.5, reach=slowly)
         with (folder / "runs").open("a") as runs:
             runs.write(f"{status.lease}\n")
 
