@@ -61,12 +61,17 @@ def opened(sink: Sink, mode: OutputMode) -> Sink:
     return sink
 
 
-@pytest.mark.parametrize(("sink", "mode"), POSSIBLE, ids=repr)
+def named(value: object) -> str:
+    """A name that is the same in every process."""
+    return type(value).__name__ if isinstance(value, Sink) else str(value)
+
+
+@pytest.mark.parametrize(("sink", "mode"), POSSIBLE, ids=named)
 def test_a_sink_that_can_go_back_reports_nothing(sink: Sink, mode: OutputMode) -> None:
     assert opened(sink, mode).cannot_be_taken_back() is None
 
 
-@pytest.mark.parametrize(("sink", "mode", "setting"), IMPOSSIBLE, ids=repr)
+@pytest.mark.parametrize(("sink", "mode", "setting"), IMPOSSIBLE, ids=named)
 def test_a_sink_that_never_can_names_the_setting(sink: Sink, mode: OutputMode, setting: str) -> None:
     found = opened(sink, mode).cannot_be_taken_back()
     assert found is not None
