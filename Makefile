@@ -7,7 +7,8 @@ UV := 0.13.7
 help:
 	@echo "make check   ruff, mypy, and every test that needs no Java"
 	@echo "make test    set up and run all tests; WORKERS=n of them at a time (3)"
-	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs; ARGS=--fast: a minute"
+	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs,"
+	@echo "             then deploy a bug and take it back by a rewind; ARGS=--fast: a minute"
 	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50); restore each of CUTS=n checkpoints (60);"
 	@echo "             stop PostgreSQL under a running pipeline for OUTAGE_S=n seconds (600);"
 	@echo "             run a pipeline RUNS=n times in one session (200) and report leaks;"

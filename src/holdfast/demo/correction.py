@@ -78,7 +78,7 @@ def correct(
 
 def _last_checkpoint(place: DemoFolder) -> int:
     """Return the checkpoint that the last run took at its end."""
-    return hf.Checkpoints(hf.open_repository(str(place.repository))).latest().checkpoint
+    return hf.Checkpoints(hf.open_repository(str(place.repository))).latest().checkpoint_id
 
 
 def _rewind(place: DemoFolder, checkpoint: int) -> tuple[RewindPlan, RewindDone]:

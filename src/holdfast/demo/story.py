@@ -41,9 +41,8 @@ def show_rewind(console: Console, plan: RewindPlan, rewound: Proof) -> None:
     """Print what the rewind gave up, what each sink did, and what the outputs contain now."""
     console.print(f"\n[bold]A rewind[/] to {plan.base}, the last one before the bug, takes it back:", highlight=False)
     for stream in plan.streams:
-        rows = "" if stream.rows is None else f", {stream.rows:,} rows"
         epochs = "1 epoch" if stream.epochs == 1 else f"{stream.epochs:,} epochs"
-        console.print(f"  stream {escape(stream.stream)} gives up {epochs}{rows}", highlight=False)
+        console.print(f"  {escape(stream.stream)} gives up {epochs}{_rows(stream.rows)}", highlight=False)
         for sink in stream.sinks:
             console.print(f"    {escape(_action(sink))}", highlight=False)
     if rewound.ok:
@@ -64,5 +63,8 @@ def conclude(console: Console, correction: Correction) -> None:
 
 
 def _action(sink: SinkPlan) -> str:
-    rows = "" if sink.rows is None else f" {sink.rows:,} rows"
-    return f"{sink.kind} {sink.sink}: {sink.action}{rows}"
+    return f"{sink.kind:<10}  {sink.sink:<13}  {sink.action}{_rows(sink.rows)}"
+
+
+def _rows(rows: int | None) -> str:
+    return "" if rows is None else f", {rows:,} rows"

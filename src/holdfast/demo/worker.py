@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,7 +77,7 @@ def main(program: str, folder: str) -> None:
     from holdfast.demo import job as pipeline
     from holdfast.demo import plain
 
-    runs = {
+    runs: dict[str, Callable[[SparkSession, DemoFolder], None]] = {
         "holdfast": pipeline.run,
         "plain": plain.run,
         "buggy": partial(pipeline.run, listed_twice=LISTED_TWICE),
