@@ -229,12 +229,12 @@ def told(tell: Callable[[Console], None]) -> str:
 
 
 def test_what_is_told_of_the_bug_and_the_rewind_is_what_was_found() -> None:
-    assert "1 of 3 totals are wrong, 5.00 too high" in told(lambda console: story.show_harm(console, DOUBLED))
+    assert "Wrong totals: 1 of 3, 5.00 too high" in told(lambda console: story.show_harm(console, DOUBLED))
     assert "cannot be seen" in told(lambda console: story.show_harm(console, RIGHT))
     rewound = told(lambda console: story.show_rewind(console, PLAN, RIGHT))
     assert "checkpoint 4" in rewound
     assert "1 epoch, 1,234 rows" in rewound
-    assert "FileSink" in rewound
+    assert "takes back 1,234 rows" in rewound
     assert "as they were before the bug" in rewound
     assert "not as they were before the bug" in told(lambda console: story.show_rewind(console, PLAN, DOUBLED))
 

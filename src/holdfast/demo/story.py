@@ -31,7 +31,7 @@ def show_harm(console: Console, proof: Proof) -> None:
         console.print("The bug cannot be seen in the totals.", style="red", highlight=False)
         return
     console.print(
-        f"Its outputs show it: {proof.totals.wrong} of {proof.totals.due} totals are wrong, "
+        f"The outputs show it. Wrong totals: {proof.totals.wrong} of {proof.totals.due}, "
         f"{proof.totals.cents / 100:,.2f} too high.",
         highlight=False,
     )
@@ -42,7 +42,7 @@ def show_rewind(console: Console, plan: RewindPlan, rewound: Proof) -> None:
     console.print(f"\n[bold]A rewind[/] to {plan.base}, the last one before the bug, takes it back:", highlight=False)
     for stream in plan.streams:
         epochs = "1 epoch" if stream.epochs == 1 else f"{stream.epochs:,} epochs"
-        console.print(f"  {escape(stream.stream)} gives up {epochs}{_rows(stream.rows)}", highlight=False)
+        console.print(f"  {escape(stream.stream)} gives up {epochs},{_rows(stream.rows)}", highlight=False)
         for sink in stream.sinks:
             console.print(f"    {escape(_action(sink))}", highlight=False)
     if rewound.ok:
@@ -58,13 +58,14 @@ def show_rewind(console: Console, plan: RewindPlan, rewound: Proof) -> None:
 def conclude(console: Console, correction: Correction) -> None:
     """Print the outputs with the bug and after the fix, side by side."""
     console.print()
-    proofs = {"with the bug": correction.buggy, "back and fixed": correction.fixed}
+    proofs = {"with the bug": correction.buggy, "after the fix": correction.fixed}
     console.print(contents("Contents of Holdfast's outputs", proofs, {}))
 
 
 def _action(sink: SinkPlan) -> str:
-    return f"{sink.kind:<10}  {sink.sink:<13}  {sink.action}{_rows(sink.rows)}"
+    action = "takes back" if sink.action == "take back" else sink.action
+    return f"{sink.kind:<10}  {sink.sink:<13}  {action}{_rows(sink.rows)}"
 
 
 def _rows(rows: int | None) -> str:
-    return "" if rows is None else f", {rows:,} rows"
+    return " its rows" if rows is None else f" {rows:,} rows"
