@@ -2,8 +2,8 @@
 
     python tools/captures.py FOLDER 'holdfast ls' 'holdfast show' ...
 
-Each command runs in FOLDER under a pseudo-terminal. Of output that is redrawn in place, only the last frame
-is kept. The pictures are written to docs/captures/, named by command and width.
+Each command runs in FOLDER under a pseudo-terminal of 66 rows. A picture shows the last screen. The pictures are
+written to docs/captures/, named by command and width.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from rich.text import Text
 
 TARGET = Path(__file__).parents[1] / "docs/captures"
 WIDTHS = (80, 160)
-_REDRAWN = re.compile(r"(?:\x1b\[1A\x1b\[2K)+|\x1b\[\?25[lh]|\x1b\[[HJK]")
+ROWS = 66  # the demo from its bars on
+_UP = "\x1b[1A"
+_ERASED = r"\r?\x1b\[2K(?:\x1b\[1A\x1b\[2K)*"  # how Rich removes lines that it draws again
+_CONTROL = re.compile(r"\x1b\[\?25[lh]|\x1b\[[HJK]")
 
 
 def typed(command: str, folder: Path, width: int, seconds: float | None = None) -> str:
     """Return what a command prints in a terminal. After `seconds`, if given, it is stopped as by Ctrl-C."""
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, width, 0, 0))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
     for name in ("COLUMNS", "NO_COLOR"):
@@ -64,10 +67,18 @@ def _interrupted(output: bytes, process: subprocess.Popen[bytes]) -> str:
     return output.decode(errors="replace")
 
 
-def last_frame(text: str) -> str:
-    """Return what is on the screen at the end."""
-    frames = re.split(r"(?:\r?\x1b\[2K(?:\x1b\[1A\x1b\[2K)+)", text)
-    return _REDRAWN.sub("", frames[-1] if frames[-1].strip() else frames[-2])
+def last_screen(text: str) -> str:
+    """Return what is on the screen at the end: the last lines, without those that were drawn again."""
+    shown: list[str] = [""]
+    for piece in re.split(f"({_ERASED})", re.sub(f"{_ERASED}$", "", text)):
+        if re.fullmatch(_ERASED, piece):
+            del shown[-1 - piece.count(_UP) :]
+            shown.append("")
+        else:
+            first, *others = _CONTROL.sub("", piece).split("\n")
+            shown[-1] += first
+            shown += others
+    return "\n".join(shown[-ROWS:])
 
 
 def draw(command: str, text: str, width: int, name: str) -> Path:
@@ -94,7 +105,7 @@ def main() -> None:
         command, _, seconds = argument.partition(" @")
         name = re.sub(r"[^a-z0-9]+", "-", command.removeprefix("holdfast ").lower()).strip("-")
         for width in WIDTHS:
-            text = last_frame(typed(command, folder, width, float(seconds) if seconds else None))
+            text = last_screen(typed(command, folder, width, float(seconds) if seconds else None))
             print(draw(command, text, width, name))
 
 

@@ -15,14 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from holdfast.demo import needs
-from holdfast.demo.orders import WATERMARK, Orders, Row, generate
+from holdfast.demo import correction, needs, show, story
+from holdfast.demo.orders import LISTED_TWICE, WATERMARK, Orders, Row, generate
+from holdfast.demo.outcome import Comparison, Correction, Outcome
 from holdfast.demo.outputs import Outputs
 from holdfast.demo.place import MARK, DemoFolder
-from holdfast.demo.proof import Proof
+from holdfast.demo.proof import Proof, RowCounts, Totals
 from holdfast.demo.show import demo
 from holdfast.demo.trial import MOST_SIGHTINGS, PLACES, draw
 from holdfast.errors import BadValue, Locked, MissingExtra, NotSupported
+from holdfast.rewind import RewindPlan, SinkAction, SinkPlan, StreamPlan
 
 SEEDS = range(5)
 
@@ -49,9 +51,23 @@ def test_some_orders_come_late_and_some_twice_and_each_counts_once(seed: int) ->
 def test_the_watermark_never_passes_an_event_that_is_still_to_come(seed: int) -> None:
     """Then no event is dropped, and no copy is taken for a new one, wherever an epoch ends."""
     newest = None
-    for events in generate(seed, 20, 100).files:
+    for events in generate(seed, 20, 100).followed_by(generate(seed, 3, 100, first=20)).files:
         newest = max([event.time for event in events] + ([newest] if newest else []))
         assert all(newest - event.time < WATERMARK for event in events)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_orders_of_the_second_part_are_others_and_come_after_those_of_the_first(tmp_path: Path, seed: int) -> None:
+    before, more = generate(seed, 5, 50), generate(seed, 3, 50, first=5)
+    assert max(event.time for event in before.events) < min(event.time for event in more.events)
+    both = before.followed_by(more)
+    assert both.rows() == before.rows() + more.rows()
+    assert set(both.rows().values()) == {1}
+    assert any(row.category == LISTED_TWICE for row in more.rows())
+    for orders in (before, more):
+        orders.write(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"{number:03}.json" for number in range(8)]
 
 
 def test_the_moments_come_from_the_seed_and_leave_no_place_out() -> None:
@@ -147,6 +163,82 @@ def test_a_wrong_total_is_found(tmp_path: Path, orders: Orders, statement: str) 
     assert not proof.ok
 
 
+# --- the bug and the rewind ------------------------------------------------------------------------------------------
+
+RIGHT = Proof(RowCounts(9, 9, 0, 0, 0), RowCounts(9, 9, 0, 0, 0), Totals(3, 0, 0))
+DOUBLED = Proof(RowCounts(11, 9, 0, 2, 0), RowCounts(11, 9, 0, 2, 0), Totals(3, 1, 500))
+PLAN = RewindPlan(
+    pipeline="orders",
+    uid="u",
+    timeline=1,
+    to="4",
+    base="checkpoint 4",
+    checkpoint=4,
+    digest="d",
+    undoes=None,
+    only=None,
+    leave=(),
+    streams=(
+        StreamPlan(
+            stream="orders",
+            timeline=1,
+            epoch=9,
+            base_timeline=1,
+            base_epoch=8,
+            epochs=1,
+            rows=1234,
+            decision="x",
+            sinks=(
+                SinkPlan(sink="files", kind="FileSink", target=None, action=SinkAction.TAKE_BACK, holds=9, rows=1234),
+            ),
+        ),
+    ),
+    problems=(),
+)
+
+
+def corrected(buggy: Proof, rewound: Proof, fixed: Proof) -> Correction:
+    return Correction(9, "tea", PLAN, 2, buggy, rewound, fixed)
+
+
+@pytest.mark.parametrize(
+    ("proofs", "ok"),
+    [
+        ((DOUBLED, RIGHT, RIGHT), True),
+        ((RIGHT, RIGHT, RIGHT), False),
+        ((DOUBLED, DOUBLED, RIGHT), False),
+        ((DOUBLED, RIGHT, DOUBLED), False),
+    ],
+    ids=["all as it must be", "no bug to be seen", "not taken back", "not fixed"],
+)
+@pytest.mark.parametrize("killed", [RIGHT, DOUBLED], ids=["right", "wrong"])
+def test_the_demo_is_ok_only_if_the_bug_was_seen_and_taken_back_and_fixed(
+    tmp_path: Path, proofs: tuple[Proof, Proof, Proof], ok: bool, killed: Proof
+) -> None:
+    after_kills = Comparison((), {"holdfast": killed, "plain": DOUBLED})
+    outcome = Outcome(tmp_path, 1, 2.0, 9, 1, 1, after_kills, corrected(*proofs))
+    assert outcome.correction.ok is ok
+    assert outcome.ok is (ok and killed.ok)
+    assert outcome.to_dict()["rewind"]["ok"] is ok
+
+
+def told(tell: Callable[[Console], None]) -> str:
+    out = io.StringIO()
+    tell(Console(file=out, width=200))
+    return out.getvalue()
+
+
+def test_what_is_told_of_the_bug_and_the_rewind_is_what_was_found() -> None:
+    assert "Wrong totals: 1 of 3, 5.00 too high" in told(lambda console: story.show_harm(console, DOUBLED))
+    assert "cannot be seen" in told(lambda console: story.show_harm(console, RIGHT))
+    rewound = told(lambda console: story.show_rewind(console, PLAN, RIGHT))
+    assert "checkpoint 4" in rewound
+    assert "1 epoch, 1,234 rows" in rewound
+    assert "takes back 1,234 rows" in rewound
+    assert "as they were before the bug" in rewound
+    assert "not as they were before the bug" in told(lambda console: story.show_rewind(console, PLAN, DOUBLED))
+
+
 # --- the folder, and what is needed ----------------------------------------------------------------------------------
 
 
@@ -188,11 +280,14 @@ def test_without_pyspark_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("worker", [1, 2])
+@pytest.mark.parametrize(("part", "worker"), [("kills", 1), ("kills", 2), ("bug", 1)])
 def test_interrupted_while_it_starts_a_worker_it_ends_that_one_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, worker: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, part: str, worker: int
 ) -> None:
     """The signal comes when the process is there and nobody knows it yet."""
+    if part == "bug":
+        monkeypatch.setattr(show, "_compare", lambda *_: Comparison((), {}))
+        monkeypatch.setattr(correction, "_last_checkpoint", lambda _: 1)
     started: list[subprocess.Popen[bytes]] = []
 
     class Interrupted(subprocess.Popen[bytes]):

@@ -51,6 +51,11 @@ class DemoFolder:
         return self.folder / "checkpoints"
 
     @property
+    def repository(self) -> Path:
+        """The repository of the pipeline."""
+        return self.checkpoints / "orders"
+
+    @property
     def plain_checkpoints(self) -> Path:
         """The folder of plain Spark's checkpoints."""
         return self.folder / "plain" / "checkpoints"
@@ -59,9 +64,9 @@ class DemoFolder:
         """Return the outputs of a job."""
         return Outputs(self.folder / job)
 
-    def log(self, job: str, life: int) -> Path:
-        """Return the log file of a job's worker; `life` counts its runs from 1."""
-        return self.folder / "logs" / f"{job}-{life}.log"
+    def log(self, program: str, life: int) -> Path:
+        """Return the log file of a program's worker; `life` counts its runs from 1."""
+        return self.folder / "logs" / f"{program}-{life}.log"
 
     def locked(self) -> OsLock:
         """Create the folder and lock it against a second demo. A folder that is not of a demo is refused."""

@@ -1,4 +1,4 @@
-"""The demo: run and kill both jobs side by side with a progress bar for each, then compare their outputs."""
+"""The demo: kill both jobs and compare their outputs, then deploy a bug with the Holdfast job and take it back."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from types import FrameType
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from holdfast.demo import needs
-from holdfast.demo.orders import generate
-from holdfast.demo.outcome import JOBS, Outcome
+from holdfast.demo import needs, report, screen
+from holdfast.demo.correction import correct
+from holdfast.demo.orders import Orders, generate, write_products
+from holdfast.demo.outcome import JOBS, Comparison, Outcome
 from holdfast.demo.place import DEFAULT, DemoFolder
 from holdfast.demo.proof import Proof
-from holdfast.demo.report import introduce, relative, report
-from holdfast.demo.trial import MOST_SIGHTINGS, Kill, Strike, Trial, draw
+from holdfast.demo.trial import MOST_SIGHTINGS, Strike, Trial, draw
 from holdfast.errors import BadValue
 
 KILLS, FAST_KILLS = 4, 2
 _EVENTS_PER_FILE = 300
-_POLL_S = 0.01
-_DRAW_S = 0.1
+_MORE_FILES = 2  # for the bug
 _MOST_KILLS = 50
 _INTERRUPTED = 130
 
@@ -52,20 +50,21 @@ def _show(place: DemoFolder, strikes: tuple[Strike, ...], seed: int, most: int, 
     began = time.monotonic()
     files = most * (len(strikes) + 1) + 2  # more than a run processes before its kill: the next one needs input too
     orders = generate(seed, files, _EVENTS_PER_FILE)
+    more = generate(seed, _MORE_FILES, _EVENTS_PER_FILE, first=files)
     place.clear(seed=seed, kills=len(strikes))
-    orders.write(place.input, place.products)
-    trials = [Trial(job, place, strikes) for job in JOBS]
-    shown = relative(place.folder)
-    introduce(console, orders, strikes, seed, shown)
+    write_products(place.products)
+    orders.write(place.input)
+    shown = report.relative(place.folder)
+    report.introduce(console, orders, strikes, seed, shown)
     try:
-        with _deferred() as interrupted, _Screen(console, orders.rows().total(), trials) as screen:
-            _run(trials, screen, interrupted)
+        with _deferred() as interrupted:
+            comparison = _compare(place, orders, strikes, console, interrupted)
+            correction = correct(place, orders, more, console, interrupted)
     except KeyboardInterrupt:
         console.print(
             f"\nInterrupted: the workers have been ended. The outputs so far are in [bold]{escape(shown)}[/]."
         )
         sys.exit(_INTERRUPTED)
-    rows, totals = orders.rows(), orders.totals()
     outcome = Outcome(
         folder=place.folder,
         seed=seed,
@@ -73,95 +72,26 @@ def _show(place: DemoFolder, strikes: tuple[Strike, ...], seed: int, most: int, 
         events=sum(1 for _ in orders.events),
         late=orders.late,
         twice=orders.twice,
-        kills=tuple(kill for trial in trials for kill in trial.kills),
-        proofs={trial.job: Proof.of(trial.outputs, rows, totals) for trial in trials},
+        comparison=comparison,
+        correction=correction,
     )
-    report(console, outcome, len(strikes), shown)
+    report.conclude(console, outcome, shown)
     return outcome
 
 
-def _run(trials: list[Trial], screen: _Screen, interrupted: threading.Event) -> None:
-    """Run and kill both jobs side by side until both are done, or until a signal arrives.
-
-    In every case, no worker is left running.
-    """
-    try:
-        for trial in trials:
-            trial.start()
-        while not all(trial.done for trial in trials):
-            if interrupted.is_set():
-                raise KeyboardInterrupt
-            for trial in trials:
-                if not trial.done and (kill := trial.step()):
-                    screen.report(kill)
-                    trial.start()
-            screen.draw()
-            time.sleep(_POLL_S)
-        screen.draw(now=True)
-    finally:
-        for trial in trials:
-            trial.end()
-
-
-class _Screen:
-    """Progress bars on a terminal; otherwise one line per event."""
-
-    def __init__(self, console: Console, rows: int, trials: list[Trial]) -> None:
-        self._console = console
-        self._trials = trials
-        self._next = 0.0
-        self._printed: dict[str, str] = {}
-        self._progress = Progress(
-            TextColumn("{task.fields[name]:<11}", style="bold"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[rows]:>6,}/{task.total:,} rows"),
-            TextColumn("[red]{task.fields[kills]}[/]"),
-            TextColumn("{task.fields[state]:<15}"),
-            console=console,
-            expand=True,
-            disable=not console.is_terminal or console.quiet,
-        )
-        self._tasks: dict[str, TaskID] = {
-            trial.job: self._progress.add_task("", total=rows, name=JOBS[trial.job], rows=0, kills="", state="")
-            for trial in trials
-        }
-
-    def __enter__(self) -> _Screen:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def report(self, kill: Kill) -> None:
-        """Print that a worker was killed, and how many rows were visible then."""
-        sqlite = "?" if kill.sqlite is None else f"{kill.sqlite:,}"
-        when = f"{kill.delay_ms:>2} ms after {kill.place} grew;"
-        self._console.print(
-            f"[red]kill {kill.number}[/]  {JOBS[kill.job]:<11}  {when:<25} "
-            f"rows now: Parquet {kill.parquet:,}, SQLite {sqlite}",
-            highlight=False,
-        )
-
-    def draw(self, *, now: bool = False) -> None:
-        """Update the bars, at most ten times a second unless `now`."""
-        if not now and time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _DRAW_S
-        for trial in self._trials:
-            state = {"starting": "starting Spark", "recovering": "restarting"}.get(trial.state, trial.state)
-            if self._progress.disable:
-                self._print(trial, state)
-                continue
-            rows = trial.outputs.sqlite_shown()
-            if rows is not None:
-                self._progress.update(self._tasks[trial.job], completed=rows, rows=rows)
-            self._progress.update(self._tasks[trial.job], kills="✗" * len(trial.kills), state=state)
-
-    def _print(self, trial: Trial, state: str) -> None:
-        if self._printed.get(trial.job) != state:
-            self._printed[trial.job] = state
-            self._console.print(f"        {JOBS[trial.job]:<11}  {state} (run {trial.life})", highlight=False)
+def _compare(
+    place: DemoFolder, orders: Orders, strikes: tuple[Strike, ...], console: Console, interrupted: threading.Event
+) -> Comparison:
+    """Run and kill both jobs side by side, and compare their outputs."""
+    rows, totals = orders.rows(), orders.totals()
+    trials = [Trial(job, place, strikes) for job in JOBS]
+    screen.run(trials, rows.total(), console, interrupted)
+    comparison = Comparison(
+        kills=tuple(kill for trial in trials for kill in trial.kills),
+        proofs={trial.job: Proof.of(trial.outputs, rows, totals) for trial in trials},
+    )
+    report.compare(console, comparison, len(strikes))
+    return comparison
 
 
 def _checked_kills(kills: int | None, *, fast: bool) -> int:

@@ -70,10 +70,11 @@ class Kill:
 
 
 class Trial:
-    """A job, its worker, and the remaining kills."""
+    """A job, its worker, and the remaining kills. The worker runs the job's own program, or another version of it."""
 
-    def __init__(self, job: str, place: DemoFolder, strikes: tuple[Strike, ...]) -> None:
+    def __init__(self, job: str, place: DemoFolder, strikes: tuple[Strike, ...], program: str | None = None) -> None:
         self.job = job
+        self.program = program or job
         self.outputs = place.outputs(job)
         self.kills: list[Kill] = []
         self.state = "starting"
@@ -94,7 +95,7 @@ class Trial:
     @property
     def log(self) -> Path:
         """The log file of the current run."""
-        return self._place.log(self.job, self.life)
+        return self._place.log(self.program, self.life)
 
     def start(self) -> None:
         """Start the worker."""
@@ -102,7 +103,7 @@ class Trial:
         self.state = "starting" if self.life == 1 else "recovering"
         self._stamp = None
         self._seen, self._sightings, self._kill_at = self._shown() or 0, 0, None
-        command = [sys.executable, "-m", "holdfast.demo.worker", self.job, str(self._place.folder)]
+        command = [sys.executable, "-m", "holdfast.demo.worker", self.program, str(self._place.folder)]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -120,7 +121,7 @@ class Trial:
         if code is not None:
             self.end()
             if code:
-                raise DemoFailed(job=self.job, code=code, log=str(self.log), tail=_tail(self.log))
+                raise DemoFailed(job=self.program, code=code, log=str(self.log), tail=_tail(self.log))
             self.state = "done"
             return None
         self._watch_outputs()

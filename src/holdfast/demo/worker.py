@@ -1,4 +1,4 @@
-"""One run of a job, in a separate process that can be killed: `python -m holdfast.demo.worker JOB FOLDER`.
+"""One run of a job, in a separate process that can be killed: `python -m holdfast.demo.worker PROGRAM FOLDER`.
 
 It ends when all orders are processed. The demo holds the other end of its standard input, so the worker also ends when
 the demo ends or is killed.
@@ -10,9 +10,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.demo.orders import LISTED_TWICE
 from holdfast.demo.place import DemoFolder
 
 if TYPE_CHECKING:
@@ -34,10 +37,10 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _OF_PLAIN = {"spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false"}
 
 
-def _session(job: str) -> tuple[SparkSession, ClassArchive | None]:
+def _session(program: str) -> tuple[SparkSession, ClassArchive | None]:
     """Start Spark on this machine for a job of a few seconds: a fast start matters more than a fast run.
 
-    Both jobs use the archive of Spark's classes, if there is one.
+    All programs use the archive of Spark's classes, if there is one.
     """
     from pyspark.sql import SparkSession  # slow imports: the thread that watches the demo must be running first
 
@@ -54,7 +57,7 @@ def _session(job: str) -> tuple[SparkSession, ClassArchive | None]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         _JAVA_OPTIONS: _JAVA,
-        **(_OF_PLAIN if job == "plain" else {}),
+        **(_OF_PLAIN if program == "plain" else {}),
     }
     builder = SparkSession.builder.master("local[2]").appName("holdfast demo").config(map=settings)
     with with_jar(), archived_classes() as archive:
@@ -68,17 +71,22 @@ def _end_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def main(job: str, folder: str) -> None:
-    """Run a job until all orders are processed."""
+def main(program: str, folder: str) -> None:
+    """Run one of the programs until all orders are processed."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from holdfast.demo import job as pipeline
     from holdfast.demo import plain
 
-    runs = {"holdfast": pipeline.run, "plain": plain.run}
-    spark, archive = _session(job)
+    runs: dict[str, Callable[[SparkSession, DemoFolder], None]] = {
+        "holdfast": pipeline.run,
+        "plain": plain.run,
+        "buggy": partial(pipeline.run, listed_twice=LISTED_TWICE),
+        "fixed": pipeline.run,
+    }
+    spark, archive = _session(program)
     spark.sparkContext.setLogLevel("ERROR")
-    runs[job](spark, DemoFolder(Path(folder)))
-    if job == "holdfast" and archive is not None:
+    runs[program](spark, DemoFolder(Path(folder)))
+    if program == "holdfast" and archive is not None:
         archive.make()
     os._exit(0)  # everything is written and closed; shutting down the JVM properly would only take time
 

@@ -1,4 +1,4 @@
-"""`holdfast demo`: repeatedly kills a pipeline and a plain Spark job, and compares their outputs."""
+"""`holdfast demo`: repeatedly kills a pipeline and a plain Spark job, compares their outputs, and takes back a bug."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.console import Console
 
 from holdfast.cli.answers import Answer, console
 from holdfast.cli.options import Json
+from holdfast.rewind.plan import RewindPlan
 
 
 class DemoKill(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +45,30 @@ class DemoTotals(msgspec.Struct, frozen=True, kw_only=True):
     cents: int  # sum of the excess of all totals
 
 
+class DemoOutputs(msgspec.Struct, frozen=True, kw_only=True):
+    """The outputs of Holdfast at one moment."""
+
+    ok: bool  # whether no row is lost, duplicated or wrong
+    parquet: DemoRows  # the orders in Parquet
+    sqlite: DemoRows  # the orders in SQLite
+    totals: DemoTotals  # the totals in SQLite
+
+
+class DemoRewind(msgspec.Struct, frozen=True, kw_only=True):
+    """The bug that was deployed with the Holdfast job after the kills, and the rewind that took it back."""
+
+    ok: bool  # whether the totals showed the bug, and the outputs are right after the rewind and after the fix
+    events: int  # number of events that arrived with the bug
+    category: str  # the category whose orders the bug doubled
+    plan: RewindPlan  # what the rewind did to each stream and sink
+    timeline: int  # the new timeline
+    buggy: DemoOutputs  # with the bug
+    rewound: DemoOutputs  # after the rewind, compared with the orders from before the bug
+    fixed: DemoOutputs  # after the run of the fixed program
+
+
 class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The outputs of one job."""
+    """The outputs of one job after the kills."""
 
     killed: int  # how many times it was killed
     ok: bool  # whether no row is lost, duplicated or wrong
@@ -57,15 +80,16 @@ class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
 class Demo(msgspec.Struct, frozen=True, kw_only=True):
     """The result of the demo."""
 
-    ok: bool  # whether Holdfast lost, duplicated and changed nothing
+    ok: bool  # whether Holdfast lost, duplicated and changed nothing, and the rewind and the fix removed the bug
     folder: str  # the folder with the input and the outputs
     seed: int  # random seed of the input and of the kills
     seconds: float  # duration
-    events: int  # number of events in the input
+    events: int  # number of events before the bug
     late: int  # how many of them arrive late
     twice: int  # how many of them arrive twice
     kills: list[DemoKill]  # of both jobs
     jobs: dict[str, DemoJob]  # by name: holdfast and plain
+    rewind: DemoRewind  # the bug and its rewind
 
 
 SHAPES = {"demo": Demo}
@@ -83,12 +107,13 @@ def demo(
     ] = None,
     as_json: Json = False,
 ) -> Answer:
-    """Kill a pipeline several times, and check every row of its output.
+    """Kill a pipeline several times, take back a bug, and check every row of its output.
 
     Orders, some of them late or duplicated, pass through two chained streams with checkpoints into Parquet and SQLite.
     The process is killed with SIGKILL several times. The same is done to a plain Spark job with foreachBatch. The demo
-    then compares both outputs with the expected rows. It needs Java, but no server. Exits with 1 if Holdfast lost or
-    duplicated a row.
+    then compares both outputs with the expected rows. Finally a bug is deployed with the pipeline, seen in its totals,
+    taken back by a rewind, and fixed. The demo needs Java, but no server. Exits with 1 if Holdfast lost or duplicated a
+    row, or if the rewind did not remove the bug.
 
     [bold]Examples[/]
 
