@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from holdfast import FileSink, LogSink, Pipeline, RestartPolicy, read_log, read_log_stream
 from holdfast._error_text import one_line
@@ -158,7 +157,7 @@ def test_types_that_spark_does_not_have_are_read_as_larger_ones(tmp_path: Path) 
     with log.writer() as writer:
         writer.append([NewEvent("a", said | {"wide": Decimal("1.25")})])
     reader = reader_of(log.path)
-    (run,) = reader.partitions(reader.initialOffset(), reader.reportLatestOffset())
+    (run,) = reader.inputs_between(reader.first_offset(), reader.last_offset())
     (batch,) = reader.read(run)
     assert batch.to_pylist()[0]["payload"] == said | {"wide": Decimal("1.25")}
     assert batch.schema == to_arrow_schema(spark_schema(log.path), timezone="UTC"), "what Spark asks for"
@@ -251,16 +250,16 @@ def test_a_stream_at_work_sees_what_comes(spark: SparkSession, tmp_path: Path) -
 def test_offsets_of_another_history_are_refused(tmp_path: Path) -> None:
     log = new_log(tmp_path / "log", events("a"), events("b"))
     reader = reader_of(log.path)
-    there = reader.reportLatestOffset()
-    start = reader.initialOffset()
+    there = reader.last_offset()
+    start = reader.first_offset()
     for wrong, words in (
         ({"log": "another"}, "the offset is of log another"),
         ({"sequence": 3}, "the log ends before sequence 2"),
         ({"chain": "0" * 16}, "was rolled back since then"),
     ):
         for ask in (
-            lambda offset: reader.latestOffset(offset, ReadAllAvailable()),
-            lambda offset: reader.partitions(start, offset),
+            lambda offset: reader.end_after(offset, None),
+            lambda offset: reader.inputs_between(start, offset),
         ):
             with pytest.raises(LogDiverged, match=words):
                 ask(there | wrong)
@@ -269,15 +268,15 @@ def test_offsets_of_another_history_are_refused(tmp_path: Path) -> None:
 def test_an_epoch_is_cut_into_runs_of_about_as_many_rows(tmp_path: Path) -> None:
     log = new_log(tmp_path / "log", *[events(*"x" * count) for count in (1, 5, 2, 2, 9, 1)])
     reader = reader_of(log.path, partitions=3)
-    start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(3))
-    runs = reader.partitions(start, reader.reportLatestOffset())
+    start = reader.end_after(reader.first_offset(), 3)
+    runs = reader.inputs_between(start, reader.last_offset())
     pieces = [[(piece.segment.first, piece.start, piece.stop) for piece in run.pieces] for run in runs]
     assert pieces == [[(1, 2, 5), (6, 0, 2), (8, 0, 2)], [(10, 0, 9)], [(19, 0, 1)]]
     for run in runs:
         assert isinstance(pickle.loads(pickle.dumps(run)), SegmentRun)  # noqa: S301 - our own bytes
     got = [row["sequence"] for run in runs for batch in reader.read(run) for row in batch.to_pylist()]
     assert got == list(range(3, 20))
-    assert reader.partitions(start, start) == []
+    assert reader.inputs_between(start, start) == []
     assert in_runs([], 4) == []
 
 
@@ -286,7 +285,7 @@ def test_a_damaged_segment_is_refused(tmp_path: Path) -> None:
     (path,) = log.path.rglob("*.parquet")
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     reader = reader_of(log.path)
-    (run,) = reader.partitions(reader.initialOffset(), reader.reportLatestOffset())
+    (run,) = reader.inputs_between(reader.first_offset(), reader.last_offset())
     with pytest.raises(LogCorrupt, match="not those that were committed"):
         list(reader.read(run))
 
