@@ -119,7 +119,7 @@ class Supervisor:
     def _run_queries(self) -> None:
         """Run one query, or as many as the available input takes (see `backlog`)."""
         recovered = self.recovered
-        available_now = self._parts.run.available_now
+        available_now = bool(self._query.trigger.get("availableNow"))
         backlog = Backlog.of(recovered.df) if recovered and available_now else Backlog({})
         last = self._run_query(recovered)
         while last is not None and backlog.is_left(self._parts.log.offsets(last).ends):
