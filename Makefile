@@ -53,7 +53,8 @@ test: $(ENV)/spark.jsa
 	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:SharedArchiveFile=$(CURDIR)/$(ENV)/spark.jsa" $(PYTEST) $(ARGS)
 
 # What depends on Spark's own files and calls; the rest of the suite is the same on every version.
-MATRIX := tests/spark/test_versions.py
+MATRIX := tests/acceptance/test_run.py $(addprefix tests/spark/test_,$(addsuffix .py,versions environment crash_matrix \
+    checkpoints cuts recovery_spark restored_state log_stream blame))
 matrix:
 	@for version in $(OLDER); do \
 	    echo "Spark $$version" && $(MAKE) --no-print-directory test SPARK=$$version ARGS="$(MATRIX) $(ARGS)" || exit 1; \

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Backlog:
     """How far a stream must read its event logs before it may end."""
 
-    tails: Mapping[str, int]  # uid of a log -> its tail when the stream began; empty if Spark takes care of it
+    tails: Mapping[str, int]  # uid of a log -> its tail when the stream began; empty if Spark reads so far by itself
 
     @classmethod
     def of(cls, df: DataFrame) -> Backlog:

@@ -1,4 +1,4 @@
-"""A source that limits itself, for versions of Spark that pass neither a start nor a limit (see `limited`).
+"""A source that limits itself, for versions of Spark that pass neither a start nor a limit.
 
 Rules:
 - `latestOffset` reads on from the offset that it returned last. Spark logs each of them as the end of a batch before
@@ -20,11 +20,12 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from holdfast.errors import NotSupported
+from holdfast.spark.adapter.limited_source import LimitedSource
 from holdfast.spark.adapter.versions import ONE_BATCH
 
 
-class SelfLimitedReader(DataSourceStreamReader):  # type: ignore[misc] # see `limited`
-    """Implements Spark's methods by those of `LimitedReader`, and keeps the position of the query."""
+class SelfLimitedReader(LimitedSource, DataSourceStreamReader):  # type: ignore[misc]
+    """Implements Spark's methods by those of a source, and keeps the position of the query."""
 
     _first: dict[str, Any] | None = None
     _at: dict[str, Any] | None = None  # the end of the last batch that Spark has logged, or is about to log

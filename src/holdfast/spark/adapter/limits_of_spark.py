@@ -1,4 +1,4 @@
-"""A source that is limited by Spark: Spark passes the start and the limit of each batch (see `limited`)."""
+"""A source that is limited by Spark: Spark passes the start and the limit of each batch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from holdfast.spark.adapter.limited_source import LimitedSource
 
-class SparkLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc] # see `limited`
-    """Implements Spark's methods by those of `LimitedReader`."""
+
+class SparkLimitedReader(LimitedSource, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Implements Spark's methods by those of a source."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are the next ones
         """Return the offset at which a new stream begins."""
