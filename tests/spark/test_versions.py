@@ -1,7 +1,10 @@
 """The supported versions of Spark: each fact of the table is asked of the Spark that is installed."""
 
+import gc
 import importlib.util
 import json
+import re
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +25,7 @@ from holdfast.spark import adapter
 from holdfast.spark.adapter import freezing, queries, settings, threads, versions
 from holdfast.testing import CrashAt, Crashed
 from support import events, new_log
+from unclosed import LEAVES_SOCKETS, SOCKET
 
 FACTS = adapter.FACTS
 PYTHON_STREAM = "org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStream"
@@ -61,6 +65,15 @@ def test_every_setting_is_one_of_spark(spark: SparkSession) -> None:
         assert spark.conf.get(name) is not None
     with pytest.raises(Exception, match="SQL_CONF_NOT_FOUND"):
         spark.conf.get("spark.sql.streaming.noSuchSetting")
+
+
+def test_pyspark_closes_the_sockets_of_collected_rows_unless_the_tests_ignore_them(spark: SparkSession) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(spark.range(3).collect()) == 3
+        gc.collect()
+    unclosed = [each for each in caught if re.match(SOCKET, str(each.message))]
+    assert bool(unclosed) == (minor_version(pyspark_version()) in LEAVES_SOCKETS)
 
 
 # --- names that the adapter uses on every version ---------------------------------------------------------------------
