@@ -125,7 +125,7 @@ def test_the_plan_of_a_batch_counts_its_rows_by_the_name_that_the_adapter_uses(
 
 
 def telling() -> type[DataSource]:
-    """Return a source without read limits that writes down what Spark calls. Python sends local classes to its workers."""
+    """Return a source without read limits that writes down what Spark calls. A local class can be sent to workers."""
 
     class TellingReader(DataSourceStreamReader):  # type: ignore[misc]
         def __init__(self, folder: Path) -> None:
