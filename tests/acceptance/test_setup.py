@@ -270,6 +270,8 @@ def test_the_range_of_pyspark_is_the_same_everywhere() -> None:
     last = int(SUPPORTED[-1].partition(".")[2])
     assert f"pyspark>={SUPPORTED[0]},<4.{last + 1}" == PYSPARK
     assert [f"4.{each}" for each in range(int(SUPPORTED[0][2:]), last + 1)] == list(SUPPORTED)
+    for page in ("README.md", "docs/versions.md"):
+        assert f"{', '.join(SUPPORTED[:-1])} and {SUPPORTED[-1]}" in (ROOT / page).read_text()
     makefile = (ROOT / "Makefile").read_text()
     assert f"NEWEST := {SUPPORTED[-1]}\nOLDER := {' '.join(SUPPORTED[:-1])}\n" in makefile
 
