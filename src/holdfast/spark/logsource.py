@@ -63,7 +63,8 @@ def read_log_stream(
     """Return an event log as a streaming DataFrame, from the first event on that is kept.
 
     Columns: sequence, scope, entity, category, type, clock if the log has one, payload. `rows_per_epoch` is the most
-    rows that one epoch reads. The log must exist.
+    rows that one epoch reads. The log must exist. Not guaranteed on Spark 4.1: that a plain query with the trigger
+    availableNow reads all available events; it ends after one epoch. A pipeline reads all of them.
     """
     folder = local_path("event log", path)
     spark_schema(folder)  # an error here is clearer than Spark's own
