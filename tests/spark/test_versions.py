@@ -62,7 +62,7 @@ def test_read_limits_are_passed_or_not_by_python_by_its_workers_and_by_the_jvm(s
 def test_every_setting_is_one_of_spark(spark: SparkSession) -> None:
     """Spark accepts a setting that it does not have without a word; only its default tells them apart."""
     own = [name for name in settings.STATE if ".rocksdb." not in name]  # the others are read by the state store
-    for name in (*FACTS.query_settings, *own, *settings.FAST_FILES, adapter.RETAIN, adapter.POLLING_DELAY):
+    for name in (*versions.ONE_BATCH, *own, adapter.RETAIN, adapter.POLLING_DELAY):
         assert spark.conf.get(name) is not None
     with pytest.raises(Exception, match="SQL_CONF_NOT_FOUND"):
         spark.conf.get("spark.sql.streaming.noSuchSetting")
