@@ -1,13 +1,25 @@
 # Every target sets up what it needs: on a new machine with Python 3.11, `make test` is enough.
-.PHONY: help check test test-long demo soak lint docs jar bench bench-quick bench-docs bench-peers lock clean
+.PHONY: help check test test-long matrix demo soak lint docs jar bench bench-quick bench-docs bench-peers lock clean
 SHELL := /bin/sh
-RUN := JAVA_HOME="$$(cat .venv/java-home)" SPARK_LOCAL_IP=127.0.0.1 .venv/bin/python
 UV := 0.13.7
+
+# Each version of Spark has an environment and a lock file of its own. The newest one has the plain names.
+NEWEST := 4.3
+OLDER := 4.1 4.2
+SPARK := $(NEWEST)
+ifeq ($(filter $(SPARK),$(OLDER) $(NEWEST)),)
+$(error SPARK=$(SPARK) is not supported; choose one of: $(OLDER) $(NEWEST))
+endif
+ENV := .venv$(addprefix -,$(filter $(OLDER),$(SPARK)))
+LOCK := requirements$(addprefix -,$(filter $(OLDER),$(SPARK))).lock
+RUN := JAVA_HOME="$$(cat $(ENV)/java-home)" SPARK_LOCAL_IP=127.0.0.1 $(ENV)/bin/python
 
 help:
 	@echo "make check   ruff, mypy, and every test that needs no Java"
-	@echo "make test    set up and run the tests, in under 15 minutes; WORKERS=n of them at a time (3)"
+	@echo "make test    set up and run the tests, in under 15 minutes; WORKERS=n of them at a time (3);"
+	@echo "             SPARK=4.1 or 4.2 instead of 4.3"
 	@echo "make test-long    run the tests that make test leaves out because they take long"
+	@echo "make matrix  run the tests of crashes, checkpoints, recovery and commands on Spark 4.1 and 4.2"
 	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs,"
 	@echo "             then deploy a bug and take it back by a rewind; ARGS=--fast: a minute"
 	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50); restore each of CUTS=n checkpoints (60);"
@@ -26,11 +38,11 @@ help:
 	@echo "make bench-docs   run all of them and update docs/benchmarks.md"
 	@echo "make bench-peers  install Flink into .venv-peers, run the same jobs on both, and update docs/benchmarks-peers.md;"
 	@echo "             ARGS=--quick only prints the results of a short version"
-	@echo "make lock    update requirements.lock from pyproject.toml, and that of bench/peers"
-	@echo "make clean   remove .venv and .venv-peers"
+	@echo "make lock    update the lock files from pyproject.toml, and that of bench/peers"
+	@echo "make clean   remove .venv and the environments beside it"
 
-.venv/ready: requirements.lock pyproject.toml tools/setup.sh tools/find-java.sh
-	@sh tools/setup.sh
+$(ENV)/ready: $(LOCK) pyproject.toml tools/setup.sh tools/find-java.sh
+	@sh tools/setup.sh $(ENV) $(LOCK)
 
 # A module stays with one worker, which has one Spark session and one PostgreSQL server for all of its modules. A test
 # that waits leaves its core to the others, so there are more workers than cores. Slow modules come first (tests/conftest.py).
@@ -39,30 +51,38 @@ PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Spark starts faster with an archive of its classes. Java ignores an archive that does not fit.
 JAVA_FAST := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
-.venv/spark.jsa: .venv/ready
+$(ENV)/spark.jsa: $(ENV)/ready
 	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:ArchiveClassesAtExit=$(CURDIR)/$@" $(RUN) tests/sparkfixture.py
 
-test: .venv/spark.jsa
-	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:SharedArchiveFile=$(CURDIR)/.venv/spark.jsa" $(PYTEST) -m "$(LANE)" $(ARGS)
+test: $(ENV)/spark.jsa
+	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:SharedArchiveFile=$(CURDIR)/$(ENV)/spark.jsa" $(PYTEST) -m "$(LANE)" $(ARGS)
 
 # tests/lanes.py names the long tests.
 LANE = not long
 test-long: LANE = long
 test-long: test
 
+# What depends on Spark's own files and calls; the rest of the suite is the same on every version.
+MATRIX := tests/acceptance/test_run.py $(addprefix tests/spark/test_,$(addsuffix .py,versions environment crash_matrix \
+    checkpoints cuts recovery_spark restored_state log_stream blame))
+matrix:
+	@for version in $(OLDER); do \
+	    echo "Spark $$version" && $(MAKE) --no-print-directory test SPARK=$$version ARGS="$(MATRIX) $(ARGS)" || exit 1; \
+	done
+
 check: WORKERS = 2
 check: lint
 	@$(PYTEST) -q -m "not jvm" --ignore=tests/spark $(ARGS)
 
-demo: .venv/ready
-	@HOLDFAST_CLASS_ARCHIVE=$(CURDIR)/.venv/classes $(RUN) -m holdfast demo $(ARGS)
+demo: $(ENV)/ready
+	@HOLDFAST_CLASS_ARCHIVE=$(CURDIR)/$(ENV)/classes $(RUN) -m holdfast demo $(ARGS)
 
 KILLS ?= 50
 CUTS ?= 60
 OUTAGE_S ?= 600
 RUNS ?= 200
 SAME_ROWS ?= 500
-soak: .venv/ready
+soak: $(ENV)/ready
 	@CUTS=$(CUTS) RESTORED=$(CUTS) $(RUN) -m pytest tests/spark/test_cuts.py --timeout 0 -q -s
 	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_pipeline_killed.py -k random_moments --timeout 0 -q
 	@OUTAGE_S=$(OUTAGE_S) $(RUN) -m pytest tests/spark/test_outages.py -k long_outage --timeout 0 -q -s
@@ -77,39 +97,44 @@ soak: .venv/ready
 	@HOLDFAST_SOAK=1 HOLDFAST_FUZZ_SEED=random HOLDFAST_FUZZ_FACTOR=20 $(RUN) -m pytest tests/formats/test_fuzz.py \
 	    tests/formats/test_fuzz_command.py --timeout 0 -q
 
-lint: .venv/ready
+lint: $(ENV)/ready
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m ruff check .
 	@$(RUN) -m mypy
 
-docs: .venv/ready
+docs: $(ENV)/ready
 	@$(RUN) -m tools.reference $(ARGS)
 	@$(RUN) -m bench.report $(ARGS)
 
-jar: .venv/ready
+jar: $(ENV)/ready
 	@$(RUN) -m tools.jar
 
-bench: .venv/ready
+bench: $(ENV)/ready
 	@$(RUN) -m bench $(ARGS)
 
-bench-quick: .venv/ready
+bench-quick: $(ENV)/ready
 	@$(RUN) -m bench --quick $(ARGS)
 
-bench-docs: .venv/ready
+bench-docs: $(ENV)/ready
 	@$(RUN) -m bench --write $(ARGS)
 
 .venv-peers/ready: bench/peers/requirements.lock bench/peers/setup.sh
 	@PEERS_PYTHON="$(PEERS_PYTHON)" sh bench/peers/setup.sh
 
-bench-peers: .venv/ready .venv-peers/ready
+bench-peers: $(ENV)/ready .venv-peers/ready
 	@$(RUN) -m bench --peers $(if $(findstring --quick,$(ARGS)),,--write) $(ARGS)
 
-# The lock files contain no index URL, so that they work with any mirror.
+# The lock files contain no index URL, so that they work with any mirror. Those for older versions of Spark begin with the
+# pins of requirements.lock, and differ only where that Spark needs it.
 COMPILE = .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version
 lock: .venv/ready
 	.venv/bin/python -m pip install --quiet uv==$(UV)
 	$(COMPILE) 3.11 --all-extras --group dev pyproject.toml -o requirements.lock
+	for version in $(OLDER); do \
+	    cp requirements.lock requirements-$$version.lock && echo "pyspark==$$version.*" | \
+	    $(COMPILE) 3.11 --all-extras --group dev pyproject.toml -c - -o requirements-$$version.lock || exit 1; \
+	done
 	$(COMPILE) 3.10 bench/peers/requirements.in -o bench/peers/requirements.lock
 
 clean:
-	rm -rf .venv .venv-peers
+	rm -rf .venv .venv-peers $(addprefix .venv-,$(OLDER))

@@ -8,7 +8,8 @@ Rules:
 3. Temporary files are in memory where there is room. No test here can lose what the kernel has taken: a crash is one of
    a process, and the tests of durability watch the calls. TMPDIR names another place.
 4. `lanes.py` names the tests of the long lane.
-5. Modules that take longest come first, so that parallel workers end at about the same time.
+5. Warnings are errors. Where PySpark itself leaves sockets to the garbage collector, only those warnings are ignored.
+6. Modules that take longest come first, so that parallel workers end at about the same time.
 """
 
 import atexit
@@ -26,7 +27,9 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from holdfast._extras import minor_version, pyspark_version
 from lanes import is_long, stale
+from unclosed import LEAVES_SOCKETS, SOCKET
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
 settings.load_profile("default")
@@ -50,11 +53,14 @@ LONGEST = [
 ]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Keep temporary files in memory where there is room: on a disk, each sync and each truncation waits for it.
 
-    Write no archive of classes into the home folder of the person who runs the tests.
+    Write no archive of classes into the home folder of the person who runs the tests. Ignore the sockets that PySpark
+    does not close.
     """
+    if minor_version(pyspark_version()) in LEAVES_SOCKETS:
+        config.addinivalue_line("filterwarnings", f"ignore:{SOCKET}:ResourceWarning")
     os.environ.setdefault("HOLDFAST_CLASS_ARCHIVE", "off")
     if "TMPDIR" in os.environ or not MEMORY.is_dir():
         return

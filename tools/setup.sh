@@ -1,8 +1,11 @@
 #!/bin/sh
-# Creates .venv with the pinned versions of requirements.lock, and finds Java. It can be interrupted and run again.
+# Creates an environment with pinned packages, and finds Java. It can be interrupted and run again.
+# Usage: setup.sh [FOLDER [LOCK]]; without arguments, .venv with the versions of requirements.lock.
 # Set PYTHON to use another interpreter. Set HOLDFAST_NO_INSTALL=1 to forbid installing system packages.
 set -eu
 cd "$(dirname "$0")/.."
+env=${1:-.venv}
+lock=${2:-requirements.lock}
 
 say() { printf 'set-up: %s\n' "$*" >&2; }
 
@@ -26,9 +29,9 @@ if [ -z "$python" ]; then
     exit 1
 fi
 
-if ! { [ -x .venv/bin/python ] && new_enough .venv/bin/python && .venv/bin/python -m pip --version >/dev/null 2>&1; }; then
-    say "creating .venv with $("$python" --version)"
-    if ! "$python" -m venv --clear .venv; then
+if ! { [ -x "$env/bin/python" ] && new_enough "$env/bin/python" && "$env/bin/python" -m pip --version >/dev/null 2>&1; }; then
+    say "creating $env with $("$python" --version)"
+    if ! "$python" -m venv --clear "$env"; then
         say "this Python cannot create virtual environments."
         say "Next: install its venv package (Debian, Ubuntu: apt-get install python3-venv), then run the same command again."
         exit 1
@@ -36,10 +39,10 @@ if ! { [ -x .venv/bin/python ] && new_enough .venv/bin/python && .venv/bin/pytho
 fi
 
 say "installing pinned packages (the first time takes a minute or two, because Spark is large)"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+"$env/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock"
+"$env/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 
 java_home=$(sh tools/find-java.sh)
-printf '%s\n' "$java_home" > .venv/java-home
+printf '%s\n' "$java_home" > "$env/java-home"
 say "Java: $java_home"
-touch .venv/ready
+touch "$env/ready"

@@ -1,4 +1,4 @@
-"""Optional packages: the extra that installs each of them, and the PySpark version that is supported.
+"""Optional packages: the extra that installs each of them, and the versions of PySpark that are supported.
 
 Rules:
 - A missing package raises `MissingExtra`, which names the command that installs it.
@@ -14,7 +14,10 @@ from importlib.util import find_spec
 
 from holdfast.errors import MissingExtra, NotSupported
 
-SPARK = "4.3"  # Spark's internals differ between minor versions, so one is supported at a time
+# Spark's internals differ between minor versions. What differs between these is in `holdfast.spark.adapter.versions`.
+SUPPORTED = ("4.1", "4.2", "4.3")
+PYSPARK = "pyspark>=4.1,<4.4"  # the same range, as pip and pyproject.toml write it
+_REASONS = {"4.0": "the classes of its streaming engine have other names"}  # why a version is refused, where known
 EXTRAS = {  # package -> the extra that installs it
     "pyspark": "spark",
     "py4j": "spark",
@@ -54,9 +57,14 @@ def pyspark_version() -> str | None:
         return "of unknown version"
 
 
+def minor_version(version: str | None) -> str:
+    """Return the first two numbers of a version, such as `4.3`."""
+    return ".".join((version or "").split(".")[:2])
+
+
 def is_supported(version: str | None) -> bool:
     """Whether Holdfast supports this version of PySpark."""
-    return version is not None and version.startswith(f"{SPARK}.")
+    return minor_version(version) in SUPPORTED
 
 
 def require_pyspark() -> None:
@@ -66,5 +74,7 @@ def require_pyspark() -> None:
             raise MissingExtra(extra=EXTRAS[package], module=package)
     version = pyspark_version()
     if not is_supported(version):
-        why = f"this version of Holdfast supports PySpark {SPARK} only"
-        raise NotSupported(what=f"the installed PySpark {version}", why=why, do=f"pip install 'pyspark=={SPARK}.*'")
+        why = f"this version of Holdfast supports PySpark {', '.join(SUPPORTED[:-1])} and {SUPPORTED[-1]}"
+        if reason := _REASONS.get(minor_version(version)):
+            why = f"{reason}, and {why}"
+        raise NotSupported(what=f"the installed PySpark {version}", why=why, do=f"pip install '{PYSPARK}'")

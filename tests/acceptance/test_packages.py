@@ -13,7 +13,7 @@ import pytest
 import holdfast as hf
 from epochfiles import EpochFiles
 from fabricated import Fabricated
-from holdfast._extras import EXTRAS, SPARK
+from holdfast._extras import EXTRAS, PYSPARK, SUPPORTED
 from holdfast.cli.app import GROUPS, VERBS
 from holdfast.sinks.places import record_places
 
@@ -205,16 +205,17 @@ def other_pyspark(folder: Path, version: str) -> str:
     return os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])
 
 
-@pytest.mark.parametrize("version", ["3.5.6", "4.0.0", "4.1.0", "4.2.0", "4.30.1", "5.0.0.dev1"])
+@pytest.mark.parametrize("version", ["3.5.6", "4.0.0", "4.0.5", "4.4.0", "4.10.0", "4.30.1", "5.0.0.dev1"])
 def test_another_pyspark_is_refused_before_anything_is_created_or_started(place: Path, version: str) -> None:
     found = {"PYTHONPATH": other_pyspark(place, version), "JAVA_HOME": str(place / "no-java")}
     before = names_in(place)
-    for words in NEEDS_SPARK if version == "4.2.0" else NEEDS_SPARK[:1]:  # every verb asks in one place
+    for words in NEEDS_SPARK if version == "4.0.5" else NEEDS_SPARK[:1]:  # every verb asks in one place
         done = ran(MAIN, words, place, **found)
         assert (words, done.returncode) == (words, 2)
         assert f"the installed PySpark {version} is not supported" in done.stderr
-        assert f"supports PySpark {SPARK}" in done.stderr
-        assert done.stderr.endswith(f"next:  pip install 'pyspark=={SPARK}.*'\n")
+        assert "supports PySpark 4.1, 4.2 and 4.3" in " ".join(done.stderr.split())
+        assert ("its streaming engine have other names" in done.stderr) == version.startswith("4.0")
+        assert done.stderr.endswith(f"next:  pip install '{PYSPARK}'\n")
     program = """
 import holdfast as hf
 from holdfast.errors import NotSupported
@@ -229,11 +230,11 @@ for name in ("Pipeline", "exactly_once", "read_log", "embedded"):
     assert done.stdout.count(f"the installed PySpark {version} is not supported") == 4
     assert {each for each in names_in(place) - before if "__pycache__" not in each} == set()
     assert ran(MAIN, "ls", place, **found).returncode == 0
-    assert f"pyspark {version}, not supported" in ran(MAIN, "version", place, **found).stdout
+    assert f"pyspark {version}, not supported: pip install '{PYSPARK}'" in ran(MAIN, "version", place, **found).stdout
 
 
 def test_a_pyspark_in_an_archive_as_clusters_send_it_is_recognised(place: Path) -> None:
-    for version, refused in (("4.1.0", True), (f"{SPARK}.7", False)):
+    for version, refused in (("4.0.5", True), *((f"{each}.7", False) for each in SUPPORTED)):
         folder = Path(other_pyspark(place, version).split(os.pathsep)[0])
         archive = shutil.make_archive(str(place / version), "zip", folder)
         path = {"PYTHONPATH": os.pathsep.join([archive, os.environ.get("PYTHONPATH", "")])}

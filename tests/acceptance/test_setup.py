@@ -4,9 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from holdfast._extras import PYSPARK, SUPPORTED
 
 ROOT = Path(__file__).parents[2]
 
@@ -240,13 +243,58 @@ def test_on_another_system_set_up_and_import_say_where_to_go(machine: dict[str, 
     assert done.stderr.splitlines()[-1].startswith("ImportError: Holdfast runs on Linux only: use a Linux container")
 
 
-def test_the_lock_file_pins_every_package_by_digest_and_names_no_host() -> None:
-    text = (ROOT / "requirements.lock").read_text()
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_the_lock_file_of_each_spark_pins_every_package_by_digest_and_names_no_host(version: str) -> None:
+    name = "requirements.lock" if version == SUPPORTED[-1] else f"requirements-{version}.lock"
+    text = (ROOT / name).read_text()
     pins = [line for line in text.splitlines() if "==" in line]
-    assert any(line.startswith("pyspark==4.3") for line in pins)
+    assert any(line.startswith(f"pyspark=={version}.") for line in pins)
     assert len(pins) > 15
     assert text.count("--hash=sha256:") >= len(pins)
     assert "://" not in text
+
+
+def test_lock_files_differ_only_in_what_the_version_of_spark_decides() -> None:
+    """Else a test could fail on one version because of another package."""
+    newest, *older = (
+        {line for line in (ROOT / name).read_text().splitlines() if "==" in line}
+        for name in ("requirements.lock", *(f"requirements-{each}.lock" for each in SUPPORTED[:-1]))
+    )
+    for pins in older:
+        assert {line.partition("==")[0] for line in newest ^ pins} == {"pyspark"}
+
+
+def test_the_range_of_pyspark_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert PYSPARK in project["optional-dependencies"]["spark"]
+    last = int(SUPPORTED[-1].partition(".")[2])
+    assert f"pyspark>={SUPPORTED[0]},<4.{last + 1}" == PYSPARK
+    assert [f"4.{each}" for each in range(int(SUPPORTED[0][2:]), last + 1)] == list(SUPPORTED)
+    for page in ("README.md", "docs/versions.md"):
+        assert f"{', '.join(SUPPORTED[:-1])} and {SUPPORTED[-1]}" in (ROOT / page).read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"NEWEST := {SUPPORTED[-1]}\nOLDER := {' '.join(SUPPORTED[:-1])}\n" in makefile
+
+
+def dry_make(*words: str) -> "subprocess.CompletedProcess[str]":
+    """Return what `make` would run. A `make` that runs these tests must not pass its own variables on."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = [str(shutil.which("make")), "-n", *words]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+
+
+def test_make_refuses_a_version_of_spark_that_has_no_environment() -> None:
+    done = dry_make("test", "SPARK=4.0")
+    assert done.returncode == 2
+    assert "SPARK=4.0 is not supported; choose one of: 4.1 4.2 4.3" in done.stderr
+
+
+def test_each_version_of_spark_has_its_own_environment_and_archive_of_classes() -> None:
+    for version in SUPPORTED:
+        folder = ".venv" if version == SUPPORTED[-1] else f".venv-{version}"
+        said = dry_make("-B", "test", f"SPARK={version}").stdout
+        assert f"setup.sh {folder} requirements" in said
+        assert f"SharedArchiveFile={ROOT}/{folder}/spark.jsa" in said
 
 
 def test_the_scripts_may_be_run() -> None:

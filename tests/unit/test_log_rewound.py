@@ -240,13 +240,13 @@ def test_a_stream_that_has_read_past_the_cut_is_stopped(log: EventLog) -> None:
     offsets = [reader._offset(sequence) for sequence in range(7)]
     rewound(log, (4, 1), (5, 1))
     again = LogReader(log.path, spark_schema(log.path), None, 2)
-    assert [again.checked(offset) for offset in offsets[:5]] == [0, 1, 2, 3, 4]
+    assert [again.position(offset) for offset in offsets[:5]] == [0, 1, 2, 3, 4]
     for offset in offsets[5:]:
         with pytest.raises(LogRewound, match="from sequence 4 on"):
-            again.checked(offset)
+            again.position(offset)
     assert [piece.segment.first for piece in again._pieces(0, 6)] == [0, 2]
     rewound(log, restored=((4, 1), (5, 1)))
-    assert [again.checked(offset) for offset in offsets] == list(range(7))
+    assert [again.position(offset) for offset in offsets] == list(range(7))
 
 
 def test_a_batch_query_leaves_out_what_was_abandoned(log: EventLog) -> None:

@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as f
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import LongType, StructField, StructType
 
 from holdfast._validation import checked_positive, checked_u64
@@ -64,7 +63,8 @@ def read_log_stream(
     """Return an event log as a streaming DataFrame, from the first event on that is kept.
 
     Columns: sequence, scope, entity, category, type, clock if the log has one, payload. `rows_per_epoch` is the most
-    rows that one epoch reads. The log must exist.
+    rows that one epoch reads. The log must exist. Not guaranteed on Spark 4.1: that a plain query with the trigger
+    availableNow reads all available events; it ends after one epoch. A pipeline reads all of them.
     """
     folder = local_path("event log", path)
     spark_schema(folder)  # an error here is clearer than Spark's own
@@ -174,46 +174,42 @@ class _Offset(msgspec.Struct):
     chain: str
 
 
-class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Reports the end of the log to Spark, and reads it."""
+class LogReader(adapter.LimitedReader):  # type: ignore[misc]
+    """Reports the end of the log to Spark, and reads it. The methods that Spark calls are those of its base class."""
 
     def __init__(self, folder: Path, schema: StructType, limit: int | None, partitions: int) -> None:
         self._folder = folder
         self._schema = schema
-        self._limit = limit
+        self.rows_per_batch = limit
         self._partitions = partitions
         self._target: int | None = None
         self._opened: EventLog | None = None
 
     # --- on the driver ---
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are the next ones
+    def first_offset(self) -> dict[str, Any]:
         """Return the offset at which a new stream begins: the first event that is kept."""
         return self._offset(read_floor(self._folder))
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit from the options."""
-        return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
+    def last_offset(self) -> dict[str, Any]:
+        """Return the tail."""
+        return self._offset(self._log.refresh())
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def end_here(self) -> None:
         """Read up to the current tail, and no further."""
         self._target = self._log.refresh()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def end_after(self, start: dict[str, Any], rows: int | None) -> dict[str, Any]:
         """Return the end of the next epoch: the tail, or the offset at which the limit is reached."""
-        begin = self.checked(start)
+        begin = self.position(start)
         end = self._log.tail if self._target is None else min(self._target, self._log.tail)
-        if isinstance(limit, ReadMaxRows):
-            end = self._limited(begin, end, limit.max_rows)
+        if rows is not None:
+            end = self._limited(begin, end, rows)
         return start if end <= begin else self._offset(end)
 
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the tail, for metrics."""
-        return self._offset(self._log.refresh())
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def inputs_between(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Divide the segments between two offsets into runs of about equal numbers of rows."""
-        pieces = list(self._pieces(self.checked(start), self.checked(end)))
+        pieces = list(self._pieces(self.position(start), self.position(end)))
         return [SegmentRun(run) for run in in_runs(pieces, self._partitions)]
 
     def _limited(self, begin: int, end: int, rows: int) -> int:
@@ -241,7 +237,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: i
         chain = self._log.chain_at(sequence - 1) if sequence else None
         return "" if chain is None else chain.hex()[:_CHAIN_DIGITS]
 
-    def checked(self, offset: dict[str, Any]) -> int:
+    def position(self, offset: dict[str, Any]) -> int:
         """Return the sequence of an offset; raise if this log does not have the history of the offset."""
         try:
             at = converted(offset, _Offset)

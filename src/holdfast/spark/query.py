@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast._error_text import one_line
@@ -40,6 +40,11 @@ class StreamQuery:
     def running(self) -> StreamingQuery | None:
         """Spark's query, if there is one."""
         return self._running
+
+    @property
+    def trigger(self) -> Mapping[str, Any]:
+        """The trigger of its queries; empty for Spark's default."""
+        return {"availableNow": True} if self._parts.run.available_now else self._parts.spec.trigger
 
     def run(
         self,
@@ -78,13 +83,13 @@ class StreamQuery:
             adapter.end_idle_monitors(self._parts.run.spark)
 
     def _start(self, recovered: RecoveredStream, batches: adapter.Batches) -> StreamingQuery:
-        run, spec = self._parts.run, self._parts.spec
+        spec = self._parts.spec
         return adapter.start_query(
             recovered.df,
             batches,
             name=f"{self._parts.owner.pipeline}.{spec.name}",
             output_mode=spec.output_mode,
-            trigger={"availableNow": True} if run.available_now else spec.trigger,
+            trigger=self.trigger,
             options=spec.options,
             checkpoint=self._parts.log.folder,
             settings=recovered.settings,

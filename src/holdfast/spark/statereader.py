@@ -87,7 +87,7 @@ def _lost_events(plan: RestorePlan, name: str, cut: StreamCut) -> Iterator[Findi
             at = json.loads(offset or "null")
             note = notes[at["log"]]
             try:
-                LogReader(Path(note["path"]), StructType(), None, 1).checked(at)
+                LogReader(Path(note["path"]), StructType(), None, 1).position(at)
             except HoldfastError as error:
                 yield Finding("source-lost", Severity.ERROR, str(error), f"stream {name!r}")
 

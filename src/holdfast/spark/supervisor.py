@@ -16,6 +16,7 @@ from holdfast._error_text import one_line
 from holdfast.epoch import State
 from holdfast.errors import HoldfastError, InDoubt, QueryFailed, StreamFailed
 from holdfast.spark.acknowledging import Acknowledger
+from holdfast.spark.backlog import Backlog
 from holdfast.spark.epochs import EpochListener, EpochRunner, EpochTimes
 from holdfast.spark.explaining import explained, final_error
 from holdfast.spark.failures import Diagnosis, EpochFailure, Kind, Remedy, diagnose
@@ -97,7 +98,7 @@ class Supervisor:
             try:
                 if not recovered:
                     self.recover()
-                self._run_query()
+                self._run_queries()
             except Exception as raised:  # Spark and user code may raise anything; the budget decides
                 recovered = False
                 error = explained(self._parts, raised)
@@ -115,26 +116,37 @@ class Supervisor:
                 break
         self.state = "stopped" if self._gate.stopping.is_set() else "ended"
 
-    def _run_query(self) -> None:
-        if self.recovered is None or self._gate.stopping.is_set():
+    def _run_queries(self) -> None:
+        """Run one query, or as many as the available input takes (see `backlog`)."""
+        recovered = self.recovered
+        available_now = bool(self._query.trigger.get("availableNow"))
+        backlog = Backlog.of(recovered.df) if recovered and available_now else Backlog({})
+        last = self._run_query(recovered)
+        while last is not None and backlog.is_left(self._parts.log.offsets(last).ends):
+            last = self._run_query(recovered)
+
+    def _run_query(self, recovered: RecoveredStream | None) -> int | None:
+        """Run a query until it ends; return its last batch, or `None` if it had none."""
+        if recovered is None or self._gate.stopping.is_set():
             raise Stopping
-        self._runner = EpochRunner(
+        self._runner = runner = EpochRunner(
             self._parts,
             gate=self._gate,
             slots=self._slots,
             acknowledger=self._acknowledger,
             listener=self._listener,
-            stateful=self.recovered.stateful,
+            stateful=recovered.stateful,
             poison=self._retries.poison,
-            adopted=self.recovered.adopted,
+            adopted=recovered.adopted,
         )
         self.state = "running"
         self._query.run(
-            self.recovered,
-            self._runner,
+            recovered,
+            runner,
             is_troubled=lambda: self.outages.current is not None or self._retries.pending,
             healthy=self._on_idle,
         )
+        return runner.returned
 
     # --- after a failure ---
 

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 
 import holdfast
-from holdfast._extras import SPARK, is_supported, pyspark_version
+from holdfast._extras import PYSPARK, is_supported, pyspark_version
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json
 
@@ -48,7 +48,7 @@ def version(as_json: Json = False) -> Answer:
         console.print(f"holdfast {found.holdfast}")
         for name in ("python", "pyspark", "pyarrow", "psycopg"):
             refused = name == "pyspark" and found.pyspark is not None and not is_supported(found.pyspark)
-            remark = f", not supported: pip install 'pyspark=={SPARK}.*'" if refused else ""
+            remark = f", not supported: pip install '{PYSPARK}'" if refused else ""
             console.print(f"{name} {getattr(found, name) or 'is not installed'}{remark}", markup=False)
 
     return Answer(found, print_it)

@@ -1,4 +1,4 @@
-"""The only code that depends on Spark's internals, for the version that `_extras` names.
+"""The only code that depends on Spark's internals, for the versions that `_extras` names (see `versions`).
 
 It uses the following parts of Spark that are not public API: the JVM of a session (`_jvm`, `_jdf`, `_jsc`), class names
 of logical plans, settings by their full names, the RDD of a local checkpoint, and a metric of a physical plan.
@@ -9,6 +9,7 @@ from holdfast.spark.adapter.freezing import frozen as frozen
 from holdfast.spark.adapter.freezing import frozen_on_use as frozen_on_use
 from holdfast.spark.adapter.jvmlock import JvmLock as JvmLock
 from holdfast.spark.adapter.launching import deaf_to_sigterm as deaf_to_sigterm
+from holdfast.spark.adapter.limited import LimitedReader as LimitedReader
 from holdfast.spark.adapter.plans import file_inputs as file_inputs
 from holdfast.spark.adapter.plans import inputs as inputs
 from holdfast.spark.adapter.plans import is_stateful as is_stateful
@@ -54,3 +55,4 @@ from holdfast.spark.adapter.settings import state_settings as state_settings
 from holdfast.spark.adapter.settings import with_settings as with_settings
 from holdfast.spark.adapter.sized import frozen_with_size as frozen_with_size
 from holdfast.spark.adapter.threads import job_properties as job_properties
+from holdfast.spark.adapter.versions import FACTS as FACTS

@@ -23,6 +23,7 @@ from holdfast._error_text import one_line
 from holdfast.errors import Closed
 from holdfast.repository.files import hadoop_address
 from holdfast.spark.adapter.settings import with_settings
+from holdfast.spark.adapter.versions import FACTS
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -127,7 +128,7 @@ def start_query(
     if trigger:
         writer = writer.trigger(**trigger)
     _has_started.set()
-    with with_settings(df.sparkSession, settings):
+    with with_settings(df.sparkSession, {**settings, **FACTS.query_settings}):
         query: StreamingQuery = writer.start()
         try:
             _wait_for_sources(query)

@@ -1,0 +1,42 @@
+"""The events that were available when a stream began, where Spark does not process all of them by itself.
+
+A version of Spark that passes no read limits to Python sources ends a query with the trigger availableNow after one
+batch: the batch in doubt, or one new batch. The supervisor starts the query again until the backlog is processed.
+
+Not guaranteed on such a version: the batch without input that Spark otherwise adds at the end for a query with a
+watermark. The rows that it would emit follow with the next epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast._offsets import log_position
+from holdfast.eventlog._files import read_about, read_head
+from holdfast.spark import adapter
+from holdfast.spark.logsource import FORMAT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How far a stream must read its event logs before it may end."""
+
+    tails: Mapping[str, int]  # uid of a log -> its tail when the stream began; empty if Spark reads so far by itself
+
+    @classmethod
+    def of(cls, df: DataFrame) -> Backlog:
+        """Return what a streaming DataFrame can read now."""
+        if adapter.FACTS.passes_read_limits:
+            return cls({})
+        logs = adapter.source_paths(df, FORMAT)
+        return cls({read_about(each).uid: read_head(each).tail for each in logs})
+
+    def is_left(self, ends: Sequence[str | None]) -> bool:
+        """Whether events are left after an epoch with these offsets."""
+        read = dict(filter(None, map(log_position, ends)))
+        return any(read.get(log, 0) < tail for log, tail in self.tails.items())
