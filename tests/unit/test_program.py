@@ -115,7 +115,7 @@ def test_columns_of_an_event_log_cannot_change() -> None:
     now = msgspec.structs.replace(with_log, columns=[column("k", "string")])
     [change] = changes("orders", with_log, now)
     assert change.effect is E.IMPOSSIBLE
-    assert "an event log has one schema (log)" in change.means
+    assert "the schema of an event log cannot change (log)" in change.means
 
 
 def test_an_event_log_and_files_may_be_moved() -> None:

@@ -166,8 +166,8 @@ RULES = {
     Code.FORMAT_UNKNOWN: Rule(
         _E,
         "A newer version of Spark wrote this file, or it is damaged. Older versions refuse it.",
-        "start the query with the version of Spark that wrote the folder; if that works, upgrade Holdfast to examine the "
-        "folder",
+        "start the query with the version of Spark that wrote the folder; if that works, upgrade Holdfast to examine "
+        "the folder",
     ),
     Code.OFFSETS_MIXED: Rule(
         _W,
@@ -216,8 +216,8 @@ RULES = {
     ),
     Code.SOURCE_AHEAD: Rule(
         _W,
-        "Files are recorded as read, but they are not in the offsets of any batch. The next batch will read them all at "
-        "once. Usually entries of `offsets` were deleted by hand.",
+        "Files are recorded as read, but they are not in the offsets of any batch. The next batch will read them all "
+        "at once. Usually entries of `offsets` were deleted by hand.",
         "restore the entries of `offsets` from a copy, or remove the later entries of the source's log as well",
     ),
     Code.SOURCE_SHARED: Rule(
@@ -238,8 +238,8 @@ RULES = {
     ),
     Code.STATE_VERSION: Rule(
         _E,
-        "The next batch loads the state of the last committed batch: a snapshot, if there is one, and all changes since. "
-        "Spark fails when it loads this partition.",
+        "The next batch loads the state of the last committed batch: a snapshot, if there is one, and all changes "
+        "since. Spark fails when it loads this partition.",
         _NEW_STATE,
     ),
     Code.STATE_FILE: Rule(
@@ -275,8 +275,8 @@ RULES = {
     ),
     Code.CHECKSUM_STALE: Rule(
         _E,
-        "The file seems to be complete, but Hadoop compares it with the checksum file and fails. The file was edited or "
-        "copied without its checksum file.",
+        "The file seems to be complete, but Hadoop compares it with the checksum file and fails. The file was edited "
+        "or copied without its checksum file.",
         "delete the .crc file if you trust the content; otherwise restore both files from a copy",
     ),
     Code.CHECKSUM_ORPHAN: Rule(
