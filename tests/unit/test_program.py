@@ -105,7 +105,8 @@ def test_each_change_has_its_effect(what: str, facts: dict[str, Any], expected: 
     for change, (start, effect) in zip(found, expected, strict=True):
         assert change.what.startswith(start), what
         assert change.effect is effect
-        assert change.summary.startswith(f"stream orders: {change.what} was ")
+        verb = {"a new sink": "is new", "a sink less": "was removed"}.get(what, "changed from ")
+        assert change.summary.startswith(f"stream orders: {change.what} {verb}")
         if effect is E.IMPOSSIBLE:
             assert change.do
 

@@ -46,7 +46,7 @@ class ProgramChange(msgspec.Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """The change as one line."""
         way = f"; {self.do}" if self.do else ""
-        change = f"was {self.before or 'not set'}, is now {self.now or 'not set'}"
+        change = f"changed from {self.before or 'none'} to {self.now or 'none'}"
         if self.now == _NEW and not self.before:
             change = "is new"
         elif self.before == _THERE and not self.now:
