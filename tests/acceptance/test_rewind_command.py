@@ -69,7 +69,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(bench: DiskBench, tmp_path
     assert (ran.code, ran.err) == (0, "")
     assert "repository goes back to checkpoint 1" in ran.out
     assert "stream 'rows': from epoch 4 to epoch 2; 2 epochs, 2 rows are given up" in ran.out
-    assert "sink 'table' (SqliteSink): take back, 2 epochs, 2 rows; kept in" in ran.out
+    assert "sink 'table' (SqliteSink): take back 2 epochs, 2 rows; kept in" in ran.out
     assert "needs --accept-input: source 0 of stream 'rows'" in ran.out
     assert bench.visible() == AFTER
     assert "then add --yes" in Ran("rewind app.py --to 1 --accept-input", tmp_path).err, "no terminal to ask in"
@@ -134,7 +134,7 @@ def test_rewind_then_look_then_undo(bench: DiskBench, tmp_path: Path) -> None:
     assert (ran.code, "abandoned branch" in ran.err) == (2, True)
     assert Ran("rewind app.py --undo --dry-run", tmp_path).out.startswith("plan ")
     ran = Ran("rewind app.py --undo --yes", tmp_path)
-    assert (ran.code, "undid timeline 2: timeline 4 continues rows after epoch 4" in ran.out) == (0, True)
+    assert (ran.code, "undid the rewind of timeline 2: timeline 4 continues rows after epoch 4" in ran.out) == (0, True)
     assert bench.visible() == AFTER
     tree = Ran("ls -r repository --json", tmp_path).result["pipelines"][0]["timelines"]
     assert [(line["timeline"], line["parent"], line["abandoned"]) for line in tree] == [
@@ -197,7 +197,7 @@ def test_wrong_arguments(bench: DiskBench, tmp_path: Path) -> None:
         "rewind app.py --to nothing": "nothing",
         "rewind app.py --to before:rows": "before:<stream>:<epoch>",
         "rewind app.py --to 1 --only other": "one of rows",
-        "rewind app.py --undo": "not begun by a rewind",
+        "rewind app.py --undo": "not started by a rewind",
     }.items():
         ran = Ran(words, tmp_path)
         assert (words, ran.code, text in ran.err) == (words, 2, True), ran.err

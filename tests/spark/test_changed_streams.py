@@ -43,7 +43,7 @@ def test_the_shape_of_a_folder_of_files_stays(change: dict[str, str], spark: Spa
     rig.add(1)
     rig.run()
     rig.targets = [FilesTarget(tmp_path / "out", **change)]
-    with pytest.raises(StreamChanged, match="one folder has one way of storing rows"):
+    with pytest.raises(StreamChanged, match="a folder stores its rows in one way only"):
         rig.run()
 
 

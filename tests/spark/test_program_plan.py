@@ -90,7 +90,7 @@ def test_a_change_that_takes_effect_is_reported_once_and_then_stored(
     give(folder, 3)
     with caplog.at_level(logging.WARNING):
         counting(spark, folder, "count", more).run(spark, available_now=True, checkpoint_every=None, accept=["sinks"])
-    assert caplog.text.count("the program has changed: stream counts: sink files.files was none, is new") == 1
+    assert caplog.text.count("the program has changed: stream counts: sink files.files is new") == 1
     caplog.clear()
     give(folder, 4)
     with caplog.at_level(logging.WARNING):

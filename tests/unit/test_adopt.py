@@ -241,8 +241,8 @@ def test_a_plan_changes_nothing_and_describes_what_happens(tmp_path: Path) -> No
     plan = old.plan("written", "not-written")
     assert sorted(old.bench.repository.root.rglob("*")) == before
     assert (plan.committed, plan.in_doubt, plan.first_epoch) == (2, 3, 4)
-    assert "has batch 3 already; is given epochs from 5 on" in plan.summary()
-    assert "is given batch 3 as epoch 4" in plan.summary()
+    assert "already has batch 3; gets epochs from 5 on" in plan.summary()
+    assert "gets batch 3 as epoch 4" in plan.summary()
     data = json.loads(json.dumps(plan.to_dict()))
     assert data["last_batch"] == {"sink0": "written", "sink1": "not-written"}
     assert data["sources"][0]["place"] == "topic t"
@@ -548,4 +548,4 @@ def test_a_wrong_answer_is_refused_before_anything_is_loaded(capsys: pytest.Capt
         assert "expected SINK=written or SINK=not-written" in capsys.readouterr().err
     both = ["--last-batch", "a=written", "--last-batch", "a=not-written"]
     assert typed("adopt", "app.py", "--stream", "s", "--checkpoint", "old", *both) == 2
-    assert "another answer for a" in capsys.readouterr().err
+    assert "two different answers for sink a" in capsys.readouterr().err

@@ -126,7 +126,9 @@ def test_undo_is_refused_once_the_new_timeline_has_decided(bench: RewindBench) -
 
 
 def test_there_is_nothing_to_undo_before_a_rewind(bench: RewindBench) -> None:
-    with pytest.raises(RewindRefused, match="not begun by a rewind"):
+    with pytest.raises(
+        RewindRefused, match="state before the last rewind: the current timeline was not started by a rewind"
+    ):
         plan_undo(bench)
 
 
@@ -196,7 +198,7 @@ def test_only_a_program_with_the_same_sinks_finishes_a_rewind(bench: RewindBench
     with pytest.raises(Crashed):
         bench.rewind(1, CrashAt("rewind decided"))
     bench.sinks = lambda: bench.made_sinks()[:1]
-    with pytest.raises(RewindUnfinished, match=r"needs sink 'sink1'.*the program lacks it"):
+    with pytest.raises(RewindUnfinished, match=r"needs sink 'sink1'.*the program does not have it"):
         bench.run()
     other = TimelineSink("sink1", TimelinePlace())
     other.target = "another place"
@@ -322,9 +324,9 @@ def test_rows_that_the_decisions_did_not_count_are_refused(bench: RewindBench) -
     bench.outputs[0].visible[1, 3].append(99)
     plan = bench.plan(1)
     assert plan.problems == (
-        "sink 'sink0' of stream 'rows' would remove 3 rows, but the decisions count 2: it was changed by others",
+        "sink 'sink0' of stream 'rows' has 3 rows after the base, but 2 were committed: another program changed them",
     )
-    with pytest.raises(RewindRefused, match="would remove 3 rows"):
+    with pytest.raises(RewindRefused, match="has 3 rows after the base, but 2 were committed"):
         apply_rewind(bench, plan, accept_input=True)
 
 
@@ -345,7 +347,7 @@ def test_an_epoch_whose_commit_stopped_halfway_does_not_look_changed(
         bench.run(CrashAt("decided"))
     for place in bench.outputs:
         place.visible[(1, 5)] = [5, 6, 7][:rows]
-    assert any("changed by others" in each for each in bench.plan(1).problems) is refused
+    assert any("another program changed them" in each for each in bench.plan(1).problems) is refused
     if not refused:
         bench.rewind(1)
         assert bench.visible() == BEFORE
@@ -356,8 +358,8 @@ def test_a_plan_can_be_printed_and_stored(bench: RewindBench) -> None:
     text = plan.summary()
     assert f"plan {plan.id}: pipeline goes back to checkpoint 1" in text
     assert "stream 'rows': from epoch 4 to epoch 2; 2 epochs, 2 rows are given up" in text
-    assert "sink 'sink0' (TimelineSink): take back, 2 epochs, 2 rows; kept in memory aside sink0" in text
-    assert "undo: until an epoch is decided" in text
+    assert "sink 'sink0' (TimelineSink): take back 2 epochs, 2 rows; kept in memory aside sink0" in text
+    assert "undo: possible until the next run has decided an epoch" in text
     stored = json.loads(json.dumps(plan.to_dict()))
     assert stored["id"] == plan.id
     assert stored["streams"][0]["sinks"][1]["rows"] == 2
@@ -417,10 +419,10 @@ def test_undo_of_a_left_sink_moves_nothing(bench: RewindBench) -> None:
 
 def test_a_sink_that_the_program_lacks_is_refused(bench: RewindBench) -> None:
     bench.sinks = lambda: bench.made_sinks()[:1]
-    assert "holds its last epoch, and the program lacks it" in bench.plan(1).problems[0]
+    assert "holds its last epoch, but is not in the program" in bench.plan(1).problems[0]
     plan = bench.plan(1, leave=["sink1"])
     assert plan.problems == ()
-    assert plan.no_undo == "the program lacks sink 'sink1'"
+    assert plan.no_undo == "sink 'sink1' is not in the program"
 
 
 def test_a_sink_that_was_restored_from_a_backup_is_named_with_a_checkpoint_that_fits(bench: RewindBench) -> None:
@@ -428,7 +430,7 @@ def test_a_sink_that_was_restored_from_a_backup_is_named_with_a_checkpoint_that_
     for place in bench.outputs:
         place.visible = {at: rows for at, rows in place.visible.items() if at[1] <= 3}
     plan = bench.plan(2)
-    assert "holds epoch 3, less than the base" in plan.problems[0]
+    assert "holds only epoch 3, which is before the base" in plan.problems[0]
     assert "go back to checkpoint 1" in plan.problems[0]
     fits = bench.plan(1)
     assert fits.problems == ()

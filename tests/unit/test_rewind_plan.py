@@ -134,7 +134,7 @@ def test_only_some_streams_begin_the_next_timeline(shop: Shop) -> None:
 def test_a_stream_that_the_program_lacks(shop: Shop) -> None:
     shop.names.remove("alone")
     plan = plan_rewind(shop, 1)
-    assert "stream 'alone' has decided epochs after the base, and the program lacks it" in plan.problems[0]
+    assert "stream 'alone' has decided epochs after the base, but is not in the program" in plan.problems[0]
     with pytest.raises(RewindRefused):
         apply_rewind(shop, plan)
     assert plan_rewind(shop, 1, only=["orders", "totals"]).problems == ()
@@ -152,7 +152,7 @@ def test_a_stream_that_the_checkpoint_lacks_begins_again(shop: Shop) -> None:
     plan = plan_rewind(shop, 1)
     last = plan.streams[-1]
     assert (last.stream, last.base_epoch, last.epochs) == ("new", 0, 1)
-    assert last.notes == ("the checkpoint lacks it: it begins again with its first epoch",)
+    assert last.notes == ("it is not in the checkpoint: it starts again with its first epoch",)
     apply_rewind(shop, plan, accept_input=True)
     assert shop.places["new"].visible == {}
     assert Decisions(shop.repository).newest("new", 2) is None
@@ -196,7 +196,7 @@ def test_readers_of_an_event_log_that_stand_past_the_cut_are_listed(tmp_path: Pa
     for name, position in {"near": 20, "far": 25}.items():
         cursor = CursorRecord(position=position, started=True, region_identity=None, log_identity="uid")
         shop.repository.put(cursor_key(name), cursor.to_bytes())
-    assert plan_rewind(shop, number).cursors == ("cursor 'far' stands at sequence 25, the cut is at 20",)
+    assert plan_rewind(shop, number).cursors == ("cursor 'far' is at sequence 25, and the log goes back to 20",)
 
 
 def test_a_shared_pipeline_needs_the_word_that_its_driver_is_gone(shop: Shop) -> None:

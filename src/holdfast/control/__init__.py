@@ -2,7 +2,7 @@
 
 A request is a small file in the pipeline's folder, addressed to the lease of the driver that runs it. Any process that
 may write to the folder may ask. The driver looks for requests every second, during a checkpoint too. It carries out
-each at most once, and never after the asker has withdrawn it or its time is over.
+each at most once, and never after the asker has withdrawn it or its deadline has passed.
 """
 
 from holdfast.control.asking import AskPhase, AskProgress

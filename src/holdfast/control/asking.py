@@ -3,7 +3,8 @@
 Rules:
 - A request is addressed to the lease that the driver holds. If that driver ends before it takes the request, the asker
   withdraws it, and asks the next driver, if there is one.
-- A request that the asker gives up (a timeout, Ctrl-C) is withdrawn. If the driver has taken it already, it continues.
+- When the asker stops waiting (a timeout, Ctrl-C), it withdraws the request. If the driver has already taken the
+  request, the driver continues.
 - An asker that is killed leaves a request that expires at its deadline.
 - A request id is used for one request: the same id with other arguments is refused. With the same arguments, the asker
   waits for the answer of the first one.

@@ -7,9 +7,10 @@ Rules:
 - A claim or an answer that cannot be written (a full disk) is tried again at the next look.
 - A request that cannot be read, or of an unknown kind, is answered with the reason. Other files in the folder are
   reported once and ignored.
-- Files are deleted a day after the request was closed, the request first: one without a claim is never left behind.
+- Files are deleted a day after the request was closed. The request is deleted first, so that no request without a claim
+  remains.
 
-Not guaranteed: that a request that was answered reaches its asker, who may have ended.
+Not guaranteed: that an answer reaches its asker, which may have ended.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def request_checkpoint(
     request_id: str | None = None,
     watch: Watch = unwatched_request,
 ) -> CheckpointTaken:
-    """Let the running pipeline take a checkpoint now, and return it.
+    """Ask the running pipeline to take a checkpoint now, and return it.
 
     Raises `NotRunning` if no process runs the pipeline, `RequestUnanswered` after the timeout, and `RequestFailed` if
     the checkpoint failed.
@@ -68,7 +68,7 @@ def request_savepoint(
     request_id: str | None = None,
     watch: Watch = unwatched_request,
 ) -> CheckpointTaken:
-    """Let the running pipeline take a savepoint of this name, and return it.
+    """Ask the running pipeline to take a savepoint of this name, and return it.
 
     The savepoint records the id of its request. If the answer was lost, a second call with the same `request_id` and
     name returns the savepoint instead of `AlreadyExists`. The options are those of `request_checkpoint`.

@@ -51,7 +51,7 @@ class AskerStep(StrEnum):
 
     WAIT = "wait"  # look again later
     RETURN = "return"  # there is an answer
-    WITHDRAW = "withdraw"  # nothing will come of it: try to close the claim, then look again
+    WITHDRAW = "withdraw"  # it will not be carried out: try to close the claim, then look again
     LEAVE = "leave"  # the driver carries it out, and the asker waits no longer
     LOST = "lost"  # the driver took it and ended without an answer
     DEAD = "dead"  # it was withdrawn, or found expired

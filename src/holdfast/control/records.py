@@ -4,7 +4,7 @@ requests/<lease>/open.json              the driver listens; which kinds of reque
 requests/<lease>/<32 hex>.json          a request to the driver that holds this lease
 requests/<lease>/<32 hex>.claim.json    closes it once: taken, withdrawn or expired
 requests/<lease>/<32 hex>.done.json     the answer
-requests/<lease>/closed.json            the driver has ended and answers nothing any longer
+requests/<lease>/closed.json            the driver has ended and no longer answers
 """
 
 from __future__ import annotations

@@ -166,7 +166,8 @@ RULES = {
     Code.FORMAT_UNKNOWN: Rule(
         _E,
         "A newer version of Spark wrote this file, or it is damaged. Older versions refuse it.",
-        "start the query with the version of Spark that wrote the folder; if it does, upgrade Holdfast to examine it",
+        "start the query with the version of Spark that wrote the folder; if that works, upgrade Holdfast to examine "
+        "the folder",
     ),
     Code.OFFSETS_MIXED: Rule(
         _W,
@@ -188,8 +189,8 @@ RULES = {
     ),
     Code.SOURCES_CHANGED: Rule(
         _W,
-        "Offsets belong to sources by their position. The program was changed, and its next start may fail or assign "
-        "an offset to the wrong source.",
+        "Spark assigns the offsets to the sources in their order. The program was changed, and its next start may fail "
+        "or assign an offset to the wrong source.",
         "run the program with the sources of the last entry, in the same order",
     ),
     Code.FEW_BATCHES: Rule(
@@ -210,14 +211,13 @@ RULES = {
     ),
     Code.SOURCE_COMPACTION: Rule(
         _E,
-        "Spark computes from the distance of the compacted entries which one it must read, and fails if that file "
-        "does not exist.",
+        "Spark calculates the number of the compacted entry that it must read, and fails if that file does not exist.",
         _RESTORE,
     ),
     Code.SOURCE_AHEAD: Rule(
         _W,
-        "Files are recorded as read although no batch has them in its offsets. The next batch will read them all at "
-        "once. Usually entries of `offsets` were deleted by hand.",
+        "Files are recorded as read, but they are not in the offsets of any batch. The next batch will read them all "
+        "at once. Usually entries of `offsets` were deleted by hand.",
         "restore the entries of `offsets` from a copy, or remove the later entries of the source's log as well",
     ),
     Code.SOURCE_SHARED: Rule(
@@ -228,18 +228,18 @@ RULES = {
     ),
     Code.STATE_MISSING: Rule(
         _E,
-        "A stateful query cannot start after its first batch without its state.",
+        "After its first batch, a stateful query cannot start without its state.",
         "restore `state` from a copy of the folder; without one, start in a new folder",
     ),
     Code.STATE_PARTITION: Rule(
         _E,
-        "The number of state partitions is fixed by the first batch. Spark fails when it loads this one.",
+        "The first batch fixes the number of state partitions. Spark fails when it loads this one.",
         "restore the folder from a copy; without one, the state is lost: start in a new folder",
     ),
     Code.STATE_VERSION: Rule(
         _E,
-        "The next batch loads the state of the last committed batch: a base and all changes since. Spark fails when "
-        "it loads this partition.",
+        "The next batch loads the state of the last committed batch: a snapshot, if there is one, and all changes "
+        "since. Spark fails when it loads this partition.",
         _NEW_STATE,
     ),
     Code.STATE_FILE: Rule(
@@ -275,13 +275,14 @@ RULES = {
     ),
     Code.CHECKSUM_STALE: Rule(
         _E,
-        "The file is complete by its form, but Hadoop compares it with the checksum file and fails. The file was "
-        "edited or copied without its checksum file.",
+        "The file seems to be complete, but Hadoop compares it with the checksum file and fails. The file was edited "
+        "or copied without its checksum file.",
         "delete the .crc file if you trust the content; otherwise restore both files from a copy",
     ),
     Code.CHECKSUM_ORPHAN: Rule(
         _N,
-        "The checksum file has no file. Spark will not write a file of this name again, so it does no harm.",
+        "The file that the checksum file belongs to does not exist. Spark will not write a file of this name again, so "
+        "this does no harm.",
         "nothing; it can be deleted",
     ),
     Code.CHECKSUM_BLOCKS: Rule(
@@ -322,8 +323,8 @@ RULES = {
     ),
     Code.OF_HOLDFAST: Rule(
         _N,
-        "The folder is inside a Holdfast repository, which has its own records of every epoch. They decide what a "
-        "restart does, not this folder alone.",
+        "The folder is inside a Holdfast repository, which has its own records of every epoch. What a restart does "
+        "depends on these records, not only on this folder.",
         "check the repository: holdfast verify --repo <repository>",
     ),
 }

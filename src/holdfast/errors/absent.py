@@ -42,10 +42,8 @@ class NotRunning(Absent):
         """The next step."""
         start = "start it: holdfast run app.py:pipeline"
         if self.kind in ("checkpoint", "savepoint"):
-            return f"{start}; the checkpoint of the last graceful stop is in holdfast ls"
-        return (
-            f"{start}, or list what it has left: holdfast ls" if self.kind != "cancel" else "nothing needs to be done"
-        )
+            return f"{start}; or use the last checkpoint that it has taken: holdfast ls"
+        return f"{start}, or list its checkpoints: holdfast ls" if self.kind != "cancel" else "nothing needs to be done"
 
 
 class BlocksMissing(Absent):

@@ -125,17 +125,17 @@ class LastBatchUnknown(BadInput):
     input: str  # what the batch read
     says = (
         "batch {e.batch} of {e.path} was begun and not committed, and plain Spark does not record whether its rows are "
-        "in {e.listed}"
+        "in the target of {e.listed}"
     )
     next_step = (
-        "look in each target of the old query for rows of this batch ({e.input}), then add {e.options}; written: all "
-        "of its rows are there, not-written: none is"
+        "look in each target of the old query for rows of this batch ({e.input}), then add {e.options}; 'written' "
+        "means that all of its rows are there, 'not-written' that none is"
     )
 
     @property
     def listed(self) -> str:
         """The sinks in one line."""
-        return ", ".join(self.sinks)
+        return f"sink{'s' if len(self.sinks) > 1 else ''} {', '.join(self.sinks)}"
 
     @property
     def options(self) -> str:

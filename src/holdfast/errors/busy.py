@@ -40,13 +40,13 @@ class SparkQueryLive(Busy):
     path: str
     file: str  # one that has changed
     files: int  # how many have
-    says = "a query is running in {e.path}: {e.file} and {e.others} changed between two looks"
+    says = "a query is running in {e.path}: {e.file}{e.others} changed while the folder was examined"
     next_step = "stop the query, and wait until its process has ended; then repeat the command"
 
     @property
     def others(self) -> str:
-        """The number of other files that have changed, as text."""
-        return f"{self.files - 1} other files" if self.files > 1 else "no other file"
+        """The number of other files that have changed, as text; empty if there is none."""
+        return f" and {self.files - 1} other files" if self.files > 1 else ""
 
 
 class AppendOpen(Busy):

@@ -101,7 +101,7 @@ class SparkCheckpointDamaged(Corrupt):
     path: str
     why: str
     says = "the Spark checkpoint {e.path} cannot be continued: {e.why}"
-    next_step = "examine it, and follow what it advises: holdfast doctor {e.quoted}"
+    next_step = "examine the folder, and follow the advice: holdfast doctor {e.quoted}"
 
     @property
     def quoted(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors.base import RESTORE_FOLDER, HoldfastError
+from holdfast.errors.base import PROGRAM, RESTORE_FOLDER, HoldfastError
 
 
 class Mismatch(HoldfastError):
@@ -82,13 +82,13 @@ class RewindRefused(Mismatch):
 
 
 class RewindUnfinished(Mismatch):
-    """A rewind was decided and did not finish. Only a program with the same sinks can finish it."""
+    """A rewind was begun and is not complete. Only a program with the same sinks can complete it."""
 
     timeline: int
     to: str
     why: str
     says = "the rewind to {e.to}, timeline {e.timeline}, is unfinished: {e.why}"
-    next_step = "run the program that the rewind was started with (holdfast run): it finishes the rewind first"
+    next_step = "run the program that the rewind was started with (holdfast run): it completes the rewind first"
 
 
 class CompactionOutdated(Mismatch):
@@ -283,9 +283,10 @@ class SinkBehind(Mismatch):
     committed: bool = True  # False: the epoch may have been decided and not committed
     says = "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but epoch {e.decided} was {e.what}"
     next_step = (
-        "restore {e.lost} from a copy that holds epoch {e.decided}, because its staged rows no longer exist; or "
-        "replace the sink: give it another name (name=...) and an empty target, and run with --accept sinks; "
-        "the new sink gets only the rows of later epochs"
+        "restore {e.lost} from a copy that holds epoch {e.decided}, because its staged rows no longer exist; or go "
+        f"back to a checkpoint that the sink still holds: holdfast rewind {PROGRAM} --to latest --dry-run names it; or "
+        "replace the sink: give it another name (name=...) and an empty target, and run with --accept sinks; the new "
+        "sink gets only the rows of later epochs"
     )
 
     @property

@@ -68,8 +68,8 @@ class FrozenRowsLost(Storage):
         "{e.computed} rows were computed, and each sink counted {e.given}"
     )
     next_step = (
-        "run again, and let no code unpersist the RDDs of a running stream; a sink of your own must return the number "
-        "of its rows from prepare()"
+        "run again, and make sure that no code unpersists the RDDs of a running stream; a sink of your own must return "
+        "the number of its rows from prepare()"
     )
 
 

@@ -58,11 +58,11 @@ class AdoptPlan:
     def given(self, sink: str) -> str:
         """Return which epochs a sink is given, as text."""
         if self.in_doubt is None:
-            return f"is given epochs from {self.first_epoch} on"
+            return f"gets epochs from {self.first_epoch} on"
         epoch = self.in_doubt + 1
         if self.last_batch[sink] is LastBatch.WRITTEN:
-            return f"has batch {self.in_doubt} already; is given epochs from {epoch + 1} on"
-        return f"is given batch {self.in_doubt} as epoch {epoch}, and all later ones"
+            return f"already has batch {self.in_doubt}; gets epochs from {epoch + 1} on"
+        return f"gets batch {self.in_doubt} as epoch {epoch}, and all later epochs"
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""

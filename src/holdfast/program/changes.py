@@ -2,8 +2,8 @@
 
 Rules:
 - The judgement follows Spark's own rules for changing a query between restarts, and those of the sinks.
-- *Impossible* is said only where continuing is certain to fail or to be wrong. Where Spark alone can tell, the change
-  *takes effect*, and the text says what Spark checks.
+- A change is *impossible* only if it is certain that the program would fail or produce wrong results. If only Spark can
+  decide this, the change *takes effect*, and the text states what Spark checks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _RATES = ("maxfilespertrigger", "maxbytespertrigger", "maxoffsetspertrigger", "m
 _RATES_OF_LOGS = ("maxrowspertrigger", "partitions")
 _STORED = {"FileSink": ("format", "layout", "partition_by")}  # settings that a target cannot change
 _FREE_STATE = ("FlatMapGroups", "TransformWithState")  # the program's own state, whose types a plan does not show
+_NEW, _THERE = "new", "there"  # of a whole stream or sink, which has no value to show
 _NEW_STREAM = "give the stream a new name and new targets, or revert the change"
 
 
@@ -45,9 +46,12 @@ class ProgramChange(msgspec.Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """The change as one line."""
         way = f"; {self.do}" if self.do else ""
-        return (
-            f"stream {self.stream}: {self.what} was {self.before or 'none'}, is {self.now or 'none'}: {self.means}{way}"
-        )
+        change = f"changed from {self.before or 'none'} to {self.now or 'none'}"
+        if self.now == _NEW and not self.before:
+            change = "is new"
+        elif self.before == _THERE and not self.now:
+            change = "was removed"
+        return f"stream {self.stream}: {self.what} {change}: {self.means}{way}"
 
 
 def changes(stream: str, before: StreamDescription | None, now: StreamDescription | None) -> list[ProgramChange]:
@@ -66,11 +70,11 @@ def changes(stream: str, before: StreamDescription | None, now: StreamDescriptio
 def _whole(stream: str, before: StreamDescription | None, now: StreamDescription | None) -> Iterator[ProgramChange]:
     if before is None and now is not None:
         means = "it starts with the first row of its source"
-        yield _change(stream, "the stream", "", "new", ChangeEffect.TAKES_EFFECT, means)
+        yield _change(stream, "the stream", "", _NEW, ChangeEffect.TAKES_EFFECT, means)
     if before is not None and now is None:
         means = "it does not run; its state and its output stay as they are"
         do = "add it again to continue it"
-        yield _change(stream, "the stream", "there", "", ChangeEffect.TAKES_EFFECT, means, do)
+        yield _change(stream, "the stream", _THERE, "", ChangeEffect.TAKES_EFFECT, means, do)
 
 
 def _sources(
@@ -78,7 +82,7 @@ def _sources(
 ) -> Iterator[ProgramChange]:
     kinds = [each.kind for each in before], [each.kind for each in now]
     if kinds[0] != kinds[1]:
-        means = "Spark's offsets are numbered by source, and cannot be given to other ones"
+        means = "Spark assigns the stored offsets to the sources in their order, and they do not fit these sources"
         yield _impossible(stream, "sources", ", ".join(kinds[0]), ", ".join(kinds[1]), means, _NEW_STREAM)
         return
     for number, (old, new) in enumerate(zip(before, now, strict=True)):
@@ -100,11 +104,9 @@ def _moved_source(stream: str, name: str, old: SourceDescription, new: SourceDes
     if old.kind == "holdfast_log":
         means = "it must be the same event log, at another path: the start compares its uid and its history"
     elif old.kind == "FileSource":
-        means = (
-            "files that the stream has read are known by their paths: every file at the new path is read as a new one"
-        )
+        means = "Spark recognises the files that it has read by their paths: it reads every file at the new path"
     elif old.kind == "kafka":
-        means = "new topics are read from startingOffsets on; Spark fails if a topic that it has offsets for is gone"
+        means = "new topics are read from startingOffsets on; Spark fails if a topic for which it has offsets is gone"
     return _change(stream, name, old.reads, new.reads, ChangeEffect.TAKES_EFFECT, means)
 
 
@@ -114,16 +116,18 @@ def _sinks(stream: str, before: StreamDescription, now: StreamDescription) -> It
         if old is None:
             means = "it starts empty, with the next epoch"
             do = f"fill it: holdfast backfill --stream {stream} --sink {name}; or accept it: --accept sinks"
-            yield _change(stream, what, "", "new", ChangeEffect.TAKES_EFFECT, means, do)
+            yield _change(stream, what, "", _NEW, ChangeEffect.TAKES_EFFECT, means, do)
         elif new is None:
             means = "it gets no more rows; those that it has stay"
-            yield _change(stream, what, "there", "", ChangeEffect.TAKES_EFFECT, means, "accept it: --accept sinks")
+            yield _change(stream, what, _THERE, "", ChangeEffect.TAKES_EFFECT, means, "accept it: --accept sinks")
         elif old.kind != new.kind:
-            means = "the new sink must report every epoch that the old one holds, as after a change of the class name"
+            means = "the new sink must hold every epoch that the old one holds, for example because a class was renamed"
             do = "for another, empty target, give the sink another name"
             yield _change(stream, what, old.kind, new.kind, ChangeEffect.TAKES_EFFECT, means, do)
         elif old.target != new.target and old.target and new.target:
-            means = "the new target must hold every epoch that the old one holds, as when its data was moved"
+            means = (
+                "the new target must hold every epoch that the old one holds, for example because its data was moved"
+            )
             do = "for an empty target, give the sink another name"
             yield _change(stream, what, old.target, new.target, ChangeEffect.TAKES_EFFECT, means, do)
         else:
@@ -138,7 +142,7 @@ def _sink_settings(
         if was == is_now:
             continue
         if name in _STORED.get(kind, ()):
-            means, do = "one folder has one way of storing rows", "use another sink name and another target"
+            means, do = "a folder stores its rows in one way only", "use another sink name and another target"
             yield _impossible(stream, f"{name} of {what}", was, is_now, means, do)
         else:
             means = "it applies from the next epoch on; existing rows stay as they are"
@@ -151,20 +155,20 @@ def _columns(stream: str, before: StreamDescription, now: StreamDescription) -> 
         return
     logs = sorted(name for name, sink in now.sinks.items() if sink.kind == "LogSink" and name in before.sinks)
     if logs:
-        means = f"an event log has one schema ({', '.join(logs)})"
+        means = f"the schema of an event log cannot change ({', '.join(logs)})"
         do = "give the stream a new name, or the log another sink name and path"
         yield _impossible(stream, "columns", was, is_now, means, do)
         return
-    means = "files of later epochs have the new columns; a table must have them"
+    means = "files of later epochs have the new columns; a table must already have them"
     yield _change(stream, "columns", was, is_now, ChangeEffect.TAKES_EFFECT, means)
 
 
 def _state(stream: str, before: Sequence[StateDescription], now: Sequence[StateDescription]) -> Iterator[ProgramChange]:
     was, is_now = [each.kind for each in before], [each.kind for each in now]
     if was != is_now:
-        means = "state is kept by operator, and the operators are other ones"
+        means = "Spark stores the state of each operator, and the operators are no longer the same"
         if not was:
-            means = "there is no state for the rows that were processed already"
+            means = "there is no state for the rows that were already processed"
         yield _impossible(
             stream,
             "operators with state",
@@ -177,7 +181,7 @@ def _state(stream: str, before: Sequence[StateDescription], now: Sequence[StateD
     for number, (old, new) in enumerate(zip(before, now, strict=True)):
         what = f"operator {number} ({old.kind})" if len(before) > 1 else f"operator {old.kind}"
         if old.keys != new.keys and not old.kind.startswith(_FREE_STATE):
-            means = "the state is stored under keys of other types"
+            means = "the keys of the stored state have other types"
             yield _impossible(
                 stream,
                 f"keys of {what}",
@@ -187,19 +191,21 @@ def _state(stream: str, before: Sequence[StateDescription], now: Sequence[StateD
                 _NEW_STREAM,
             )
         elif old.columns != new.columns:
-            means = "existing state is kept by position; Spark checks the types when the query starts, not the meaning"
+            means = (
+                "Spark assigns stored state to the new columns by position; it checks their types, not their meaning"
+            )
             was_text, now_text = _ddl(old.columns), _ddl(new.columns)
             yield _change(stream, f"columns of {what}", was_text, now_text, ChangeEffect.TAKES_EFFECT, means)
 
 
 def _settings(stream: str, before: StreamDescription, now: StreamDescription) -> Iterator[ProgramChange]:
     if before.output_mode != now.output_mode:
-        means = "rows that were written in one mode cannot be continued in another"
+        means = "a target with the output of one mode cannot be continued in another mode"
         yield _impossible(stream, "output mode", before.output_mode, now.output_mode, means, _NEW_STREAM)
     if before.stage != now.stage:
         added = before.stage is None
         effect = ChangeEffect.TAKES_EFFECT if added else ChangeEffect.IMPOSSIBLE
-        means = "it starts with its initial state" if added else "the state that is stored would be lost"
+        means = "it starts with its initial state" if added else "the stored state would be lost"
         yield _change(stream, "stage", before.stage or "", now.stage or "", effect, means, "" if added else _NEW_STREAM)
     for name in sorted(before.options.keys() | now.options.keys()):
         was, is_now = before.options.get(name, ""), now.options.get(name, "")
@@ -212,7 +218,7 @@ def _settings(stream: str, before: StreamDescription, now: StreamDescription) ->
     )
     for name, old, new in pinned:
         if old != new:
-            means = "a stream keeps the value of its first start"
+            means = "no effect, because a stream keeps the value of its first start"
             yield _change(stream, name, old or "", new or "", ChangeEffect.SAFE, means)
 
 

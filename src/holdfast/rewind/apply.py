@@ -1,8 +1,8 @@
 """Apply the plan of a rewind.
 
-1. Take the lease. Finish an unfinished rewind first. Compare the plan's id with the facts.
+1. Take the lease. Finish an unfinished rewind first. Compute the plan again, and compare the ids.
 2. Build the folders of the new timeline. Until it is decided, they are garbage.
-3. Decide: write `rewind.json`. From here the rewind can only go forward.
+3. Decide: write `rewind.json`. From here on, the rewind can only be completed.
 4. The steps of `finishing`: end the old timeline, take the sinks back, write the base decisions, begin the timeline.
 """
 
@@ -36,14 +36,14 @@ def apply_rewind(
 ) -> RewindDone:
     """Apply the plan of a rewind or of an undo. The pipeline must be stopped.
 
-    - `accept_input`: go back although it is not known whether a source still has the input after the base.
+    - `accept_input`: go back even if it is not known whether a source still has the input after the base.
     - `take_over`: the driver of a `shared` pipeline is gone. If it is not, it is fenced.
     - `why`: recorded in the history.
     - `reach`: called at each point, for tests.
 
     Raises `PlanOutdated` if anything has changed since the plan was made, `RewindRefused` if the plan has problems, and
-    `Locked` if the pipeline is running. Nothing is changed then. A crash at any later point is finished by the next
-    start or rewind of a program with the same sinks.
+    `Locked` if the pipeline is running. Nothing is changed then. After a crash at any later point, the next start or
+    rewind of a program with the same sinks completes the rewind.
     """
     checked_type("plan", plan, RewindPlan)
     program = pipeline.program
@@ -89,7 +89,7 @@ def _built(program: Program, plan: RewindPlan, *, accept_input: bool, reach: Rea
 
 def _require_same(plan: RewindPlan, now: RewindPlan, *, accept_input: bool) -> None:
     if plan.id != now.id:
-        why = f"plan {plan.id} was made for another state: now it would be {now.id}"
+        why = f"the pipeline or a sink has changed since plan {plan.id} was made; the plan is now {now.id}"
         raise PlanOutdated(why=why, command=REWIND)
     require_possible(now, accept_input=accept_input)
 
@@ -102,7 +102,7 @@ def require_possible(plan: RewindPlan, *, accept_input: bool = False) -> None:
 
 
 def taken_lease(program: Program, *, take_over: bool) -> Lease:
-    """Take the lease of a stopped pipeline; `take_over` says that the driver of a shared one is gone."""
+    """Take the lease of a stopped pipeline; `take_over` confirms that the driver of a shared one is gone."""
     if not program.shared:
         return Lease.take(program.repository, why=REWIND)
     if not take_over:

@@ -1,4 +1,4 @@
-"""What the sinks of one stream answer, and how it compares with the decisions and the base."""
+"""Asks the sinks of one stream what a rewind would do, and compares the answers with the decisions and the base."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ class SinkQuestions:
         counted = self._counted(sink.name, holds)
         if answer.kept and not self._agree(sink.name, holds, answer.rows, counted):
             self.problems.append(
-                f"{name} would remove {answer.rows} rows, but the decisions count {counted}: it was changed by others"
+                f"{name} has {answer.rows} rows after the base, but {counted} were committed: "
+                "another program changed them"
             )
         return SinkPlan(
             sink=sink.name,
@@ -117,7 +118,7 @@ class SinkQuestions:
         if why:
             self.problems.append(f"{name} cannot be left: {why}")
         action = SinkAction.CANNOT if why else SinkAction.LEAVE
-        text = why or "its rows stay, and the rows after the base are written to it again"
+        text = why or "its rows stay, and the rows after the base are written to it a second time"
         return SinkPlan(
             sink=sink.name, kind=aim.kind, target=aim.target, action=action, holds=holds, counted=None, why=text
         )
@@ -126,10 +127,10 @@ class SinkQuestions:
         left = sink in self._leave
         if not left:
             self.problems.append(
-                f"sink {sink!r} of stream {self._about.owner.stream!r} holds its last epoch, and the program lacks it "
+                f"sink {sink!r} of stream {self._about.owner.stream!r} holds its last epoch, but is not in the program "
                 f"(add it again, or accept that its rows stay: --leave {sink})"
             )
-        why = "the program lacks it"
+        why = "it is not in the program"
         action = SinkAction.LEAVE if left else SinkAction.CANNOT
         return SinkPlan(sink=sink, kind="", target=None, action=action, holds=None, why=why)
 

@@ -2,7 +2,7 @@
 
 Rules:
 - A base lies on the current lineage. The rows of an abandoned branch are no longer in the sinks.
-- Facts of a base decision come from the manifest alone: old decisions may be pruned, and savepoints do not keep them.
+- The facts of a base decision come only from the manifest: old decisions may be pruned, and a savepoint keeps none.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def find_base(repository: Repository, lineage: Lineage, to: int | str) -> Rewind
     restore = plan_restore(repository, _named(checkpoints, lineage, to))
     manifest = restore.manifest
     if not lineage.holds_checkpoint(manifest.timeline, manifest.checkpoint_id):
-        problem = f"it belongs to an abandoned branch, timeline {manifest.timeline}: its rows are not in the sinks"
+        problem = (
+            f"it belongs to an abandoned branch, timeline {manifest.timeline}: its rows are no longer in the sinks"
+        )
         raise RewindRefused(to=str(to), problems=(problem,))
     states = {
         name.removesuffix(f"/{_STAGE}"): state

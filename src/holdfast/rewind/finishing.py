@@ -1,11 +1,11 @@
 """The steps of a rewind after its decision. Each is idempotent: after a crash, all of them are repeated.
 
 Rules:
-- The slot after an epoch is closed only once that epoch was given to its sinks. So a timeline that has ended needs
-  nothing more, and a sink that is stamped has been given everything.
-- An epoch that no later try can give to a sink is recorded. A failure that time may fix ends the rewind instead; the
-  next try continues.
-- Only a program with the same sinks may finish a rewind: another one would leave rows behind.
+- The slot after an epoch is closed only when that epoch is committed in its sinks. So nothing is left to do for a
+  timeline that has ended, and a sink that is stamped has every epoch of it.
+- An epoch that can never be committed to a sink is recorded. After a temporary failure the rewind stops instead, and
+  the next try continues it.
+- Only a program with the same sinks may finish a rewind: with other sinks, rows would not be taken back.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class RewindFinisher:
                 continue  # it left no trace, was quarantined, or is the base of its timeline
             sink = self._program.sink(stream, name)
             try:
-                why = "the program lacks the sink" if sink is None else self._given(sink, decision, share)
+                why = "the sink is not in the program" if sink is None else self._given(sink, decision, share)
             except TimelineEnded:
                 continue  # stamped by another process that finishes this rewind, after it ended the timeline
             except (Corrupt, Mismatch) as error:
@@ -124,7 +124,7 @@ class RewindFinisher:
         if holds >= share.stands:
             return None
         if holds < share.before:
-            return f"it holds epoch {holds} and lacks the one before"
+            return f"it holds epoch {holds}, and lacks the epochs in between"
         key = EpochKey(owner, attempt, decision.lease, Link(share.before, share.before_handle))
         asked(sink, f"commit epoch {attempt.epoch}", lambda: sink.commit(key, share.handle))
         return None
@@ -220,7 +220,9 @@ def _require_same_sinks(program: Program, record: RewindRecord) -> None:
             sink = program.sink(stream, name)
             found = None if sink is None else aim_of(sink)
             if found != SinkAim(kind=expected.kind, target=expected.target):
-                has = "the program lacks it" if found is None else f"the program has {found.kind} {found.target}"
+                has = (
+                    "the program does not have it" if found is None else f"the program has {found.kind} {found.target}"
+                )
                 why = f"it needs sink {name!r} of stream {stream!r}, {expected.kind} {expected.target}, and {has}"
                 raise RewindUnfinished(timeline=record.timeline, to=record.to, why=why)
 

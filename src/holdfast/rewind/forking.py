@@ -1,12 +1,12 @@
-"""Fork: another pipeline that begins at a checkpoint of this one, and then has nothing to do with it.
+"""Fork: another pipeline that begins at a checkpoint of this one, and is independent of it from then on.
 
 Rules:
 - A fork has its own name, uid and Spark ids. Its streams continue after the epochs of the checkpoint, into empty
   targets. The original may be running.
-- It is built in a hidden folder, which is renamed at the end: a crash leaves no half of a pipeline.
+- It is built in a hidden folder, which is renamed at the end: a crash leaves no incomplete pipeline.
 - The event logs that join streams inside the repository are copied up to the cut: the offsets of their readers contain
   the uid and the chain of the log. A log elsewhere is a target. A stream that reads such a log cannot be forked.
-- Files that a prune removes meanwhile are reported, with the newest checkpoint that is sound.
+- If a prune removes files of the checkpoint meanwhile, the error names the newest checkpoint that is sound.
 
 Not guaranteed: that the sources still have the input after the checkpoint.
 """

@@ -1,7 +1,7 @@
 """Whether the sources still have the input after a base, as far as this can be known without Spark.
 
 - Files: those that the given-up epochs have read are named in the source's log, and must still exist.
-- An event log of this pipeline: its folder must exist; its sequences are never given twice.
+- An event log of this pipeline: its folder must exist. Its sequences are never reused.
 - All others: unknown.
 """
 
@@ -51,7 +51,7 @@ def inputs_after(
             readable, why = _log(end or "", logs)
             yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
         else:
-            why = "it cannot be asked from here; check that it still has the input after the base"
+            why = "this cannot be checked here; check that the source still has the input after the base"
             yield SourcePlan(source=str(number), kind=kind, readable=Readable.UNKNOWN, why=why)
 
 

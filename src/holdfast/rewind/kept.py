@@ -1,8 +1,8 @@
 """Rows that rewinds have set aside: list what the sinks of a program keep, and discard it.
 
 Rules:
-- Nothing discards them but a user. An undo needs them, and is possible until the timeline of the newest rewind has
-  decided an epoch. Until then they are marked, and an undo that lacks them is refused.
+- Only a user discards them. An undo needs the rows of the newest rewind, and is possible until the timeline of that
+  rewind has decided an epoch. Until then these rows are `undoable`. An undo that lacks them is refused.
 - Discarding is idempotent. If it is interrupted, the next try continues.
 
 Not listed: the rows of sinks that the program lacks, and events of a log, which stay in its files.
@@ -31,7 +31,7 @@ class KeptRows(msgspec.Struct, frozen=True, kw_only=True):
 
     stream: str
     sink: str
-    timeline: int  # that the rewind began
+    timeline: int  # the timeline that the rewind started
     rows: int  # for upserts, one for each version that was taken back
     kept: str  # where
     undoable: bool  # the rewind can still be undone, and the undo needs them
@@ -48,7 +48,7 @@ def kept_rows(pipeline: Rewindable) -> list[KeptRows]:
 def discard_rows(
     pipeline: Rewindable, chosen: Collection[KeptRows], *, take_over: bool = False, why: str = ""
 ) -> list[KeptRows]:
-    """Delete rows for good that `kept_rows` has listed; return those that were still there.
+    """Permanently delete rows that `kept_rows` has listed; return those that were still there.
 
     The pipeline must be stopped. Once the rows of the newest rewind are deleted, it can no longer be undone.
     `take_over` and `why` are as in `apply_rewind`.

@@ -1,4 +1,4 @@
-"""Which streams a rewind takes back: all of the program, or some that no other stream reads from."""
+"""Which streams a rewind takes back: all streams of the program, or some, with every stream that reads from them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def members_of(
     edges = readers(program, base, newest)
     if only is None:
         problems = [
-            f"stream {name!r} has decided epochs after the base, and the program lacks it (add it to the program, or "
+            f"stream {name!r} has decided epochs after the base, but is not in the program (add it to the program, or "
             f"take back only other streams: --only)"
             for name in gone
         ]

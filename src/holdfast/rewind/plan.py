@@ -1,8 +1,9 @@
-"""The plan of a rewind: a value that can be printed, compared and stored, but that is never obeyed blindly.
+"""The plan of a rewind: a value that can be printed, compared and stored.
 
 The id covers what the plan depends on: the pipeline's uid, its current timeline, the digest of the base, the last
 decision of each stream, the answers of the sinks, and what is left. It does not cover what changes by itself, such as
-sizes and free space. `apply_rewind` computes the plan again and refuses if the id differs.
+sizes and free space. An outdated plan is never carried out: `apply_rewind` computes the plan again, and raises
+`PlanOutdated` if the id differs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from holdfast import _figures as figures
 from holdfast.formats.sealed_json import plain
 
 _ID_DIGITS = 16
+_UNTIL = "possible until the next run has decided an epoch"
 
 
 class SinkAction(StrEnum):
@@ -97,7 +99,7 @@ class RewindPlan:
     leave: tuple[str, ...]  # sinks whose rows stay
     streams: tuple[StreamPlan, ...]  # what is done to each stream
     problems: tuple[str, ...]  # why the rewind is refused; empty: it is possible
-    cursors: tuple[str, ...] = ()  # readers of event logs that stand past the cut
+    cursors: tuple[str, ...] = ()  # readers of event logs that are past the base
     bytes_needed: int = 0  # disk space that it needs at most
     bytes_free: int = 0  # free disk space
     no_undo: str | None = None  # why it cannot be undone; null: it can, until the new timeline has decided an epoch
@@ -134,10 +136,10 @@ class RewindPlan:
             lines = [f"plan {self.id}: {self.pipeline} undoes the rewind of timeline {self.undoes}"]
         for each in self.streams:
             lines += _stream_lines(each, undo=self.undoes is not None)
-        lines += [f"reader past the cut: {each}" for each in self.cursors]
+        lines += [f"reader past the base: {each}" for each in self.cursors]
         lines.append(f"disk: needs at most {figures.size(self.bytes_needed)}, {figures.size(self.bytes_free)} are free")
         if self.undoes is None:
-            lines.append(f"undo: {f'not possible, {self.no_undo}' if self.no_undo else 'until an epoch is decided'}")
+            lines.append(f"undo: {f'not possible, {self.no_undo}' if self.no_undo else _UNTIL}")
         lines += [f"needs --accept-input: {each}" for each in self.unknown_input]
         lines += [f"refused: {each}" for each in self.problems]
         return "\n".join(lines)
@@ -159,7 +161,7 @@ class RewindDone:
     def summary(self) -> str:
         """Return a one-line summary."""
         where = ", ".join(f"{stream} after epoch {epoch}" for stream, epoch in self.epochs.items())
-        what = f"undid timeline {self.undoes}" if self.undoes else f"went back to {self.base}"
+        what = f"undid the rewind of timeline {self.undoes}" if self.undoes else f"went back to {self.base}"
         return f"{what}: timeline {self.timeline} continues {where}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -179,8 +181,7 @@ def _stream_lines(each: StreamPlan, *, undo: bool) -> list[str]:
     rows = "an unknown number of" if each.rows is None else figures.number(each.rows)
     where = f"epoch {each.base_epoch}" if each.base_epoch else "its beginning"
     what = "come back" if undo else "are given up"
-    count = "1 epoch" if each.epochs == 1 else f"{figures.number(each.epochs)} epochs"
-    lines = [f"stream {each.stream!r}: from epoch {each.epoch} to {where}; {count}, {rows} rows {what}"]
+    lines = [f"stream {each.stream!r}: from epoch {each.epoch} to {where}; {_epochs(each.epochs)}, {rows} rows {what}"]
     lines += [f"  note: {note}" for note in each.notes]
     for source in each.sources:
         why = f", {source.why}" if source.why else ""
@@ -188,11 +189,16 @@ def _stream_lines(each: StreamPlan, *, undo: bool) -> list[str]:
     return [*lines, *(f"  {_sink_line(sink)}" for sink in each.sinks)]
 
 
+def _epochs(count: int) -> str:
+    return "1 epoch" if count == 1 else f"{figures.number(count)} epochs"
+
+
 def _sink_line(sink: SinkPlan) -> str:
-    text = f"sink {sink.sink!r} ({sink.kind}): {sink.action}"
+    action = "refused" if sink.action is SinkAction.CANNOT else sink.action
+    text = f"sink {sink.sink!r} ({sink.kind}): {action}"
     if sink.action in (SinkAction.TAKE_BACK, SinkAction.PUT_BACK):
         rows = "" if sink.rows is None else f", {figures.number(sink.rows)} rows"
-        text += f", {figures.number(sink.epochs)} epochs{rows}"
+        text += f" {_epochs(sink.epochs)}{rows}"
         if sink.action is SinkAction.TAKE_BACK:
             text += f"; kept in {sink.kept}" if sink.kept else "; nothing is moved: the next epoch replaces its rows"
     return f"{text}: {sink.why}" if sink.why else text

@@ -83,14 +83,14 @@ def planned(program: Program, to: int | str, only: Collection[str] | None, leave
 
 
 def loaded_lineage(program: Program) -> Lineage:
-    """Return the lineage; refuse another pipeline's repository, and one with an unfinished rewind."""
+    """Return the lineage. Refuse the repository of another pipeline, and one with an unfinished rewind."""
     lineage = Lineage.load(program.repository)
     if lineage.identity.pipeline != program.name:
         why = f"it belongs to pipeline {lineage.identity.pipeline!r}"
         raise BadValue(what="repository", value=program.repository.where, why=why, do="choose another root")
     unfinished = unfinished_rewind(program.repository, lineage)
     if unfinished is not None:
-        why = f"{unfinished.title} was decided and not completed"
+        why = f"{unfinished.title} was interrupted"
         raise RewindUnfinished(timeline=unfinished.timeline, to=unfinished.to, why=why)
     return lineage
 
@@ -137,7 +137,9 @@ class _Planning:
         epoch = decision.attempt.epoch if decision else 0
         base_rows = cut.rows if cut else 0
         if epoch < place[1]:
-            self.problems.append(f"stream {name!r}: its last decision is of epoch {epoch}, before the base {place[1]}")
+            self.problems.append(
+                f"stream {name!r}: its last decided epoch is {epoch}, before epoch {place[1]} of the base"
+            )
         about = SinkFacts(owner, self.lineage, timeline, decision, place, base_rows, *self._is_read(name))
         questions = SinkQuestions(about, Decisions(repository), self.leave)
         sinks = tuple(questions.sinks(stream))
@@ -175,16 +177,16 @@ class _Planning:
     def _notes(self, stream: ProgramStream) -> Iterable[str]:
         cut = self.base.manifest.streams.get(stream.name)
         if cut is None:
-            yield "the checkpoint lacks it: it begins again with its first epoch"
+            yield "it is not in the checkpoint: it starts again with its first epoch"
         elif not cut.epoch:
-            yield "it had not started: it begins again with its first epoch"
+            yield "it had not started at the checkpoint: it starts again with its first epoch"
         else:
             for name in sorted(set(cut.sinks) - {sink.name for sink in stream.sinks}):
-                yield f"the program lacks sink {name!r} of the checkpoint"
+                yield f"sink {name!r} of the checkpoint is not in the program"
             for name in sorted({sink.name for sink in stream.sinks} - set(cut.sinks)):
-                yield f"the checkpoint lacks sink {name!r}: all its rows are taken back"
+                yield f"sink {name!r} is not in the checkpoint: all its rows are taken back"
             if stream.name in self.base.states and stream.stage is None:
-                self.problems.append(f"stream {stream.name!r} had a stage, and the program has none: add it again")
+                self.problems.append(f"stream {stream.name!r} had a stage, and the program has none (add it again)")
 
     def _check_marks(self, stream: ProgramStream, owner: StreamIdentity, sinks: tuple[SinkPlan, ...]) -> None:
         """Report sinks that are behind the base: they were restored from a backup."""
@@ -195,7 +197,9 @@ class _Planning:
             other = next((each for each in self._older() if satisfies(sink, owner, self.lineage, each, holds)), None)
             name = f"sink {sink.name!r} of stream {stream.name!r}"
             use = f"go back to checkpoint {other.savepoint or other.checkpoint_id}" if other else "no checkpoint fits"
-            text = f"{name} holds epoch {holds}, less than the base: it was restored from an older copy ({use})"
+            text = (
+                f"{name} holds only epoch {holds}, which is before the base: it was restored from an older copy ({use})"
+            )
             self.problems.append(text)
 
     def _older(self) -> Iterable[Manifest]:
@@ -215,7 +219,7 @@ class _Planning:
             self.no_undo = f"the Spark folder of stream {name!r} lacks its last epoch"
         for each in sinks:
             if each.holds is None:
-                self.no_undo = f"the program lacks sink {each.sink!r}"
+                self.no_undo = f"sink {each.sink!r} is not in the program"
             elif questions.is_behind(each.sink, each.holds):
                 self.no_undo = f"sink {each.sink!r} of stream {name!r} lacks decided epochs"
 
@@ -236,7 +240,7 @@ def _bytes_needed(base: RewindBase, streams: tuple[StreamPlan, ...]) -> int:
 def _cursors_past(
     repository: LocalRepository, base: Manifest, newest: Manifest | None, streams: tuple[StreamPlan, ...]
 ) -> Iterable[str]:
-    """Yield the cursors of this repository that stand past the cut of an event log. Others are not known here."""
+    """Yield the cursors of this repository that are past the base of an event log. Others are not known here."""
     tails: dict[str, int] = {}
     taken = {(each.stream, sink.sink) for each in streams for sink in each.sinks if sink.action is SinkAction.TAKE_BACK}
     for manifest in (newest, base):
@@ -251,4 +255,4 @@ def _cursors_past(
             continue
         tail = tails.get(cursor.log_identity or "") if cursor else None
         if cursor is not None and tail is not None and cursor.started and cursor.position > tail:
-            yield f"cursor {name!r} stands at sequence {cursor.position}, the cut is at {tail}"
+            yield f"cursor {name!r} is at sequence {cursor.position}, and the log goes back to {tail}"

@@ -1,14 +1,15 @@
 """The steps of a rewind as tables, without any I/O. `apply` goes through them in this order.
 
 Rules:
-- Before *decide*, nothing has changed: what *build* left is garbage. From *decide* on, a rewind only goes forward.
-- Every step is idempotent. A crash anywhere is finished by the next rewind or run, which repeats all steps after
-  *decide*.
-- *End* comes before any sink is touched. A driver of the old timeline that wakes up later finds its slot closed, so no
-  epoch is decided that the sinks never get.
+- Before *decide*, nothing has changed: the files that *build* has written are garbage. From *decide* on, a rewind can
+  only be completed.
+- Every step is idempotent. After a crash, the next rewind or run repeats all steps after *decide*.
+- *End* comes before any sink is changed. A driver of the old timeline that resumes later finds its slot closed, so it
+  cannot decide an epoch that the sinks never get.
 - In each sink, the stamp comes first, then the staged output is removed, then the rows are moved. A driver that was
-  paused inside a commit may make rows visible between the stamp and the removal: the rows are moved afterwards. After
-  the removal it finds nothing to make visible. A rename cannot be conditional, but its source can be gone.
+  paused inside a commit may make rows visible between the stamp and the removal: these rows are moved too, because the
+  move comes last. After the removal, the driver finds nothing to make visible: a rename cannot be made conditional,
+  but it fails if its source is gone.
 
 `tests/unit/test_rewind_model.py` explores every interleaving of these steps with a driver of the old timeline.
 """
@@ -53,7 +54,7 @@ POINTS = {
     # the crash points of a rewind, in order, and what has been done by then
     "rewind planned": "nothing has changed",
     "rewind built": "Spark's folders of the new timeline exist; without a decision they are garbage",
-    "rewind decided": "rewind.json exists: the rewind can only go forward",
+    "rewind decided": "rewind.json exists: the rewind can only be completed",
     "stream ended": "after each stream: its slot in the old timeline is closed",
     "sink taken back": "after each sink: its rows are set aside or, in an undo, put back",
     "base written": "after each stream: the new timeline has its base decision",

@@ -1,8 +1,8 @@
 """Make the plan of an undo: the next timeline, with the end of the old one as its base.
 
 Rules:
-- It is possible while the new timeline has decided nothing, and only for the newest rewind.
-- A rewind that gave up an epoch which a sink never got cannot be undone: the sink would lack it.
+- Only the newest rewind can be undone, and only until the new timeline has decided an epoch.
+- A rewind cannot be undone if it gave up an epoch that one of the sinks never got: the sink would lack it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from holdfast.rewind.program import Program, Rewindable, aim_of
 from holdfast.sinks.base import StreamIdentity
 
 UNDO = "undo"
+_BEFORE = "the state before the last rewind"  # in errors
 
 
 def plan_undo(pipeline: Rewindable) -> RewindPlan:
@@ -47,10 +48,10 @@ def planned_undo(program: Program) -> PlannedUndo:
     lineage, repository = loaded_lineage(program), program.repository
     record = read_rewind(repository, lineage.current)
     if record is None:
-        raise RewindRefused(to=UNDO, problems=("the current timeline was not begun by a rewind",))
+        raise RewindRefused(to=_BEFORE, problems=("the current timeline was not started by a rewind",))
     if record.undoes is not None:
-        problem = f"timeline {record.timeline} is itself an undo: go back with holdfast rewind --to {record.to}"
-        raise RewindRefused(to=UNDO, problems=(problem,))
+        problem = f"timeline {record.timeline} is itself an undo; to go back, name a checkpoint with --to"
+        raise RewindRefused(to=_BEFORE, problems=(problem,))
     asking = _Undoing(program, lineage, record)
     ends = {name: Decisions(repository).seen(name, aim.ends) for name, aim in record.streams.items()}
     streams = tuple(asking.stream(name, aim, ends[name]) for name, aim in record.streams.items())
@@ -92,7 +93,7 @@ class _Undoing:
             self.problems.append(f"stream {name!r} has decided epoch {epoch} since the rewind: it cannot be undone")
         last = end.attempt.epoch if end else 0
         if last and str(last - 1) not in repository.list(f"{stream_folder(name, aim.ends)}/spark/offsets"):
-            self.problems.append(f"the old Spark folder of stream {name!r} lacks epoch {last}")
+            self.problems.append(f"the Spark folder of stream {name!r} in the old timeline lacks epoch {last}")
         for lost in unfinished_epochs(repository, timeline, name):
             text = f"sink {lost.sink!r} of stream {name!r} never got epoch {lost.epoch}: {lost.why}"
             self.problems.append(text)
@@ -114,7 +115,9 @@ class _Undoing:
         expected, sink = aim.sinks[name], self._program.sink(stream, name)
         owner = StreamIdentity(self._program.name, self._lineage.identity.uid, stream)
         if sink is None or aim_of(sink) != type(expected)(kind=expected.kind, target=expected.target):
-            self.problems.append(f"the program lacks sink {name!r} of stream {stream!r}, which the rewind took back")
+            self.problems.append(
+                f"sink {name!r} of stream {stream!r}, which the rewind took back, is not in the program"
+            )
             return SinkPlan(sink=name, kind=expected.kind, target=expected.target, action=SinkAction.CANNOT, holds=None)
         why = None
         if not expected.left:

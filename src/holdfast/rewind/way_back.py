@@ -1,4 +1,4 @@
-"""The way back after a disaster: the newest sound checkpoint, and the command that goes back to it."""
+"""The next step if the Spark folder of a stream is lost: the newest sound checkpoint, and the command to go back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of the tables that keep rows which a rewind has taken back, in the database of the sink."""
+"""Names of the tables in which a database sink keeps the rows that a rewind has taken back."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def adopt(
     The sources are compared by path and topic. Everything is checked before anything is written, and an interrupted
     adoption has no effect.
 
-    If the old job ended during a batch, plain Spark does not know whether the rows of that batch are in the target.
+    If the old job ended during a batch, plain Spark has no record of whether the rows of that batch are in the target.
     Look there, and answer for each sink with --last-batch. If only some of the rows are there, delete them first and
     answer not-written.
 
@@ -161,7 +161,7 @@ def _answers(given: list[str]) -> dict[str, str]:
         if not equals or not sink:
             raise BadValue(what="--last-batch", value=each, expected="SINK=written or SINK=not-written")
         if found.get(sink, answer) != answer:
-            raise BadValue(what="--last-batch", value=each, why=f"another answer for {sink} is given too")
+            raise BadValue(what="--last-batch", value=each, why=f"two different answers for sink {sink}")
         found[sink] = answer
     return found
 

@@ -24,7 +24,7 @@ class Aside(msgspec.Struct, frozen=True, kw_only=True):
 
     stream: str  # its name
     sink: str  # its name
-    timeline: int  # that the rewind began
+    timeline: int  # the timeline that the rewind started
     rows: int  # how many; for upserts, one for each version that was taken back
     kept: str  # where
     undoable: bool  # the rewind can still be undone, and the undo needs them
@@ -44,11 +44,13 @@ def asides(
     target: TargetName,
     arguments: Arguments = None,
     discard: Annotated[
-        bool, typer.Option("--discard", help="Delete them for good. The pipeline must be stopped.")
+        bool, typer.Option("--discard", help="Delete the rows permanently. The pipeline must be stopped.")
     ] = False,
     undoable: Annotated[
         bool,
-        typer.Option("--undoable", help="With --discard: delete also what the undo of the newest rewind needs."),
+        typer.Option(
+            "--undoable", help="With --discard: also delete the rows that an undo of the newest rewind needs."
+        ),
     ] = False,
     take_over: TakeOver = False,
     why: Why = "",
@@ -57,8 +59,8 @@ def asides(
 ) -> Answer:
     """List the rows that rewinds have set aside, and discard them.
 
-    Sinks keep these rows until you discard them. The rows of the newest rewind are kept while it can be undone: until
-    its timeline has decided an epoch. Needs the program, but no Java.
+    Sinks keep these rows until you discard them. As long as the newest rewind can be undone, its rows are not discarded
+    without --undoable. Loads the program, but does not need Java.
 
     [bold]Examples[/]
 
@@ -86,7 +88,7 @@ def asides(
         if not found:
             console.print("no rows are set aside")
         elif not discard:
-            console.print("next: to delete those that no undo needs, run the same command with --discard")
+            console.print("next: to delete the rows that no undo needs, run the same command with --discard")
         elif not chosen:
             console.print("nothing was discarded: an undo needs these rows; to delete them anyway, pass --undoable")
 

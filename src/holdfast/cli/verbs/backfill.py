@@ -23,7 +23,7 @@ class FilledSink(msgspec.Struct, frozen=True, kw_only=True):
     source: str  # the sink that the rows were read from
     epoch: int  # the sink holds everything up to this epoch
     rows: int  # number of rows
-    already: bool  # whether an earlier backfill had done it
+    already: bool  # whether an earlier backfill had already filled it
 
 
 SHAPES = {"backfill": FilledSink}
@@ -43,10 +43,10 @@ def backfill(
 ) -> Answer:
     """Fill a sink that was added to a stream.
 
-    An added sink starts empty. This command gives it every row that the stream has written so far, read from another
-    sink of the stream: files or an event log. The rows become visible in one commit, with the last epoch of the stream.
-    The next run continues with all sinks. Add the sink to the program, stop the pipeline, and run this command before
-    the next start. If it is interrupted, run it again.
+    An added sink starts empty. This command writes every row to it that the stream has written so far. The rows are
+    read from another sink of the stream: files or an event log. They become visible in one commit, with the last epoch
+    of the stream. Stop the pipeline, add the sink to the program, and run this command before the next start, which
+    continues with all sinks. If the command is interrupted, run it again.
 
     [bold]Examples[/]
 
@@ -63,7 +63,7 @@ def backfill(
 
     def print_it(console: Console) -> None:
         rows = f"{formatting.number(result.rows)} rows from sink {result.source}, up to epoch {result.epoch}"
-        text = f"sink {result.sink} of stream {result.stream} {'already has' if result.already else 'has got'} {rows}"
+        text = f"sink {result.sink} of stream {result.stream} {'already has' if result.already else 'now has'} {rows}"
         console.print(formatting.harmless(text), soft_wrap=True, markup=False)
         console.print(f"next: holdfast run {shlex.quote(target)}", soft_wrap=True, markup=False)
 

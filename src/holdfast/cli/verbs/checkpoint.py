@@ -1,4 +1,4 @@
-"""`holdfast checkpoint`: lets a running pipeline take a checkpoint now."""
+"""`holdfast checkpoint`: asks a running pipeline to take a checkpoint now."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ def checkpoint(
     """Take a checkpoint of a running pipeline now.
 
     The command asks the process that runs the pipeline and waits until the checkpoint is restorable. The streams are
-    not stopped. If a checkpoint is being taken, the new one begins after it. Any user who can write to the pipeline's
-    folder can use this command.
+    not stopped. If another checkpoint is being taken, the new one begins after it. Any user who can write to the
+    pipeline's folder can use this command.
 
     Exits with 0 if the checkpoint was taken; with 2 if the pipeline is not running, the checkpoint failed or the
-    timeout expired; with 130 or 143 after Ctrl-C or SIGTERM. A request that the pipeline has not begun is withdrawn.
+    timeout expired; with 130 or 143 after Ctrl-C or SIGTERM. If the command ends before the pipeline has begun, the
+    request is withdrawn.
 
     [bold]Examples[/]
 

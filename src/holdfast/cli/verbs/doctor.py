@@ -64,16 +64,16 @@ def doctor(
     path: Annotated[str, typer.Argument(metavar="PATH", help="The checkpointLocation of a query: a local folder.")],
     pause: Annotated[
         float,
-        typer.Option("--pause", metavar="SECONDS", help="Time before the folder is read a second time, up to 3600."),
+        typer.Option("--pause", metavar="SECONDS", help="Time until the folder is read a second time, up to 3600."),
     ] = PAUSE_S,
     as_json: Json = False,
 ) -> Answer:
     """Examine the checkpoint folder of any Structured Streaming query.
 
     Shows the last committed batch, a batch in doubt, the offsets of each source and the size of the state. Reports
-    what prevents a restart, what it means and what to do: missing or torn files, holes in the logs, state that a
-    restart needs. Reads folders of Spark 3.5 to 4.3, needs no Spark, and writes nothing. The query may be running:
-    after a pause, the folder is read a second time, and only what was found both times is reported.
+    what prevents a restart, such as missing or torn files, holes in the logs or missing state, and explains what it
+    means and what to do. Reads folders of Spark 3.5 to 4.3, needs no Spark, and writes nothing. The query may be
+    running: after a pause, the folder is read a second time, and only what was found both times is reported.
 
     Exits with 1 if there are errors or warnings. Notices do not change the exit code.
 

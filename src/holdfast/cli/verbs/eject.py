@@ -36,7 +36,7 @@ class Ejected(msgspec.Struct, frozen=True, kw_only=True):
     files: int  # number of files
     bytes: int  # their size
     settings: dict[str, str]  # Spark settings: those that the offsets pin, and the format of the state
-    stage: bool  # the stream has stage state, which does not come along
+    stage: bool  # the stream has stage state, which is not included
 
 
 SHAPES = {"eject": Ejected}
@@ -60,8 +60,8 @@ def eject(
 
     The checkpoint is at the last committed epoch. Start the query of the stream with this folder as its
     checkpointLocation, and Spark continues with the next batch. The pipeline must be stopped, and an epoch in doubt
-    must be completed first. Stage state does not come along. Remove the stream from the program: otherwise the next
-    run of the pipeline continues it too.
+    must be completed first. The state of a stage is not included. Remove the stream from the program: otherwise the
+    next run of the pipeline continues it too, and rows are written twice.
 
     [bold]Examples[/]
 

@@ -35,12 +35,14 @@ def fork(
         typer.Option(
             "--from",
             metavar="BASE",
-            help="Where it begins: a checkpoint id, a savepoint name, latest, or before:STREAM:EPOCH.",
+            help="The checkpoint to begin at: its id, the name of a savepoint, latest, or before:STREAM:EPOCH for the "
+            "newest checkpoint without that epoch.",
         ),
     ],
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="The name of the new pipeline.")],
     root: Annotated[
-        str | None, typer.Option("--root", metavar="DIR", help="Its root. Default: the root of the original.")
+        str | None,
+        typer.Option("--root", metavar="DIR", help="The root of the new pipeline. Default: that of the original."),
     ] = None,
     repo: Repo = None,
     as_json: Json = False,
@@ -48,7 +50,7 @@ def fork(
     """Make another pipeline that begins at a checkpoint of this one.
 
     The fork has the state and the positions of the checkpoint, and its own name, uid and Spark ids. The original is not
-    changed and may be running. Define a pipeline of the new name with targets of its own, which are empty, and run it:
+    changed and may be running. Then define a pipeline with the new name and with empty targets of its own, and run it:
     it continues with the first epoch after the checkpoint. Needs neither the program nor Java.
 
     [bold]Examples[/]

@@ -42,7 +42,7 @@ class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
     savepoint: str | None  # its name, for a savepoint
     why: str | None  # why it was aborted, or what is damaged
     aborted_at_ms: int | None = None  # when it was aborted or removed
-    abandoned: bool = False  # a rewind has left it: it cannot be gone back to
+    abandoned: bool = False  # a rewind has left it: you cannot go back to it
 
 
 class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):

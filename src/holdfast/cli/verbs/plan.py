@@ -1,4 +1,4 @@
-"""`holdfast plan`: shows whether a program can continue the state of its pipeline."""
+"""`holdfast plan`: shows whether a changed program can continue the state of its pipeline."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ SHAPES = {"plan": ProgramCompared}
 def plan(target: TargetName, as_json: Json = False) -> Answer:
     """Show whether a changed program can continue the state of its pipeline.
 
-    Compares the program with the one that decided the last epochs: sources, sinks, columns, operators with state,
-    output mode, stage and options. Each difference is safe, takes effect, or is impossible. Writes nothing; the
-    pipeline may be running. Exits with 1 if a change is impossible: holdfast run refuses the program, too.
+    Compares the program with the one that ran last: sources, sinks, columns, operators with state, output mode, stage
+    and options. Each change is safe (it does not affect existing rows and state), takes effect (it is allowed, and the
+    text explains the consequence), or is impossible (holdfast run refuses the program). Writes nothing; the pipeline
+    may be running. Needs Java. Exits with 1 if a change is impossible.
 
     [bold]Examples[/]
 
@@ -51,7 +52,7 @@ def plan(target: TargetName, as_json: Json = False) -> Answer:
 
     def print_it(console: Console) -> None:
         if not made.since:
-            text = "nothing to compare with: no epoch was decided by a program whose description is stored"
+            text = "nothing to compare with: no earlier program is recorded"
             console.print(text, soft_wrap=True, markup=False)
         elif not made.changes:
             console.print("no changes", markup=False)

@@ -54,7 +54,10 @@ def prune(
         typer.Option(metavar="DURATION", help="Keep all checkpoints younger than this: 30m, 12h, 7d."),
     ] = None,
     abandoned: Annotated[
-        bool, typer.Option("--abandoned", help="Remove abandoned branches too: checkpoints that a rewind has left.")
+        bool,
+        typer.Option(
+            "--abandoned", help="Also remove the checkpoints of abandoned timelines, which a rewind has left."
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without changing anything.")] = False,
     yes: Yes = False,
@@ -66,9 +69,9 @@ def prune(
 ) -> Answer:
     """Remove old checkpoints, and the files that only they need.
 
-    A checkpoint is kept if any of the rules keeps it. Savepoints are always kept, and so are the branches that a rewind
-    has abandoned, unless --abandoned is given. Rows that sinks have set aside are not removed: see holdfast asides. The
-    plan is shown before anything is removed. If the pipeline is running, the command asks it to do the work.
+    A checkpoint is kept if any of the rules keeps it. Savepoints are always kept. The checkpoints that a rewind has
+    abandoned are kept unless --abandoned is given. Rows that sinks have set aside are not removed: see holdfast asides.
+    The plan is shown before anything is removed. If the pipeline is running, the command asks it to do the work.
 
     [bold]Examples[/]
 

@@ -40,30 +40,38 @@ def rewind(
         typer.Option(
             "--to",
             metavar="BASE",
-            help="Where to go back to: a checkpoint id, a savepoint name, latest, or before:STREAM:EPOCH for the "
-            "newest checkpoint without that epoch.",
+            help="The checkpoint to go back to: its id, the name of a savepoint, latest, or before:STREAM:EPOCH for "
+            "the newest checkpoint without that epoch.",
             autocompletion=checkpoint_names,
         ),
     ] = None,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Undo the last rewind. Possible until its timeline has decided an epoch.")
+        bool, typer.Option("--undo", help="Undo the last rewind. Possible until the next run has decided an epoch.")
     ] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="STREAM", help="Take back only this stream. Repeatable. Default: all streams."),
+        typer.Option(
+            "--only",
+            metavar="STREAM",
+            help="Take back only this stream. Streams that read from it must go back too. Repeatable. "
+            "Default: all streams.",
+        ),
     ] = None,
     leave: Annotated[
         list[str] | None,
         typer.Option(
             "--leave",
             metavar="SINK",
-            help="Leave the rows of this sink where they are; the rows after the base are written to it again. "
-            "Repeatable.",
+            help="Do not take back this sink: its rows stay, and the rows after the checkpoint are written to it a "
+            "second time. Repeatable.",
         ),
     ] = None,
     accept_input: Annotated[
         bool,
-        typer.Option("--accept-input", help="Go back although a source cannot be asked whether it has the old input."),
+        typer.Option(
+            "--accept-input",
+            help="Go back even if it is not known whether a source still has the input after the checkpoint.",
+        ),
     ] = False,
     take_over: TakeOver = False,
     why: Why = "",
@@ -73,11 +81,11 @@ def rewind(
 ) -> Answer:
     """Take a stopped pipeline back to a checkpoint, with its sinks.
 
-    Shows the plan first: the epochs and rows of each stream that are given up, what each sink does, and whether the
-    input can still be read. Sinks set their later rows aside. The next run continues after the checkpoint, in a new
-    timeline. Needs the program, but no Java.
+    Shows the plan first: the epochs and rows that each stream gives up, what each sink does, and whether the input can
+    still be read. Each sink sets the rows after the checkpoint aside. The next run continues after the checkpoint, in a
+    new timeline. Loads the program, but does not need Java.
 
-    An interrupted rewind is finished by the next run or rewind of the same program. A dry run exits with 1 if the
+    If a rewind is interrupted, the next run or rewind of the same program completes it. A dry run exits with 1 if the
     rewind would be refused.
 
     [bold]Examples[/]
@@ -87,7 +95,7 @@ def rewind(
         holdfast rewind app.py:pipeline --undo
     """
     if undo == (to is not None):
-        why_not = "there is nothing to go back to" if to is None else "an undo has no base"
+        why_not = "neither --to nor --undo was given" if to is None else "--undo was given too"
         raise BadValue(what="--to", value=to, why=why_not, do="pass either --to or --undo")
     pipeline = pipeline_of(find_target(target), arguments or [])
     from holdfast.rewind.apply import apply_rewind, require_possible  # PySpark may not be installed

@@ -1,4 +1,4 @@
-"""`holdfast savepoint`: lets a running pipeline take a savepoint now."""
+"""`holdfast savepoint`: asks a running pipeline to take a savepoint now."""
 
 from __future__ import annotations
 

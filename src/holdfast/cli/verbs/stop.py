@@ -49,7 +49,9 @@ def stop(
     ] = None,
     drain_timeout: Annotated[
         str,
-        typer.Option("--drain-timeout", metavar="DURATION", help="How long --drain processes input that never pauses."),
+        typer.Option(
+            "--drain-timeout", metavar="DURATION", help="How long --drain processes input that keeps arriving."
+        ),
     ] = _DRAIN,
     why: Why = "",
     timeout: Timeout = "10m",
