@@ -18,6 +18,11 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 row, 2 rows."""
+    return f"{number(count)} {noun}" if count == 1 else f"{number(count)} {noun}s"
+
+
 def size(count: int) -> str:
     """Return a number of bytes, rounded to about three digits."""
     value = float(count)

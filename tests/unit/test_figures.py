@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast._figures import number, size, span
+from holdfast._figures import counted, number, size, span
 from holdfast.difference import Change
 from holdfast.policy import Retention
 from holdfast.pruning import Pruned
@@ -38,6 +38,7 @@ def test_a_size_has_three_digits_or_so(count: int, text: str) -> None:
 
 def test_counts_and_spans() -> None:
     assert [number(each) for each in (0, 999, 20_000)] == ["0", "999", "20,000"]
+    assert [counted(each, "row") for each in (0, 1, 2000)] == ["0 rows", "1 row", "2,000 rows"]
     assert [span(each) for each in (0.9, 61, 90_061, 7 * 86_400)] == ["0s", "1m 1s", "1d 1h", "7d"]
 
 

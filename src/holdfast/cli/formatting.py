@@ -6,10 +6,10 @@ import re
 import time
 from datetime import UTC, datetime
 
-from holdfast._figures import number, size, span
+from holdfast._figures import counted, number, size, span
 from holdfast.errors import BadValue
 
-__all__ = ["age", "bytes_of", "harmless", "iso", "moment", "number", "size", "span"]
+__all__ = ["age", "bytes_of", "counted", "harmless", "iso", "moment", "number", "size", "span"]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from holdfast import _figures as figures
 from holdfast.demo.contents import contents
 from holdfast.demo.orders import LISTED_TWICE, Orders
 from holdfast.demo.outcome import Correction
@@ -41,7 +42,7 @@ def show_rewind(console: Console, plan: RewindPlan, rewound: Proof) -> None:
     """Print what the rewind gave up, what each sink did, and what the outputs contain now."""
     console.print(f"\n[bold]A rewind[/] to {plan.base}, the last one before the bug, takes it back:", highlight=False)
     for stream in plan.streams:
-        epochs = "1 epoch" if stream.epochs == 1 else f"{stream.epochs:,} epochs"
+        epochs = figures.counted(stream.epochs, "epoch")
         console.print(f"  {escape(stream.stream)} gives up {epochs},{_rows(stream.rows)}", highlight=False)
         for sink in stream.sinks:
             console.print(f"    {escape(_action(sink))}", highlight=False)
@@ -68,4 +69,4 @@ def _action(sink: SinkPlan) -> str:
 
 
 def _rows(rows: int | None) -> str:
-    return " its rows" if rows is None else f" {rows:,} rows"
+    return " its rows" if rows is None else f" {figures.counted(rows, 'row')}"

@@ -178,10 +178,11 @@ def _covered(each: StreamPlan) -> list[Any]:
 
 
 def _stream_lines(each: StreamPlan, *, undo: bool) -> list[str]:
-    rows = "an unknown number of" if each.rows is None else figures.number(each.rows)
+    rows = "an unknown number of rows" if each.rows is None else figures.counted(each.rows, "row")
     where = f"epoch {each.base_epoch}" if each.base_epoch else "its beginning"
     what = "come back" if undo else "are given up"
-    lines = [f"stream {each.stream!r}: from epoch {each.epoch} to {where}; {_epochs(each.epochs)}, {rows} rows {what}"]
+    lost = f"{figures.counted(each.epochs, 'epoch')}, {rows} {what}"
+    lines = [f"stream {each.stream!r}: from epoch {each.epoch} to {where}; {lost}"]
     lines += [f"  note: {note}" for note in each.notes]
     for source in each.sources:
         why = f", {source.why}" if source.why else ""
@@ -189,16 +190,12 @@ def _stream_lines(each: StreamPlan, *, undo: bool) -> list[str]:
     return [*lines, *(f"  {_sink_line(sink)}" for sink in each.sinks)]
 
 
-def _epochs(count: int) -> str:
-    return "1 epoch" if count == 1 else f"{figures.number(count)} epochs"
-
-
 def _sink_line(sink: SinkPlan) -> str:
     action = "refused" if sink.action is SinkAction.CANNOT else sink.action
     text = f"sink {sink.sink!r} ({sink.kind}): {action}"
     if sink.action in (SinkAction.TAKE_BACK, SinkAction.PUT_BACK):
-        rows = "" if sink.rows is None else f", {figures.number(sink.rows)} rows"
-        text += f" {_epochs(sink.epochs)}{rows}"
+        rows = "" if sink.rows is None else f", {figures.counted(sink.rows, 'row')}"
+        text += f" {figures.counted(sink.epochs, 'epoch')}{rows}"
         if sink.action is SinkAction.TAKE_BACK:
             text += f"; kept in {sink.kept}" if sink.kept else "; nothing is moved: the next epoch replaces its rows"
     return f"{text}: {sink.why}" if sink.why else text

@@ -81,8 +81,8 @@ def asides(
 
     def print_it(console: Console) -> None:
         if gone:
-            count, places = formatting.number(sum(each.rows for each in gone)), len(gone)
-            console.print(f"discarded {count} rows, in {places} {'place' if places == 1 else 'places'}")
+            rows = formatting.counted(sum(each.rows for each in gone), "row")
+            console.print(f"discarded {rows}, in {formatting.counted(len(gone), 'place')}")
         elif found:
             _print(console, found)
         if not found:

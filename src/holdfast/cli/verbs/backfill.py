@@ -62,7 +62,7 @@ def backfill(
     result = pipeline.backfill(stream=stream, sink=sink, source=source)
 
     def print_it(console: Console) -> None:
-        rows = f"{formatting.number(result.rows)} rows from sink {result.source}, up to epoch {result.epoch}"
+        rows = f"{formatting.counted(result.rows, 'row')} from sink {result.source}, up to epoch {result.epoch}"
         text = f"sink {result.sink} of stream {result.stream} {'already has' if result.already else 'now has'} {rows}"
         console.print(formatting.harmless(text), soft_wrap=True, markup=False)
         console.print(f"next: holdfast run {shlex.quote(target)}", soft_wrap=True, markup=False)

@@ -76,5 +76,5 @@ def print_taken(console: Console, taken: CheckpointTaken) -> None:
     named = f"savepoint {taken.savepoint} (checkpoint {taken.checkpoint})"
     what = named if taken.savepoint else f"checkpoint {taken.checkpoint}"
     epochs = ", ".join(f"{stream} at epoch {epoch}" for stream, epoch in taken.epochs.items())
-    text = f"{what} was taken: {epochs}; {formatting.number(taken.rows)} rows"
+    text = f"{what} was taken: {epochs}; {formatting.counted(taken.rows, 'row')}"
     console.print(formatting.harmless(text), soft_wrap=True, markup=False)

@@ -172,7 +172,7 @@ def _cut_fields(cut: StreamCut) -> list[tuple[str, str | Text]]:
     if not cut.epoch:
         return [("epoch", "none: the stream had not started")]
     found: list[tuple[str, str | Text]] = [
-        ("epoch", f"{cut.epoch}, {cut.output_mode}; {formatting.number(cut.rows)} rows written to each sink so far"),
+        ("epoch", f"{cut.epoch}, {cut.output_mode}; {formatting.counted(cut.rows, 'row')} written to each sink so far"),
     ]
     if cut.watermark_ms:
         found.append(("watermark", f"{formatting.moment(cut.watermark_ms)} UTC"))
