@@ -120,6 +120,29 @@ def test_a_discard_that_was_interrupted_is_continued(bench: DiskBench, monkeypat
     assert kept_rows(bench) == []
 
 
+@pytest.mark.parametrize("first", ["*part-*", "_holdfast.key"])
+def test_an_undo_never_takes_a_half_discarded_folder_for_a_whole_one(
+    bench: DiskBench, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whichever file a discard deletes first: if it is interrupted, the folder is no longer one to put back."""
+
+    def interrupted(folder: Path) -> None:
+        next(folder.rglob(first)).unlink()
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.sinks.files.taking_back.shutil.rmtree", interrupted)
+        with pytest.raises(SinkFailed, match="the disk is gone"):
+            discard_rows(bench, kept_rows(bench)[:1])
+    with pytest.raises(RewindRefused, match="only 0 of the 3 rows that were set aside are left"):
+        bench.undo()
+    left = kept_rows(bench)
+    assert [(each.sink, each.rows) for each in left] == [("files", 0), ("table", 3)]
+    assert discard_rows(bench, left) == left
+    assert kept_rows(bench) == []
+    assert not (bench.place / ".out.aside").exists()
+
+
 def test_another_pipeline_with_the_same_targets_finds_nothing(bench: DiskBench, tmp_path: Path) -> None:
     other = DiskBench(tmp_path / "other")
     other.sinks = bench.made_sinks

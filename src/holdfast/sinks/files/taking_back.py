@@ -1,6 +1,7 @@
 """Taking the epochs of a FileSink's folder back, in the layout `epochs`, and putting them back.
 
     .<name>.aside/t<n>/hf_epoch=…    next to the folder: the epochs that the rewind into timeline n set aside
+    .<name>.aside/t<n>.discarded/    what is being deleted: an undo must not find an epoch without its files
 
 Rules:
 - The lock of compactions is held for the whole operation: a tree that is swapped would bring epochs back.
@@ -35,7 +36,8 @@ from holdfast.sinks.owners import OwnerRecord, claim, owner_of
 from holdfast.sinks.staging import Staging, names_in
 
 WAIT_S = 30.0  # for a compaction, or for another process that takes back the same folder
-_TIMELINE = re.compile(r"t[1-9][0-9]{0,18}")
+_DISCARDED = ".discarded"
+_TIMELINE = re.compile(rf"t([1-9][0-9]{{0,18}})(?:{re.escape(_DISCARDED)})?")
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -109,16 +111,26 @@ class FolderRewind:
         if owner is None or not self._is_ours(owner):
             return []
         names = names_in(aside_of(self.path, 0).parent)
-        return sorted(int(name[1:]) for name in names if _TIMELINE.fullmatch(name))
+        return sorted({int(match[1]) for match in map(_TIMELINE.fullmatch, names) if match})
 
     def discard(self, timeline: int) -> None:
         """Delete the epochs that the rewind into a timeline set aside. What an interrupted try left is deleted too."""
         with tree_locked(self.path, "the compaction or rewind", WAIT_S):
             if timeline in self._aside_timelines():
                 aside = aside_of(self.path, timeline)
-                shutil.rmtree(aside)
+                self._discard(aside, aside.with_name(aside.name + _DISCARDED))
                 with contextlib.suppress(OSError):  # it is not empty
                     aside.parent.rmdir()
+
+    @staticmethod
+    def _discard(aside: Path, discarded: Path) -> None:
+        """Rename, then delete: what an interrupted try has left of an epoch cannot be put back."""
+        if discarded.exists():
+            shutil.rmtree(discarded)
+        if aside.exists():
+            aside.rename(discarded)
+            sync_folder(aside.parent)
+            shutil.rmtree(discarded)
 
     def stamp(self, base: EpochPlace, into: int) -> None:
         """End all earlier timelines, and move nothing."""
