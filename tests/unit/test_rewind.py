@@ -31,7 +31,7 @@ from holdfast.repository import Checkpoints, Decisions, History, Identity, Lease
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.repository.identity import KEY
 from holdfast.repository.rewinds import read_rewind, unfinished_epochs, unfinished_rewind
-from holdfast.rewind import Readable, SinkAction, apply_rewind, plan_undo
+from holdfast.rewind import Readable, SinkAction, apply_rewind, kept_rows, plan_undo
 from holdfast.rewind.steps import POINTS
 from holdfast.rewind.way_back import way_back
 from holdfast.sinks.base import CannotTakeBack, Sink, SinkPosition, StreamIdentity
@@ -563,6 +563,20 @@ def test_older_programs_refuse_the_repository_from_the_first_rewind_on(bench: Re
 
     with pytest.raises(UnsupportedVersion, match="version 1"):
         OldIdentity.unsealed(bench.repository.read(KEY), KEY)
+
+
+@pytest.mark.parametrize("damaged", ["history.jsonl", "timelines/2/rewind.json"])
+def test_a_damaged_record_of_a_finished_rewind_does_not_stop_the_pipeline(bench: RewindBench, damaged: str) -> None:
+    """Neither is needed to go on, or to go back again."""
+    bench.rewind(1)
+    path = bench.repository.root / damaged
+    path.write_bytes(path.read_bytes()[:-9])
+    bench.run()
+    assert bench.visible() == [[1, 2, 3, 4]] * 2
+    assert kept_rows(bench) == []
+    bench.rewind(1)
+    bench.add([6])
+    assert bench.visible() == [[1, 2, 3, 4, 6]] * 2
 
 
 def test_the_history_has_the_rewind_with_its_reason(bench: RewindBench) -> None:

@@ -229,7 +229,11 @@ def _require_same_sinks(program: Program, record: RewindRecord) -> None:
 
 def _complete_history(program: Program, lineage: Lineage) -> None:
     """Add the newest rewind to the history, if the process that carried it out died before it did."""
-    record = read_rewind(program.repository, lineage.current)
+    try:
+        record = read_rewind(program.repository, lineage.current)
+    except Corrupt as error:  # it is finished: only an undo needs its record
+        _log.warning("the rewind that began timeline %d can no longer be undone: %s", lineage.current, error.summary)
+        return
     if record is None:
         return
     entries, _ = History(program.repository).seen()
@@ -246,3 +250,5 @@ def _add_history(program: Program, record: RewindRecord) -> None:
         History(program.repository).add(what, record.why or f"to {record.to}", facts, who)
     except Locked:
         _log.warning("%s is complete, but not recorded yet: another process is writing to the history", record.title)
+    except Corrupt as error:
+        _log.warning("%s is complete, but cannot be added to the history: %s", record.title, error)

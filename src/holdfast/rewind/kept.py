@@ -14,6 +14,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from holdfast.errors import Corrupt
 from holdfast.repository import History, Lineage
 from holdfast.repository.rewinds import read_rewind
 from holdfast.rewind.apply import taken_lease
@@ -85,8 +86,11 @@ def _found(program: Program) -> list[KeptRows]:
 
 
 def _undoable(program: Program, lineage: Lineage) -> int | None:
-    """Return the timeline of the rewind that can be undone, or `None`."""
-    record = read_rewind(program.repository, lineage.current)
+    """Return the timeline of the rewind that can be undone, or `None`. One whose record is damaged may be repaired."""
+    try:
+        record = read_rewind(program.repository, lineage.current)
+    except Corrupt:
+        return lineage.current
     if record is None or record.undoes is not None:
         return None
     for name, aim in record.streams.items():
