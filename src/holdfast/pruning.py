@@ -40,6 +40,7 @@ from holdfast.repository.base import held_key
 from holdfast.repository.base import now_ms as clock_ms
 from holdfast.repository.checkpoint_keys import OBJECTS, place_of
 from holdfast.repository.lineage import branches
+from holdfast.repository.rewinds import require_finished
 
 __all__ = ["PrunePlan", "Pruned", "apply_prune", "plan_prune"]
 
@@ -172,7 +173,8 @@ def apply_prune(
 ) -> Pruned:
     """Apply a plan, as the lease holder between two checkpoints.
 
-    1. Refuse if the lease was lost, or if an id was reserved since the plan was made.  2. Record the prune in the
+    1. Refuse if the lease was lost, if a rewind is unfinished (no compaction may merge across its base), or if an id
+    was reserved or a timeline begun since the plan was made.  2. Record the prune in the
     history with `why`; `None` is for the routine prune after each checkpoint, which would fill the history.  3. Abort
     unfinished attempts.  4. Delete the manifests, oldest first, and abandoned timelines.  5. Delete the objects, and
     check the lease before every hundred.  6. Delete the oldest segments of event logs.
@@ -182,6 +184,10 @@ def apply_prune(
     if checkpoints.highest() != plan.highest:
         now = checkpoints.highest()
         raise PlanOutdated(why=f"the highest checkpoint id was {plan.highest} when it was made, and is {now} now")
+    require_finished(repository)
+    current = Lineage.load(repository).current
+    if current != plan.timeline:
+        raise PlanOutdated(why=f"timeline {plan.timeline} was current when it was made, and timeline {current} is now")
     reach("prune planned")
     if why is not None and not plan.empty:
         _record(repository, plan, why)  # 2

@@ -40,6 +40,7 @@ from holdfast.formats.sealed_json import plain
 from holdfast.repository import Checkpoints, History, Identity, Lease, Repository
 from holdfast.repository.files import sync_all, sync_folder
 from holdfast.repository.lease import newest_lease
+from holdfast.repository.rewinds import require_finished
 from holdfast.sinks.compaction._errors import os_errors
 from holdfast.sinks.compaction.merge import Merge, without_spark
 from holdfast.sinks.compaction.plan import CompactPlan, require_whole
@@ -251,7 +252,11 @@ class _Compaction:
         return result
 
     def _checked(self) -> list[list[EpochFolder]]:
-        """Return the folders of each run as they are now; refuse a plan that no longer matches them."""
+        """Return the folders of each run as they are now; refuse a plan that no longer matches them.
+
+        An unfinished rewind may still have to move epochs out. Its base is not needed to finish it, and may be gone.
+        """
+        require_finished(self.repository)
         identity = Identity.load(self.repository)
         cuts, ceilings, blocked = cuts_of(Checkpoints(self.repository).all(), self.plan.stream)
         if blocked:

@@ -80,7 +80,8 @@ class FolderRewind:
             aside = aside_of(self.path, into)
             places = sorted(place for place in epochs_in(self.path) if base < place < (into, 0))
             if places and self._is_across(first := folder_of(self.path, *places[0]), base):  # no other one can be
-                raise self._failed(f"{first.name} also holds epochs up to epoch {base[1]}, which stay")
+                do = "restore the folder as it was before its epochs were merged, then run the same rewind again"
+                raise self._failed(f"{first.name} also holds epochs up to epoch {base[1]}, which stay", do)
             self._move([folder_name(*place) for place in reversed(places)], self.path, aside)
         self.reach("moved")
 
@@ -172,11 +173,11 @@ class FolderRewind:
             except OSError as error:
                 if error.errno not in _OCCUPIED:
                     raise
-                raise self._failed(f"{target / name} already exists") from error
+                do = "move the named folder to another place, then run the same rewind again: it continues"
+                raise self._failed(f"{target / name} already exists", do) from error
             self.reach("moving")
         sync_folder(target)
         sync_folder(source)
 
-    def _failed(self, why: str) -> SinkFailed:
-        do = "move the named folder to another place, then run the same rewind again: it continues"
+    def _failed(self, why: str, do: str) -> SinkFailed:
         return SinkFailed(sink=self.sink, action="be taken back", why=why, do=do)
