@@ -78,6 +78,15 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(bench: DiskBench, tmp_path
     assert bench.lineage.current == 1
 
 
+@pytest.mark.parametrize("option", ["--only rows", "--leave files"])
+def test_an_undo_of_a_part_is_refused(bench: DiskBench, tmp_path: Path, option: str) -> None:
+    """It was ignored: everything was undone."""
+    bench.rewind(1)
+    ran = Ran(f"rewind app.py --undo --yes {option}", tmp_path)
+    assert (ran.code, f"omit {option.split(maxsplit=1)[0]}" in ran.err) == (2, True)
+    assert bench.visible() == BEFORE
+
+
 def test_rows_that_were_set_aside_are_listed_and_discarded(bench: DiskBench, tmp_path: Path) -> None:
     assert Ran("asides app.py:pipeline", tmp_path).out == "no rows are set aside\n"
     bench.rewind(1)

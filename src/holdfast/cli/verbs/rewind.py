@@ -97,6 +97,10 @@ def rewind(
     if undo == (to is not None):
         why_not = "neither --to nor --undo was given" if to is None else "--undo was given too"
         raise BadValue(what="--to", value=to, why=why_not, do="pass either --to or --undo")
+    if undo and (only or leave):
+        given, value = ("--only", only) if only else ("--leave", leave)
+        why_not = "an undo brings back everything that the rewind took back"
+        raise BadValue(what=given, value=", ".join(value or []), why=why_not, do=f"omit {given}")
     pipeline = pipeline_of(find_target(target), arguments or [])
     from holdfast.rewind.apply import apply_rewind, require_possible  # PySpark may not be installed
 
