@@ -9,7 +9,7 @@ import pytest
 from fakespark import install
 from holdfast import apply_compact, plan_compact
 from holdfast.control.prune_requests import request_prune
-from holdfast.errors import PlanOutdated, RewindUnfinished
+from holdfast.errors import PlanOutdated, RewindUnfinished, SinkFailed
 from holdfast.policy import Retention
 from holdfast.pruning import apply_prune, plan_prune
 from holdfast.repository import Checkpoints, Lease
@@ -69,3 +69,25 @@ def test_the_plan_of_a_prune_is_outdated_once_a_timeline_has_begun(bench: WalkBe
     ):
         apply_prune(bench.repository, plan, lease)
     assert not plan_rewind(bench, 2).problems
+
+
+@pytest.mark.parametrize("undone", [False, True])
+@pytest.mark.parametrize("point", ["rewind decided", "stream ended", "sink taken back"])
+@pytest.mark.parametrize("gone", ["out", "a.db"])
+def test_a_target_that_is_not_there_is_not_taken_for_an_empty_one(
+    bench: WalkBench, point: str, gone: str, undone: bool
+) -> None:
+    """As after a restart of the machine with a disk that is not mounted: the rewind would stamp an empty target."""
+    if undone:
+        bench.rewind(1)
+    with pytest.raises(Crashed):
+        bench.undo(CrashAt(point, 1)) if undone else bench.rewind(1, CrashAt(point, 1))
+    (bench.place / gone).rename(bench.place / "unmounted")
+    with pytest.raises(SinkFailed, match="available again"):
+        bench.run()
+    if (bench.place / gone).exists():
+        (bench.place / gone).unlink()  # SQLite creates a file
+    (bench.place / "unmounted").rename(bench.place / gone)
+    bench.run()
+    assert bench.seen()["files"] == [1, 2, 3, 4, 5, 6]
+    assert [row for row, _ in bench.seen()["table"]] == [1, 2, 3, 4, 5, 6]

@@ -29,6 +29,7 @@ class SinkAim(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None  # where it writes to
     left: bool = False  # its rows stay where they are
     absent: bool = False  # the program that decided the rewind did not have it
+    holds: int = 0  # the last epoch of the timeline that ends, when the rewind was decided
     rows: int = 0  # that it had to set aside, as the plan has counted them; 0: none, or not counted
 
 

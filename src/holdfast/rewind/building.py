@@ -104,6 +104,7 @@ def _aim(each: StreamPlan, facts: Facts | None) -> StreamAim:
             target=sink.target,
             left=sink.action is SinkAction.LEAVE,
             absent=sink.holds is None,
+            holds=sink.holds or 0,
             rows=(sink.rows or 0) if sink.kept else 0,
         )
         for sink in each.sinks

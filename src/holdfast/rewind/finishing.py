@@ -6,6 +6,8 @@ Rules:
 - An epoch that can never be committed to a sink is recorded. After a temporary failure the rewind stops instead, and
   the next try continues it.
 - Only a program with the same sinks may finish a rewind: with other sinks, rows would not be taken back.
+- A sink must still hold the base. A target that is not there, such as a disk that is not mounted after a restart, would
+  be created again, and stamped as if it held the base.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.epoch import Attempt, Decision, Facts, Reach, Share, Verdict, unwatched
-from holdfast.errors import Corrupt, Locked, Mismatch, RewindUnfinished, TimelineEnded
+from holdfast.errors import Corrupt, Locked, Mismatch, RewindUnfinished, SinkFailed, TimelineEnded
 from holdfast.formats.decoding import converted
 from holdfast.repository import Checkpoints, Decisions, History, Identity, Lease, Lineage, TimelineRecord
 from holdfast.repository.base import now_ms
@@ -78,6 +80,8 @@ class RewindFinisher:
             RewindStep.BASES: self._write_bases,
             RewindStep.BEGIN: self._begin,
         }
+        for stream, aim, name, _ in self._sinks():
+            self._require_there(stream, aim, name)  # of all: a sink that is not there must not lose its last epoch
         for step in steps_after(RewindStep.DECIDE):
             self._lease.check()
             work[step]()
@@ -131,12 +135,26 @@ class RewindFinisher:
 
     # --- the sinks ---
 
+    def _require_there(self, stream: str, aim: StreamAim, name: str) -> None:
+        """Refuse a sink that holds less than the base, and held it when the rewind was decided."""
+        sink, expected, owner = self._program.sink(stream, name), aim.sinks[name], self._owner(stream)
+        least = min(expected.holds, aim.epoch)
+        if sink is None or not least:
+            return
+        holds = max(held_epoch(sink, owner, each) for each in (aim.ends, self._record.timeline))
+        if holds < least:
+            why = f"it holds epoch {holds}, and held epoch {expected.holds} when {self._record.title} was decided"
+            do = f"make {sink.target or 'its target'} available again, or restore it from a copy that holds epoch "
+            do += f"{least}; then run the same rewind again: it continues"
+            raise SinkFailed(sink=name, action="be taken back", why=why, do=do)
+
     def _take_back(self) -> None:
         """Stamp each sink, remove what old timelines staged there, then move the rows."""
         for stream, aim, name, expected in self._sinks():
             sink = self._program.sink(stream, name)
             if sink is not None:
                 self._lease.check()
+                self._require_there(stream, aim, name)
                 self._move(sink, self._owner(stream), aim, expected)
             self._reach("sink taken back")
 
@@ -169,6 +187,8 @@ class RewindFinisher:
         """Ask each sink for its position, and write the base decision of each stream."""
         for name, aim in self._record.streams.items():
             if aim.facts is not None:
+                for sink in aim.sinks:
+                    self._require_there(name, aim, sink)
                 facts = converted(aim.facts, Facts)
                 shares = {sink: self._share(name, sink, facts) for sink, at in aim.sinks.items() if not at.absent}
                 attempt = Attempt(stream=name, timeline=self._record.timeline, epoch=aim.epoch, attempt=1)
