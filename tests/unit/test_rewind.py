@@ -20,6 +20,7 @@ from holdfast.errors import (
     PlanOutdated,
     RewindRefused,
     RewindUnfinished,
+    SinkBehind,
     SparkLogMismatch,
     StreamFailed,
     TimelineEnded,
@@ -627,3 +628,51 @@ def test_an_epoch_is_in_doubt_although_its_folder_is_gone(bench: RewindBench) ->
     found = in_doubt(bench.repository, STREAM, 1)
     assert found is not None
     assert found.epoch == 4
+
+
+class TestRestoredFromACopy:
+    """A table is restored from a copy that was made before a rewind: it lacks the stamp of the current timeline."""
+
+    @pytest.fixture
+    def disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskBench:
+        install(monkeypatch)
+        made = DiskBench(tmp_path)
+        made.add([1], [2])
+        made.take()
+        shutil.copy(tmp_path / "out.db", tmp_path / "copy.db")
+        made.add([3])
+        made.take()
+        shutil.copy(tmp_path / "out.db", tmp_path / "later.db")
+        made.rewind(1)
+        return made
+
+    def restore(self, disk: DiskBench, copy: str) -> None:
+        shutil.copy(disk.place / copy, disk.place / "out.db")
+
+    @pytest.mark.parametrize("undone", [True, False])
+    @pytest.mark.parametrize("run", [True, False])
+    def test_a_checkpoint_that_the_copy_holds_is_a_base(self, disk: DiskBench, undone: bool, run: bool) -> None:
+        if undone:
+            disk.undo()
+        if run:
+            disk.source[:] = [[1], [2], *([[3]] if undone else [])]
+            disk.add([4])
+            disk.take()
+        self.restore(disk, "copy.db")
+        newest = 3 if run else 2
+        if undone or run:
+            with pytest.raises((SinkBehind, StreamFailed), match="holds epoch"):
+                disk.run()
+            (problem,) = disk.plan(newest).problems
+            assert "holds only epoch 2, which is before the base" in problem
+            assert "go back to checkpoint 1" in problem
+        disk.rewind(1)
+        assert disk.visible() == [[1, 2]] * 2
+        disk.source[:] = [[1], [2]]
+        disk.add([5])
+        assert disk.visible() == [[1, 2, 5]] * 2
+
+    def test_rows_of_an_abandoned_branch_do_not_come_back(self, disk: DiskBench) -> None:
+        self.restore(disk, "later.db")
+        (problem,) = disk.plan(1).problems
+        assert "has 1 rows after the base, but 0 were committed" in problem

@@ -35,13 +35,25 @@ def held_epoch(sink: Sink, owner: StreamIdentity, timeline: int) -> int:
     return asked(sink, "be inspected", lambda: checked_position(sink, sink.inspect(owner, timeline))).epoch
 
 
+def held_in_lineage(sink: Sink, owner: StreamIdentity, lineage: Lineage) -> int:
+    """Return the last epoch of the lineage that a sink holds.
+
+    A sink that was restored from a copy may lack the stamp of the current timeline, and hold epochs of an earlier one.
+    Of that timeline, only the epochs up to the base of the next one belong to the lineage.
+    """
+    for timeline, last in reversed(lineage.places(owner.stream)):
+        epoch = held_epoch(sink, owner, timeline)
+        if held := epoch if last is None else min(epoch, last):
+            return held
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class SinkFacts:
     """One stream as its sinks are asked about it."""
 
     owner: StreamIdentity
     lineage: Lineage
-    timeline: int  # where it is
     decision: Decision | None  # its last one
     base: EpochPlace
     base_rows: int  # written to each sink up to the base
@@ -74,7 +86,7 @@ class SinkQuestions:
     def _sink(self, sink: Sink) -> SinkPlan:
         about = self._about
         name, aim = f"sink {sink.name!r} of stream {about.owner.stream!r}", aim_of(sink)
-        holds = held_epoch(sink, about.owner, about.timeline)
+        holds = held_in_lineage(sink, about.owner, about.lineage)
         self._compare(name, sink.name, holds)
         if sink.name in self._leave:
             return self._left(sink, aim, holds)
@@ -197,17 +209,8 @@ class SinkQuestions:
         return None
 
 
-def satisfies(sink: Sink, owner: StreamIdentity, lineage: Lineage, manifest: Manifest, holds: int) -> bool:
-    """Whether a sink still holds what a checkpoint recorded of it.
-
-    `holds` is its position in the stream's current timeline. A stream that has moved to another timeline since was
-    stamped there at its base: a sink that lacks the stamp was restored from an older copy.
-    """
+def satisfies(sink: Sink, owner: StreamIdentity, manifest: Manifest, holds: int) -> bool:
+    """Whether a sink that holds this epoch of the lineage still has what a checkpoint recorded of it."""
     cut = manifest.streams.get(owner.stream)
     mark = cut.sinks.get(sink.name) if cut else None
-    if cut is None or mark is None:
-        return True
-    if cut.timeline == lineage.timeline_of(owner.stream):
-        return holds >= int(mark.get("epoch", 0))
-    bases = [record.bases[owner.stream] for record in lineage.later if owner.stream in record.bases]
-    return holds >= bases[-1] if bases else True
+    return mark is None or holds >= int(mark.get("epoch", 0))

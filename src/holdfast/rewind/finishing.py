@@ -21,7 +21,7 @@ import msgspec
 from holdfast.epoch import Attempt, Decision, Facts, Reach, Share, Verdict, unwatched
 from holdfast.errors import Corrupt, Locked, Mismatch, RewindUnfinished, SinkFailed, TimelineEnded
 from holdfast.formats.decoding import converted
-from holdfast.repository import Checkpoints, Decisions, History, Identity, Lease, Lineage, TimelineRecord
+from holdfast.repository import Checkpoints, Decisions, History, Lease, Lineage, TimelineRecord
 from holdfast.repository.base import now_ms
 from holdfast.repository.history import current_user
 from holdfast.repository.lineage import begin_timeline
@@ -34,7 +34,7 @@ from holdfast.repository.rewinds import (
     record_unfinished,
     unfinished_rewind,
 )
-from holdfast.rewind.asking import asked, held_epoch
+from holdfast.rewind.asking import asked, held_epoch, held_in_lineage
 from holdfast.rewind.building import drop_garbage, spare_timeline
 from holdfast.rewind.program import Program, aim_of
 from holdfast.rewind.steps import RewindStep, steps_after
@@ -70,7 +70,7 @@ class RewindFinisher:
         self._lease = lease
         self._reach = reach
         self._decisions = Decisions(program.repository)
-        self._uid = Identity.load(program.repository).uid
+        self._lineage = Lineage.load(program.repository)
 
     def finish(self) -> None:
         """Do the steps after the decision, in the order of the table."""
@@ -141,7 +141,8 @@ class RewindFinisher:
         least = min(expected.holds, aim.epoch)
         if sink is None or not least:
             return
-        holds = max(held_epoch(sink, owner, each) for each in (aim.ends, self._record.timeline))
+        stamped = held_epoch(sink, owner, self._record.timeline)
+        holds = max(stamped, held_in_lineage(sink, owner, self._lineage))
         if holds < least:
             why = f"it holds epoch {holds}, and held epoch {expected.holds} when {self._record.title} was decided"
             do = f"make {sink.target or 'its target'} available again, or restore it from a copy that holds epoch "
@@ -229,7 +230,7 @@ class RewindFinisher:
                 yield stream, aim, name, expected
 
     def _owner(self, stream: str) -> StreamIdentity:
-        return StreamIdentity(self._program.name, self._uid, stream)
+        return StreamIdentity(self._program.name, self._lineage.identity.uid, stream)
 
 
 def _require_same_sinks(program: Program, record: RewindRecord) -> None:

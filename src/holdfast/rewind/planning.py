@@ -140,7 +140,7 @@ class _Planning:
             self.problems.append(
                 f"stream {name!r}: its last decided epoch is {epoch}, before epoch {place[1]} of the base"
             )
-        about = SinkFacts(owner, self.lineage, timeline, decision, place, base_rows, *self._is_read(name))
+        about = SinkFacts(owner, self.lineage, decision, place, base_rows, *self._is_read(name))
         questions = SinkQuestions(about, Decisions(repository), self.leave)
         sinks = tuple(questions.sinks(stream))
         self.problems += questions.problems
@@ -192,9 +192,9 @@ class _Planning:
         """Report sinks that are behind the base: they were restored from a backup."""
         for sink, plan in zip(stream.sinks, sinks, strict=False):
             holds = plan.holds or 0
-            if satisfies(sink, owner, self.lineage, self.base.manifest, holds):
+            if satisfies(sink, owner, self.base.manifest, holds):
                 continue
-            other = next((each for each in self._older() if satisfies(sink, owner, self.lineage, each, holds)), None)
+            other = next((each for each in self._older() if satisfies(sink, owner, each, holds)), None)
             name = f"sink {sink.name!r} of stream {stream.name!r}"
             use = f"go back to checkpoint {other.savepoint or other.checkpoint_id}" if other else "no checkpoint fits"
             text = (
