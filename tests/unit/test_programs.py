@@ -63,7 +63,7 @@ def test_what_is_not_there_is_said_with_what_is() -> None:
     assert "it is a folder" in refused("in") and "it is a folder" in refused("in:pipeline")
     write("in/only.py", "x = 1\n")
     assert "has 1 Python file: only.py" in refused("in")
-    assert "2 pipelines: pipeline, again, two. Next: holdfast run app.py:pipeline" in refused("app.py")
+    assert "2 pipelines: pipeline, again, two. Next: pass app.py:pipeline" in refused("app.py")
     assert "no such name; its pipelines: pipeline, again, two" in refused("app.py:pipelin")
     assert "expected a Pipeline; app.py:number is of type int" in refused("app.py:number")
     assert "needs arguments: day" in refused("app.py:needs")

@@ -195,23 +195,27 @@ def _readable(value: Any) -> Any:
     return readable(value) if isinstance(value, str) else value
 
 
-def approved(
-    command: str, *, yes: bool, as_json: bool, show: Callable[[Console], None], look: str | None = None
-) -> None:
-    """Show a plan and ask for confirmation. Raises if there is no terminal to ask in.
+def require_approval(command: str, *, yes: bool, as_json: bool, look: str = "with --dry-run") -> None:
+    """Raise if the command needs a confirmation and there is no terminal to ask in.
 
-    `look` is the command that only shows the plan, if it is not the same one with `--dry-run`.
+    `look` says how the same command only shows its plan.
     """
-    if yes:
-        if not as_json:
-            show(console())
+    if yes or not (as_json or not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty())):
         return
-    if as_json or not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
-        why = "--json never asks for confirmation" if as_json else "there is no terminal to ask for confirmation"
-        do = f"check the plan with `holdfast {look or f'{command} --dry-run'}`, then add --yes"
-        raise NotSupported(what=f"running `holdfast {command}` here without --yes", why=why, do=do)
-    show(console())
-    typer.confirm("Carry out this plan?", abort=True)
+    why = "--json never asks for confirmation" if as_json else "there is no terminal to ask for confirmation"
+    do = f"run the same command {look} to see the plan, then with --yes to carry it out"
+    raise NotSupported(what=f"running `holdfast {command}` here without --yes", why=why, do=do)
+
+
+def approved(
+    command: str, *, yes: bool, as_json: bool, show: Callable[[Console], None], look: str = "with --dry-run"
+) -> None:
+    """Show a plan and ask for confirmation. Raises if there is no terminal to ask in."""
+    require_approval(command, yes=yes, as_json=as_json, look=look)
+    if not (yes and as_json):
+        show(console())
+    if not yes:
+        typer.confirm("Carry out this plan?", abort=True)
 
 
 def console(*, stderr: bool = False) -> Console:

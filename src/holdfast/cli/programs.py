@@ -119,7 +119,7 @@ def _why(target: Target, given: dict[str, Pipeline]) -> str:
 
 def _suggestion(target: Target, given: dict[str, Pipeline]) -> str:
     if given:
-        return f"holdfast run {target.program}:{next(iter(given))}"
+        return f"pass {target.program}:{next(iter(given))}"
     return "define one: pipeline = hf.Pipeline(...), or a function without arguments that returns one"
 
 
@@ -186,7 +186,7 @@ def _from_path(target: Target) -> ModuleType:
         beside = Path(*target.module.split(".")).with_suffix(".py")
         do = "check the name, and that the module is installed or in this folder; for a file, include .py"
         if beside.is_file():
-            do = f"holdfast run {beside}"
+            do = f"pass {beside}"
         raise BadValue(what="module", value=target.module, why="the module does not exist", do=do)
     return importlib.import_module(target.module)
 

@@ -72,7 +72,8 @@ class RewindRefused(Mismatch):
     problems: tuple[str, ...]
     says = "the pipeline cannot go back to {e.to}: {e.listed}"
     next_step = (
-        "solve each problem, or choose another checkpoint (holdfast ls); see the plan: holdfast rewind --dry-run"
+        "solve each problem, or choose another checkpoint (holdfast ls); run the same command with --dry-run to see "
+        "the whole plan"
     )
 
     @property

@@ -92,7 +92,9 @@ class SinkQuestions:
             return self._left(sink, aim, holds)
         answer = asked(sink, "be asked", lambda: sink.can_take_back(about.owner, about.base))
         if isinstance(answer, CannotTakeBack):
-            self.problems.append(f"{name} cannot be taken back: {answer.why} ({answer.do})")
+            stay = f"--leave {sink.name}"
+            do = answer.do if stay in answer.do else f"{answer.do}; or accept that its rows stay: {stay}"
+            self.problems.append(f"{name} cannot be taken back: {answer.why} ({do})")
             return SinkPlan(
                 sink=sink.name,
                 kind=aim.kind,

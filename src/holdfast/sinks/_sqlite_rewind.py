@@ -232,9 +232,11 @@ def cannot_with(mode: WriteMode | None, column: str | None, *, share: bool) -> C
     if share:
         return CannotTakeBack("other streams may write to its table", do="use a table of its own, without share=True")
     if mode == WriteMode.UPSERT:
-        return CannotTakeBack("an upsert replaces rows, and their previous versions are not kept", do="pass undo=True")
+        why = "an upsert replaces rows, and their previous versions are not kept"
+        return CannotTakeBack(why, do="pass undo=True; it applies to later epochs")
     if mode == WriteMode.APPEND and column is None:
-        return CannotTakeBack("its rows do not show their epochs", do="pass epoch_column=...")
+        why = "its rows do not show their epochs"
+        return CannotTakeBack(why, do="pass epoch_column=...; it applies to later epochs")
     return None
 
 

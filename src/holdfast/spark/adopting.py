@@ -76,6 +76,12 @@ POINTS = {
 _log = logging.getLogger(__name__)
 
 
+def require_arguments(pipeline: Pipeline, stream: str, checkpoint: str | os.PathLike[str]) -> None:
+    """Refuse an unknown stream and a path that is not a checkpoint folder; no session is needed for that."""
+    spec_of(pipeline, stream)
+    checkpoint_folder(checkpoint)
+
+
 def plan_adopt(
     pipeline: Pipeline,
     stream: str,

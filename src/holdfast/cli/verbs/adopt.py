@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from holdfast.cli.answers import Answer, approved
+from holdfast.cli.answers import Answer, approved, require_approval
 from holdfast.cli.holder import holder_of
 from holdfast.cli.options import Json, TakeOver, Yes
 from holdfast.cli.outlets import into_stderr
@@ -88,7 +88,7 @@ def adopt(
     Define a stream in the program with the source and the query of the old job, stop the old job, and adopt its
     checkpoint. The next run continues after the last committed batch, with its state. The old folder is not changed.
     The sources are compared by path and topic. Everything is checked before anything is written, and an interrupted
-    adoption has no effect.
+    adoption has no effect. The command starts Spark, so it needs Java.
 
     If the old job ended during a batch, plain Spark has no record of whether the rows of that batch are in the target.
     Look there, and answer for each sink with --last-batch. If only some of the rows are there, delete them first and
@@ -102,8 +102,11 @@ def adopt(
     """
     answers = _answers(last_batch or [])
     found = find_target(target)
-    from holdfast.spark.session import borrowed, require_java, silence_spark  # PySpark may not be installed
+    from holdfast.spark.adopting import apply_adopt, plan_adopt, require_arguments  # PySpark may not be installed
+    from holdfast.spark.session import borrowed, require_java, silence_spark
 
+    if not dry_run:
+        require_approval("adopt", yes=yes, as_json=as_json)  # before Spark takes its seconds to start
     require_java()
     silence_spark()
     with contextlib.ExitStack() as stack:
@@ -111,11 +114,10 @@ def adopt(
             stack.enter_context(into_stderr())  # the program, and the JVM, may print something
         pipeline = pipeline_of(found)
         if not dry_run:
-            _require_stopped(pipeline)  # before Spark takes its seconds to start
+            _require_stopped(pipeline)
+        require_arguments(pipeline, stream, checkpoint)
         stack.enter_context(_program_errors(found))
         spark = stack.enter_context(borrowed())
-        from holdfast.spark.adopting import apply_adopt, plan_adopt
-
         plan = plan_adopt(pipeline, stream, checkpoint, last_batch=answers, spark=spark)
         done = None
         if not dry_run:

@@ -75,7 +75,11 @@ def asides(
     gone: list[KeptRows] = []
     if chosen:
         approved(
-            "asides --discard", yes=yes, as_json=as_json, show=lambda console: _print(console, chosen), look="asides"
+            "asides --discard",
+            yes=yes,
+            as_json=as_json,
+            show=lambda console: _print(console, chosen),
+            look="without --discard",
         )
         gone = discard_rows(pipeline, chosen, take_over=take_over, why=why)
 

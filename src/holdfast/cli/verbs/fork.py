@@ -35,8 +35,8 @@ def fork(
         typer.Option(
             "--from",
             metavar="BASE",
-            help="The checkpoint to begin at: its id, the name of a savepoint, latest, or before:STREAM:EPOCH for the "
-            "newest checkpoint without that epoch.",
+            help="The checkpoint to begin at: its id, the name of a savepoint, latest for the newest one that is "
+            "not a savepoint, or before:STREAM:EPOCH for the newest one without that epoch.",
         ),
     ],
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="The name of the new pipeline.")],

@@ -40,8 +40,8 @@ def rewind(
         typer.Option(
             "--to",
             metavar="BASE",
-            help="The checkpoint to go back to: its id, the name of a savepoint, latest, or before:STREAM:EPOCH for "
-            "the newest checkpoint without that epoch.",
+            help="The checkpoint to go back to: its id, the name of a savepoint, latest for the newest one that "
+            "is not a savepoint, or before:STREAM:EPOCH for the newest one without that epoch.",
             autocompletion=checkpoint_names,
         ),
     ] = None,

@@ -217,7 +217,9 @@ def cannot_with(effect: Effect, column: str | None, *, share: bool) -> CannotTak
         why = "an upsert replaces rows, and their previous versions are not kept"
         do = "append every version, with changelog=True and epoch_column=..., and read the last ones with a view"
         return CannotTakeBack(why, do)
-    return None if column else CannotTakeBack("its rows do not show their epochs", do="pass epoch_column=...")
+    if column:
+        return None
+    return CannotTakeBack("its rows do not show their epochs", do="pass epoch_column=...; it applies to later epochs")
 
 
 def _listed(names: Sequence[str]) -> sql.Composed:
