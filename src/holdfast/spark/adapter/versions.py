@@ -19,7 +19,7 @@ class SparkFacts:
     """The facts about one version of Spark on which this code depends."""
 
     passes_read_limits: bool  # to Python sources, with the start of the batch; such sources then support availableNow
-    finds_state_format: bool  # a query takes it from its commit log; otherwise the setting must agree with the log
+    finds_state_format: bool  # a query takes it from its folder; otherwise the setting must agree with the folder
     query_settings: Mapping[str, str] = field(default_factory=dict)  # needed for every query
 
 
@@ -29,7 +29,7 @@ ONE_BATCH = {"spark.sql.streaming.triggerAvailableNowWrapper.enabled": "false"}
 
 VERSIONS = {
     "4.1": SparkFacts(passes_read_limits=False, finds_state_format=False, query_settings=ONE_BATCH),
-    "4.2": SparkFacts(passes_read_limits=True, finds_state_format=True),
+    "4.2": SparkFacts(passes_read_limits=True, finds_state_format=False),
     "4.3": SparkFacts(passes_read_limits=True, finds_state_format=True),
 }
 FACTS = VERSIONS[minor_version(pyspark_version())]  # `holdfast.spark` has refused other versions
