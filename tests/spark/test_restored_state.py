@@ -30,7 +30,7 @@ def test_transform_with_state_goes_on_without_the_live_folder(
     counting.add("2", "abc")
     settings: dict[str, str] = {}
     if not adapter.FACTS.finds_state_format:
-        with pytest.raises(Exception, match="UnsupportedLogVersion|CANNOT_LOAD_STATE_STORE"):
+        with pytest.raises(Exception, match=r"UnsupportedLogVersion|CANNOT_LOAD_STATE_STORE"):
             counting.run(spark, target)
         settings = adapter.STATE
     with adapter.with_settings(spark, settings):
