@@ -136,7 +136,7 @@ def test_prune_plans_first_and_acts_only_when_told(made: Fabricated, tmp_path: P
     assert re.search(r"1 +remove", ran.out)
     assert "run the same command without --dry-run" in ran.out
     ran = run("prune --last 1", tmp_path)
-    assert (ran.code, "add --yes" in ran.err) == (2, True)
+    assert (ran.code, "with --yes" in ran.err) == (2, True)
     assert len(made.checkpoints.restorable()) == 3
     ran = run("prune --last 1 --yes --json", tmp_path)
     assert (ran.code, ran.result["pruned"]["dropped"]) == (0, [1, 2])
@@ -234,7 +234,7 @@ def test_compact_plans_first_and_acts_only_when_told(tmp_path: Path) -> None:
     ran = run("compact -r root --dry-run", tmp_path)
     assert (ran.code, bool(re.search(r"out +s +1-3 +6 +6 +1", ran.out))) == (0, True)
     ran = run("compact -r root", tmp_path)
-    assert (ran.code, "then add --yes" in ran.err) == (2, True)
+    assert (ran.code, "then with --yes" in ran.err) == (2, True)
     assert files.folders() == [1, 2, 3, 4, 5]
     done = run("compact -r root out --yes --grace 0 --json", tmp_path).result["sinks"][0]
     assert (done["done"]["epochs"], done["done"]["files_after"]) == (3, 1)

@@ -72,7 +72,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(bench: DiskBench, tmp_path
     assert "sink 'table' (SqliteSink): take back 2 epochs, 2 rows; kept in" in ran.out
     assert "needs --accept-input: source 0 of stream 'rows'" in ran.out
     assert bench.visible() == AFTER
-    assert "then add --yes" in Ran("rewind app.py --to 1 --accept-input", tmp_path).err, "no terminal to ask in"
+    assert "then with --yes" in Ran("rewind app.py --to 1 --accept-input", tmp_path).err, "no terminal to ask in"
     ran = Ran("rewind app.py --to 1 --yes", tmp_path)
     assert (ran.code, "--accept-input" in ran.err) == (2, True)
     assert bench.lineage.current == 1
@@ -98,7 +98,7 @@ def test_rows_that_were_set_aside_are_listed_and_discarded(bench: DiskBench, tmp
     ]
     assert "an undo needs these rows" in Ran("asides app.py --discard", tmp_path).out
     bench.add()
-    assert "with `holdfast asides`, then add --yes" in Ran("asides app.py --discard", tmp_path).err
+    assert "without --discard to see the plan, then with --yes" in Ran("asides app.py --discard", tmp_path).err
     found = Ran("asides app.py --discard --yes --why checked --json", tmp_path).result
     document = msgspec.convert(found, Asides)
     assert msgspec.json.decode(msgspec.json.encode(document)) == found, "no field is unknown"

@@ -174,7 +174,7 @@ class TestSqliteUpsert(SqliteAppend):
         self._filled(spark, tmp_path)
         found = self.make(tmp_path).can_take_back(self.owner, (1, 2))
         assert isinstance(found, CannotTakeBack)
-        assert found.do == "pass undo=True"
+        assert found.do == "pass undo=True; it applies to later epochs"
         assert self.make(tmp_path).cannot_be_left(self.owner) is None
 
 

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from counting import Counting
 from holdfast import FileSink, Pipeline, plan_restore, restore_stream
+from holdfast.spark import adapter
 
 
 @pytest.mark.parametrize("savepoint", [None, "kept"])
@@ -27,6 +28,12 @@ def test_transform_with_state_goes_on_without_the_live_folder(
     kept = (live / "state/0/_metadata/v2/0").read_bytes()
     shutil.rmtree(live)
     counting.add("2", "abc")
-    assert counting.run(spark, target) == [("a", 3), ("b", 2), ("c", 1)]
+    settings: dict[str, str] = {}
+    if not adapter.FACTS.finds_state_format:
+        with pytest.raises(Exception, match=r"UnsupportedLogVersion|CANNOT_LOAD_STATE_STORE"):
+            counting.run(spark, target)
+        settings = adapter.STATE
+    with adapter.with_settings(spark, settings):
+        assert counting.run(spark, target) == [("a", 3), ("b", 2), ("c", 1)]
     assert str(live).encode() in kept
     assert not [path for path in target.rglob("_metadata/v2/*") if str(live).encode() in path.read_bytes()]

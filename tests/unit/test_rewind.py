@@ -379,7 +379,10 @@ def test_a_sink_that_cannot_is_named_and_may_be_left(bench: RewindBench) -> None
     bench.sinks = sinks
     plan = bench.plan(1)
     assert [sink.action for sink in plan.streams[0].sinks] == [SinkAction.TAKE_BACK, SinkAction.CANNOT]
-    with pytest.raises(RewindRefused, match=r"it is a stream of messages \(use another sink\)"):
+    with pytest.raises(
+        RewindRefused,
+        match=r"it is a stream of messages \(use another sink; or accept that its rows stay: --leave sink1\)",
+    ):
         apply_rewind(bench, plan, accept_input=True)
     assert bench.plan(1, leave=["other"]).problems[-1].startswith("there is no sink 'other' to leave")
     bench.rewind(1, leave=["sink1"])
@@ -403,7 +406,7 @@ def test_the_first_start_reports_once_which_sinks_cannot_be_taken_back(
 
     text = "stream rows: sink 'table' cannot be taken back by a rewind: its rows do not show their epochs"
     bench.run()
-    assert reported() == [f"{text} (pass epoch_column=...)"]
+    assert reported() == [f"{text} (pass epoch_column=...; it applies to later epochs)"]
     bench.add([1])
     assert len(reported()) == 1  # nothing was decided before
     bench.add([2])

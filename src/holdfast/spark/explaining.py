@@ -17,6 +17,7 @@ from holdfast.spark.gate import Stopping
 from holdfast.spark.last_decided import LastDecided
 from holdfast.spark.outages import Outage
 from holdfast.spark.parts import StreamParts
+from holdfast.sparkfiles.statefiles import VERSIONED
 
 _SECOND = (
     "epoch {before} was quarantined just before, so epoch {epoch} is not: both may have failed because of the same "
@@ -36,16 +37,29 @@ def explained(parts: StreamParts, raised: Exception) -> Exception:
     if why := adapter.session_end(parts.run.spark):
         found = SessionLost(why=why)
     elif path := damaged_file(error, parts.log.folder):
-        reason = {} if Path(path).exists() else {"why": "it is missing"}
-        if Path(path) == parts.log.folder / "state":
-            reason = {"why": "it is missing or empty; it was deleted, or the query had no stateful operator before"}
-        found = SparkFileDamaged(stream=parts.name, path=path, **reason)
+        found = _damage(parts, Path(path))
         with contextlib.suppress(HoldfastError):  # the damage is what must be reported
             found.do = way_back(parts.run.repository, parts.run.lineage) or found.do
     if found is None:
         return error
     found.__cause__ = raised
     return found
+
+
+def _damage(parts: StreamParts, path: Path) -> SparkFileDamaged:
+    """Return the error for a file that Spark could not read. If all state is gone, it names the folder.
+
+    Spark 4.1 names the first file that it misses; later versions check the folder.
+    """
+    state = parts.log.folder / "state"
+    if path == state or (path.is_relative_to(state) and not _has_state_files(state)):
+        why = "it is missing or empty; it was deleted, or the query had no stateful operator before"
+        return SparkFileDamaged(stream=parts.name, path=str(state), why=why)
+    return SparkFileDamaged(stream=parts.name, path=str(path), **({} if path.exists() else {"why": "it is missing"}))
+
+
+def _has_state_files(state: Path) -> bool:
+    return any(VERSIONED.fullmatch(path.name) for path in state.rglob("*"))
 
 
 def final_error(

@@ -3,7 +3,7 @@
 Rules:
 - Code asks for a fact by its name, and never compares version numbers.
 - The rows are the versions that `_extras` supports. Patch releases of a version have the same facts.
-- Every fact has a test that asks the installed Spark (tests/spark/test_versions.py).
+- Every fact has a test that asks the installed Spark (tests/spark: test_versions.py, test_restored_state.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class SparkFacts:
     """The facts about one version of Spark on which this code depends."""
 
     passes_read_limits: bool  # to Python sources, with the start of the batch; such sources then support availableNow
+    finds_state_format: bool  # a query takes it from its folder; otherwise the setting must agree with the folder
     query_settings: Mapping[str, str] = field(default_factory=dict)  # needed for every query
 
 
@@ -27,8 +28,8 @@ class SparkFacts:
 ONE_BATCH = {"spark.sql.streaming.triggerAvailableNowWrapper.enabled": "false"}
 
 VERSIONS = {
-    "4.1": SparkFacts(passes_read_limits=False, query_settings=ONE_BATCH),
-    "4.2": SparkFacts(passes_read_limits=True),
-    "4.3": SparkFacts(passes_read_limits=True),
+    "4.1": SparkFacts(passes_read_limits=False, finds_state_format=False, query_settings=ONE_BATCH),
+    "4.2": SparkFacts(passes_read_limits=True, finds_state_format=False),
+    "4.3": SparkFacts(passes_read_limits=True, finds_state_format=True),
 }
 FACTS = VERSIONS[minor_version(pyspark_version())]  # `holdfast.spark` has refused other versions
