@@ -664,7 +664,7 @@ class TestRestoredFromACopy:
         self.restore(disk, "copy.db")
         newest = 3 if run else 2
         if undone or run:
-            with pytest.raises((SinkBehind, StreamFailed), match="holds epoch"):
+            with pytest.raises((SinkBehind, StreamFailed), match="holds epoch 2, but"):
                 disk.run()
             (problem,) = disk.plan(newest).problems
             assert "holds only epoch 2, which is before the base" in problem

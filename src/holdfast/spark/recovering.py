@@ -22,6 +22,7 @@ from holdfast.errors import (
     Mismatch,
     NotSupported,
     RecordCorrupt,
+    SinkBehind,
     SinkFailed,
     SinkForeign,
     SinksChanged,
@@ -37,6 +38,7 @@ from holdfast.repository import History
 from holdfast.repository.backfills import BackfillRecord, Backfills
 from holdfast.repository.forks import fork_of
 from holdfast.repository.stream_records import StreamRecord, stream_record_key
+from holdfast.rewind.asking import held_in_lineage
 from holdfast.sinks.base import EpochKey, Link, Sink, SinkContext, checked_position
 from holdfast.sinks.places import record_places
 from holdfast.spark import adapter
@@ -197,14 +199,24 @@ class StreamRecovery:
             log.clear_unbegun()
         holds = self._holds(decision)
         filled = self._complete_backfills(decision, holds) if decision else frozenset()
-        return plan(
-            parts.name,
-            decision,
-            log.position(),
-            holds | dict.fromkeys(filled, decision.attempt.epoch if decision else 0),
-            new_sinks=parts.accepts("sinks"),
-            filled=filled,
-        )
+        try:
+            return plan(
+                parts.name,
+                decision,
+                log.position(),
+                holds | dict.fromkeys(filled, decision.attempt.epoch if decision else 0),
+                new_sinks=parts.accepts("sinks"),
+                filled=filled,
+            )
+        except SinkBehind as behind:
+            raise self._with_position(behind) from None
+
+    def _with_position(self, behind: SinkBehind) -> SinkBehind:
+        """Return the error with the epoch that the sink holds: a restored copy may be older than the timeline."""
+        parts = self._parts
+        (sink,) = [each for each in parts.sinks if each.name == behind.sink]
+        holds = held_in_lineage(sink, parts.owner, parts.run.lineage)
+        return SinkBehind(stream=behind.stream, sink=behind.sink, holds=holds, decided=behind.decided)
 
     def _require_log(self, decision: Decision) -> None:
         """Raise if Spark's logs are not the ones that the last decision builds upon; nothing is changed.
