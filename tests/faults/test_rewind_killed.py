@@ -25,9 +25,9 @@ from holdfast.errors import Fenced, StreamFailed, TimelineEnded
 from holdfast.repository import Decisions
 from holdfast.repository.rewinds import unfinished_rewind
 from holdfast.rewind.steps import POINTS
-from holdfast.sinks.base import EpochKey, StreamIdentity
+from holdfast.sinks.base import EpochKey, Sink, StreamIdentity
 from holdfast.testing import CrashAt, Crashed
-from rewindbench import STREAM, DiskBench
+from rewindbench import STREAM, DiskBench, HandFileSink, HandSqliteSink
 
 FORK = multiprocessing.get_context("fork")
 BEFORE, AFTER = [[1, 2]] * 2, [[1, 2, 3, 4]] * 2
@@ -190,16 +190,7 @@ def test_an_undo_takes_back_what_the_undone_timeline_decided_at_the_last_moment(
     copied(model, tmp_path)
     go_back(tmp_path, lambda _: None)
     bench = DiskBench(tmp_path)
-    base = Decisions(bench.repository).newest(STREAM, 2)
-    assert base is not None
-    attempt = Attempt(stream=STREAM, timeline=2, epoch=3, attempt=1)
-    key = EpochKey(StreamIdentity("pipeline", bench.identity.uid, STREAM), attempt, base.lease)
-    shares = {
-        sink.name: Share(handle=sink.prepare([30], key).handle, rows=1, stands=3, before=2)  # type: ignore[arg-type]
-        for sink in bench.made_sinks()
-    }
-    facts = msgspec.structs.replace(Facts.of(base), sinks=shares, rows=1, total_rows=3)
-    late = Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=base.lease, facts=facts.plain())
+    late = late_decision(bench)
     crash = CrashAt(point, hit) if point else None
 
     def decide(at: str) -> None:
@@ -212,3 +203,41 @@ def test_an_undo_takes_back_what_the_undone_timeline_decided_at_the_last_moment(
         bench.undo(decide)
     assert started(tmp_path, [[1], [2], [3], [4]]).visible() == AFTER
     assert started(tmp_path, [[1], [2], [3], [4], [5]]).visible() == [[1, 2, 3, 4, 5]] * 2
+
+
+@pytest.mark.parametrize("sink", [HandFileSink, HandSqliteSink])
+def test_an_undo_that_stops_between_its_two_stamps_is_finished(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: type[Sink]
+) -> None:
+    """The first stamp takes back what the undone timeline decided at the last moment."""
+    copied(model, tmp_path)
+    go_back(tmp_path, lambda _: None)
+    bench = DiskBench(tmp_path)
+    late = late_decision(bench)
+
+    def decide(at: str) -> None:
+        if at == "rewind decided":
+            assert Decisions(bench.repository).close(late) == late
+
+    def die(*_: object) -> None:
+        raise Crashed("between two stamps")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(sink, "put_back", die)
+        with pytest.raises(Crashed):
+            bench.undo(decide)
+    assert started(tmp_path, [[1], [2], [3], [4]]).visible() == AFTER
+
+
+def late_decision(bench: DiskBench) -> Decision:
+    """Stage epoch 3 of timeline 2, as a driver that was paused; return the decision that it is about to write."""
+    base = Decisions(bench.repository).newest(STREAM, 2)
+    assert base is not None
+    attempt = Attempt(stream=STREAM, timeline=2, epoch=3, attempt=1)
+    key = EpochKey(StreamIdentity("pipeline", bench.identity.uid, STREAM), attempt, base.lease)
+    shares = {
+        sink.name: Share(handle=sink.prepare([30], key).handle, rows=1, stands=3, before=2)  # type: ignore[arg-type]
+        for sink in bench.made_sinks()
+    }
+    facts = msgspec.structs.replace(Facts.of(base), sinks=shares, rows=1, total_rows=3)
+    return Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=base.lease, facts=facts.plain())

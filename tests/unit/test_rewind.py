@@ -35,7 +35,7 @@ from holdfast.repository.rewinds import read_rewind, unfinished_epochs, unfinish
 from holdfast.rewind import Readable, SinkAction, apply_rewind, kept_rows, plan_undo
 from holdfast.rewind.steps import POINTS
 from holdfast.rewind.way_back import way_back
-from holdfast.sinks.base import CannotTakeBack, Sink, SinkPosition, StreamIdentity
+from holdfast.sinks.base import CannotTakeBack, EpochKey, Sink, SinkPosition, StreamIdentity
 from holdfast.testing import CrashAt, Crashed
 from rewindbench import STREAM, DiskBench, HandFileSink, HandSqliteSink, RewindBench, TimelinePlace, TimelineSink
 
@@ -385,6 +385,33 @@ def test_a_sink_that_cannot_is_named_and_may_be_left(bench: RewindBench) -> None
     ):
         apply_rewind(bench, plan, accept_input=True)
     assert bench.plan(1, leave=["other"]).problems[-1].startswith("there is no sink 'other' to leave")
+    bench.rewind(1, leave=["sink1"])
+    assert bench.visible() == [[1, 2], [1, 2, 3, 4]]
+    bench.source[2:] = [[30]]
+    bench.run()
+    assert bench.visible() == [[1, 2, 30], [1, 2, 3, 4, 30]]
+
+
+class OpenedSink(StuckSink):
+    """A sink that commits only while it is open, as a function that needs a session does. It keeps no stamp."""
+
+    def commit(self, key: EpochKey, handle: dict[str, Any]) -> None:
+        assert self.context
+        super().commit(key, handle)
+
+    stamp = Sink.stamp
+
+
+@pytest.mark.parametrize("point", ["decided", None])
+def test_a_sink_that_must_be_open_is_left_with_an_epoch_in_doubt(bench: RewindBench, point: str | None) -> None:
+    """The rewind cannot give the epoch to it, and is finished without. Going back once more is possible."""
+    bench.sinks = lambda: [bench.made_sinks()[0], OpenedSink("sink1", bench.outputs[1])]
+    bench.take()
+    if point:
+        bench.source.append([5])
+        with pytest.raises(StreamFailed):
+            bench.run(CrashAt(point))
+    bench.rewind(2, leave=["sink1"])
     bench.rewind(1, leave=["sink1"])
     assert bench.visible() == [[1, 2], [1, 2, 3, 4]]
     bench.source[2:] = [[30]]

@@ -87,7 +87,7 @@ class SinkQuestions:
         about = self._about
         name, aim = f"sink {sink.name!r} of stream {about.owner.stream!r}", aim_of(sink)
         holds = held_in_lineage(sink, about.owner, about.lineage)
-        self._compare(name, sink.name, holds)
+        self._compare(name, sink)
         if sink.name in self._leave:
             return self._left(sink, aim, holds)
         answer = asked(sink, "be asked", lambda: sink.can_take_back(about.owner, about.base))
@@ -148,10 +148,11 @@ class SinkQuestions:
         action = SinkAction.LEAVE if left else SinkAction.CANNOT
         return SinkPlan(sink=sink, kind="", target=None, action=action, holds=None, why=why)
 
-    def _compare(self, name: str, sink: str, holds: int) -> None:
-        """Report a sink that holds more than was decided."""
-        facts, decision = self._about.facts, self._about.decision
-        share = facts.sinks.get(sink) if facts else None
+    def _compare(self, name: str, sink: Sink) -> None:
+        """Report a sink that holds more of the current timeline than was decided."""
+        about, facts, decision = self._about, self._about.facts, self._about.decision
+        holds = held_epoch(sink, about.owner, about.lineage.timeline_of(about.owner.stream))
+        share = facts.sinks.get(sink.name) if facts else None
         decided = share.stands if share else decision.attempt.epoch if decision else 0
         if holds > decided:
             self.problems.append(f"{name} holds epoch {holds}, but epoch {decided} is the last one that was decided")

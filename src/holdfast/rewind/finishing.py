@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.epoch import Attempt, Decision, Facts, Reach, Share, Verdict, unwatched
-from holdfast.errors import Corrupt, Locked, Mismatch, RewindUnfinished, SinkFailed, TimelineEnded
+from holdfast.errors import Corrupt, Locked, Mismatch, NotSupported, RewindUnfinished, SinkFailed, TimelineEnded
 from holdfast.formats.decoding import converted
 from holdfast.repository import Checkpoints, Decisions, History, Lease, Lineage, TimelineRecord
 from holdfast.repository.base import now_ms
@@ -114,7 +114,7 @@ class RewindFinisher:
                 why = "the sink is not in the program" if sink is None else self._given(sink, decision, share)
             except TimelineEnded:
                 continue  # stamped by another process that finishes this rewind, after it ended the timeline
-            except (Corrupt, Mismatch) as error:
+            except (Corrupt, Mismatch, NotSupported) as error:  # not supported: a commit that needs an open sink
                 why = error.summary
             if why is not None:
                 _log.warning("stream %s: sink %s never got epoch %d: %s", stream, name, decision.attempt.epoch, why)
@@ -141,8 +141,10 @@ class RewindFinisher:
         least = min(expected.holds, aim.epoch)
         if sink is None or not least:
             return
-        stamped = held_epoch(sink, owner, self._record.timeline)
-        holds = max(stamped, held_in_lineage(sink, owner, self._lineage))
+        into = self._record.timeline
+        stamps = [into] if self._record.undoes is None else [into, spare_timeline(into)]  # an undo may have made one
+        stamped = (held_epoch(sink, owner, each) for each in stamps)
+        holds = max(held_in_lineage(sink, owner, self._lineage), *stamped)
         if holds < least:
             why = f"it holds epoch {holds}, and held epoch {expected.holds} when {self._record.title} was decided"
             do = f"make {sink.target or 'its target'} available again, or restore it from a copy that holds epoch "
