@@ -189,3 +189,10 @@ def test_a_backlog_is_left_until_every_log_was_read_to_the_tail_that_it_had(
 ) -> None:
     assert Backlog({"0": 3, "1": 5}).is_left(list(ends(*read))) is left
     assert not Backlog({}).is_left(list(ends(*read))), "Spark processes it by itself"
+
+
+def test_two_sources_of_one_log_must_both_have_read_it() -> None:
+    (slow,), (fast,) = ends(2), ends(3)
+    assert Backlog({"0": 3}).is_left([slow, fast])
+    assert Backlog({"0": 3}).is_left([fast, slow])
+    assert not Backlog({"0": 3}).is_left([fast, fast])

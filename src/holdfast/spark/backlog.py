@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast._offsets import log_position
 from holdfast.eventlog._files import read_about, read_head
+from holdfast.repository.files import local_path
 from holdfast.spark import adapter
 from holdfast.spark.logsource import FORMAT
 
@@ -33,10 +34,12 @@ class Backlog:
         """Return what a streaming DataFrame can read now."""
         if adapter.FACTS.passes_read_limits:
             return cls({})
-        logs = adapter.source_paths(df, FORMAT)
+        logs = [local_path("event log", each) for each in adapter.source_paths(df, FORMAT)]
         return cls({read_about(each).uid: read_head(each).tail for each in logs})
 
     def is_left(self, ends: Sequence[str | None]) -> bool:
         """Whether events are left after an epoch with these offsets."""
-        read = dict(filter(None, map(log_position, ends)))
+        read: dict[str, int] = {}
+        for log, sequence in filter(None, map(log_position, ends)):
+            read[log] = min(sequence, read.get(log, sequence))  # two sources may read the same log
         return any(read.get(log, 0) < tail for log, tail in self.tails.items())

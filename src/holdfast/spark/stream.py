@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from holdfast.barriers import BarrierInjector
 from holdfast.errors import StreamFailed
@@ -24,6 +25,7 @@ from holdfast.spark.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 _LIVE = ("starting", "running", "restarting", "waiting")
+_MOMENT_S = 0.05
 
 
 class StreamRun:
@@ -77,7 +79,12 @@ class StreamRun:
 
     def finish_available(self) -> None:
         """Return when the input that is available now has been processed, or the stream has ended."""
-        if not self._parts.run.available_now:  # otherwise it ends by itself
+        if self._parts.run.available_now:
+            return  # it ends by itself
+        if self._query.trigger.get("availableNow"):  # so does this one, perhaps after several queries
+            while self.state in _LIVE:
+                time.sleep(_MOMENT_S)
+        else:
             self._query.finish_available(lambda: self.state in _LIVE)
 
     def close(self) -> None:

@@ -117,12 +117,18 @@ class Supervisor:
         self.state = "stopped" if self._gate.stopping.is_set() else "ended"
 
     def _run_queries(self) -> None:
-        """Run one query, or as many as the available input takes (see `backlog`)."""
-        recovered = self.recovered
-        available_now = bool(self._query.trigger.get("availableNow"))
-        backlog = Backlog.of(recovered.df) if recovered and available_now else Backlog({})
+        """Run one query, or as many as the available input takes (see `backlog`).
+
+        A query that begins with a batch in doubt reads nothing else, so another one follows it.
+        """
+        recovered, trigger = self.recovered, self._query.trigger
+        ends = bool(trigger.get("availableNow") or trigger.get("once"))
+        backlog = Backlog.of(recovered.df) if recovered and ends else Backlog({})
+        spark = self._parts.log.position()
+        more = bool(backlog.tails) and spark.offsets > spark.commits
         last = self._run_query(recovered)
-        while last is not None and backlog.is_left(self._parts.log.offsets(last).ends):
+        while last is not None and (more or backlog.is_left(self._parts.log.offsets(last).ends)):
+            more = False
             last = self._run_query(recovered)
 
     def _run_query(self, recovered: RecoveredStream | None) -> int | None:
