@@ -282,7 +282,7 @@ class SinkBehind(Mismatch):
     holds: int
     decided: int
     committed: bool = True  # False: the epoch may have been decided and not committed
-    says = "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but epoch {e.decided} was {e.what}"
+    says = "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but {e.what}"
     next_step = (
         "restore {e.lost} from a copy that holds epoch {e.decided}, because its staged rows no longer exist; or go "
         f"back to a checkpoint that the sink still holds: holdfast rewind {PROGRAM} --to latest --dry-run names it; or "
@@ -293,7 +293,10 @@ class SinkBehind(Mismatch):
     @property
     def what(self) -> str:
         """The last step of the epoch that is known."""
-        return "committed to it" if self.committed else "decided, and its staged rows are missing"
+        if self.holds >= self.decided:
+            return "it was restored from a copy that was made before the last rewind"
+        step = "committed to it" if self.committed else "decided, and its staged rows are missing"
+        return f"epoch {self.decided} was {step}"
 
     @property
     def lost(self) -> str:
