@@ -14,6 +14,7 @@ _LONG = (
     ("acceptance/test_signals", "a_second_signal"),
     ("faults/test_class_archive", ""),  # unit/test_class_archive needs no JVM
     ("faults/test_compaction_killed", "before_each_call"),
+    ("faults/test_control_killed", ""),  # unit/test_control and acceptance/test_control_command need no Spark
     ("faults/test_pipeline_killed", "an_executor_killed"),
     ("faults/test_power_loss", r"at_a_point\[(flat|state-)"),
     ("faults/test_rewind_killed", "before_each_call"),
@@ -21,12 +22,14 @@ _LONG = (
     ("spark/test_backfill", r"whatever_dies\[postgres-staged"),
     ("spark/test_copied_repository", "not_taken_for_a_copy|started_later"),
     ("spark/test_crash_matrix", "clears_up|join_of_two_streams"),
+    ("spark/test_disaster", r"rows/spark/state"),
     ("spark/test_doctor", ""),  # unit/test_doctor has folders that need no Spark
     ("spark/test_examples", "killed|whatever_dies"),
     ("spark/test_fork", "elsewhere"),
     ("spark/test_leaks", ""),
     ("spark/test_localfiles", "which_sessions"),
     ("spark/test_postgres_pipeline", "many_crashes"),
+    ("spark/test_rewind_chain", "only_totals"),
     ("spark/test_rewind_spark", r"as_a_process|interrupted_rewind\[(?!rewind decided|sink taken back)"),
 )
 
