@@ -8,29 +8,37 @@ import re
 
 _LONG = (
     # folder/module, what of it; all of it if there is no pattern
+    ("acceptance/test_demo", ""),  # unit/test_demo needs no Spark
     ("acceptance/test_distribution", ""),
-    ("acceptance/test_docs", r"top_to_bottom\[docs/plain-spark"),  # the same is in test_adopt_spark
-    ("acceptance/test_run", "again_and_again|as_soon_as|for_all_processes|reader_goes_away|by_sys_exit"),
+    ("acceptance/test_docs", r"top_to_bottom\[docs/(checkpoints|compaction|howto|pipelines|plain-spark)"),
+    (
+        "acceptance/test_run",
+        "again_and_again|as_soon_as|for_all_processes|reader_goes_away|by_sys_exit|outage_is|a_second_signal|while_spark_starts",
+    ),
     ("acceptance/test_signals", "a_second_signal"),
     ("faults/test_class_archive", ""),  # unit/test_class_archive needs no JVM
     ("faults/test_compaction_killed", "before_each_call"),
     ("faults/test_control_killed", ""),  # unit/test_control and acceptance/test_control_command need no Spark
-    ("faults/test_pipeline_killed", "an_executor_killed"),
+    ("faults/test_pipeline_killed", "an_executor_killed|paused_at_any_point"),  # test_zombies needs no Spark
     ("faults/test_power_loss", r"at_a_point\[(flat|state-)"),
     ("faults/test_rewind_killed", "before_each_call"),
-    ("spark/test_adopt_spark", r"\[not-written-|\[written-(?!files|counts|totals_rocksdb)"),
-    ("spark/test_backfill", r"whatever_dies\[postgres-staged"),
-    ("spark/test_copied_repository", "not_taken_for_a_copy|started_later"),
-    ("spark/test_crash_matrix", "clears_up|join_of_two_streams"),
+    ("faults/test_take_back_killed", "before_each_call"),
+    ("spark/test_adopt_spark", ""),  # unit/test_adopt needs no Spark
+    ("spark/test_backfill", r"whatever_dies\[postgres|after_a_kill"),
+    ("spark/test_blame", "session_that_is_lost"),
+    ("spark/test_compaction", "at_work|columns_that_changed|keep_their_cuts"),
+    ("spark/test_copied_repository", ""),
+    ("spark/test_crash_matrix", r"clears_up|join_of_two_streams|one_stream\[.*-[2-9]"),
     ("spark/test_disaster", r"rows/spark/state"),
     ("spark/test_doctor", ""),  # unit/test_doctor has folders that need no Spark
     ("spark/test_examples", "killed|whatever_dies"),
-    ("spark/test_fork", "elsewhere"),
+    ("spark/test_fork", "elsewhere|cleans_up|bad_arguments|are_refused"),
     ("spark/test_leaks", ""),
     ("spark/test_localfiles", "which_sessions"),
-    ("spark/test_postgres_pipeline", "many_crashes"),
+    ("spark/test_outages", "waited_for|long_outage|neither_lost"),
+    ("spark/test_postgres_pipeline", "many_crashes|server_killed"),
     ("spark/test_rewind_chain", "only_totals"),
-    ("spark/test_rewind_spark", r"as_a_process|interrupted_rewind\[(?!rewind decided|sink taken back)"),
+    ("spark/test_rewind_spark", r"as_a_process|chained|interrupted_rewind\[(?!rewind decided|sink taken back)"),
 )
 
 
