@@ -23,6 +23,7 @@ from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.testing.sinks import SinkContract, VisibleRows
 from pgfixture import server
 from pgsupport import METHODS, OWNER, SCHEMA, Crash, Table, key
+from support import eventually
 
 
 @pytest.fixture
@@ -325,7 +326,7 @@ def test_a_worker_reads_the_catalog_once_and_keeps_no_connection(table: Table) -
     assert copying._server(task.address.conninfo) is kept
     assert table.run("SELECT n, text::text FROM younger") == [(1, "good")] * 2
     activity = "pg_stat_activity WHERE application_name = 'holdfast' AND datname = current_database()"
-    assert table.run(f"SELECT count(*) FROM {activity}") == [(0,)]  # noqa: S608
+    eventually(lambda: table.run(f"SELECT count(*) FROM {activity}") == [(0,)])  # noqa: S608
     table.run("DROP TABLE younger")
     with pytest.raises(SinkFailed, match="younger"):
         list(copier(iter([batch])))
