@@ -92,6 +92,14 @@ def _imports(item: pytest.Item, module: str, name: str) -> bool:
     return found is not None and getattr(getattr(item, "module", None), name, None) is found
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write the tests that failed to the file that HOLDFAST_FAILED names, so that CI can repeat them."""
+    if (path := os.environ.get("HOLDFAST_FAILED")) and not hasattr(config, "workerinput"):
+        reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+        failed = dict.fromkeys(report.nodeid for report in reports)
+        Path(path).write_text("".join(f"{each}\n" for each in failed))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Keep Java from a test that is not marked for it."""
