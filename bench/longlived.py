@@ -130,7 +130,7 @@ class History:
 
     def recover(self) -> float:
         """Return the time of one recovery."""
-        df = SimpleNamespace(schema=SCHEMA)
+        df = SimpleNamespace(schema=SCHEMA, sparkSession=None)
         sink = self.sink()
         spec = checked_spec(
             STREAM,

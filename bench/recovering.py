@@ -45,6 +45,9 @@ def without_spark() -> Iterator[None]:
     """Replace what asks Spark by constants."""
     constants: dict[str, Callable[..., Any]] = {
         "source_names": lambda _: ["kafka"],
+        "inputs": lambda _: [("kafka", {"subscribe": "rows"})],
+        "state_operators": lambda _: [],
+        "setting": lambda *_: None,
         "require_packages": lambda _: None,
         "require_trigger": lambda *_: None,
         "is_stateful": lambda _: False,

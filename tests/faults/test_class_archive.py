@@ -111,7 +111,9 @@ def test_two_processes_write_an_archive_at_once_and_the_next_one_starts_from_it(
     assert used == []
 
 
-def test_a_program_that_is_killed_leaves_no_archive_and_its_jvm_ends_at_once(tmp_path: Path) -> None:
+def test_the_start_after_a_kill_makes_the_archive_and_the_jvm_of_the_killed_program_ends_at_once(
+    tmp_path: Path,
+) -> None:
     """The JVM holds the lock of the pipeline, which the next run needs."""
     archives = tmp_path / "classes"
     process = start(archives, tmp_path / "work")
@@ -122,6 +124,13 @@ def test_a_program_that_is_killed_leaves_no_archive_and_its_jvm_ends_at_once(tmp
     until(lambda: has_ended(java))
     assert list(archives.glob("*.jsa")) == []
     assert list(archives.glob("*.part*")) == []
+
+    _, used = end(start(archives, tmp_path / "second"))
+    assert used == []
+    until(lambda: list(archives.glob("*.jsa")) and not list(archives.glob("*.part*")))
+    until(lambda: not list(archives.glob("*.classlist")))
+    _, used = end(start(archives, tmp_path / "third"))
+    assert [Path(each).parent for each in used] == [archives]
 
 
 def test_it_is_off_where_it_is_turned_off(tmp_path: Path) -> None:

@@ -245,12 +245,12 @@ for each in "$@"; do case "$each" in -XX:SharedArchiveFile=*) echo classes > "${
 """
 
 
-def made(folder: Path, java: str = JAVA) -> list[str]:
+def made(folder: Path, java: str = JAVA, listed: str = "") -> list[str]:
     """Make an archive with a Java of our own; return what is in the folder, besides it."""
     program, names = folder.parent / "java", folder / f"{KEY}-1.classlist"
     program.write_text(java)
     program.chmod(0o755)
-    names.touch()
+    names.write_text(listed)
     arguments = [sys.executable, "-I", class_dump.__file__, str(folder), KEY, str(names), str(program), "-cp", "a.jar"]
     found = subprocess.run(arguments, capture_output=True, text=True, check=True)
     assert (found.stdout, found.stderr) == ("", "")
@@ -276,3 +276,48 @@ def test_two_do_not_write_at_once_and_what_a_dead_one_left_is_replaced(folder: P
     os.utime(part, (1000, 1000))
     [name] = made(folder)
     assert is_intact(folder / name)
+
+
+def test_a_line_that_was_cut_off_is_left_out(folder: Path) -> None:
+    copy = folder.parent / "read"
+    java = f"#!/bin/sh\ncp {folder}/*.names {copy}\n" + JAVA.removeprefix("#!/bin/sh\n")
+    made(folder, java, listed="java/lang/Object\nscala/Opt")
+    assert copy.read_text() == "java/lang/Object\n"
+
+
+# --- what a killed process left ---
+
+PIPELINE = "java/lang/Object\norg/apache/spark/sql/execution/streaming/runtime/MicroBatchExecution\nscala/Option\n"
+
+
+def ended_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_the_list_of_a_killed_process_is_claimed_once(folder: Path) -> None:
+    left = folder / f"{KEY}-{ended_pid()}-{'a' * 32}.classlist"
+    left.write_text(PIPELINE)
+    claimed = class_archive._claimed_list(folder, KEY)
+    assert claimed is not None
+    assert claimed.read_text() == PIPELINE
+    assert not left.exists()
+    assert class_archive._claimed_list(folder, KEY) is None  # its name has the pid of this process
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (f"{KEY}-{os.getpid()}-{'a' * 32}.classlist", PIPELINE),  # its process is running
+        (f"{KEY}-{{pid}}-{'a' * 32}.classlist", "java/lang/Object\n"),  # it has run no pipeline
+        (f"{'1' * 32}-{{pid}}-{'a' * 32}.classlist", PIPELINE),  # of another Java or Spark
+        (f"{KEY}-{'a' * 32}.classlist", PIPELINE),  # without a pid
+    ],
+    ids=["running", "no pipeline", "other key", "no pid"],
+)
+def test_no_other_list_is_claimed(name: str, text: str, folder: Path) -> None:
+    path = folder / name.format(pid=ended_pid())
+    path.write_text(text)
+    assert class_archive._claimed_list(folder, KEY) is None
+    assert path.exists()

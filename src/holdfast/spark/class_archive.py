@@ -3,7 +3,8 @@
 Rules:
 - The first JVM writes the names of the classes that it loads to a list, which costs it almost nothing. At the clean
   exit of a process that has run a pipeline, another process makes the archive (class-data sharing) from the list, in
-  the background and at a low priority. Nothing waits for it. A process that is killed makes none.
+  the background and at a low priority. Nothing waits for it. A process that is killed leaves its list, and the next
+  start makes the archive from it: a program that is only ever killed starts faster from its third start on.
 - An archive is code. It is used only if it and its folder belong to this user, and no other user can write to them.
 - An archive gets its name when it is complete and durable. The name contains its size and modification time. A file
   that no longer matches its name is deleted, and a new archive is written.
@@ -33,6 +34,7 @@ from pyspark import SparkContext
 from pyspark.find_spark_home import _find_spark_home
 
 from holdfast._error_text import one_line
+from holdfast.repository.oslock import OsLock
 from holdfast.spark import adapter, class_dump
 from holdfast.spark.class_archive_key import JvmFacts, reason_against
 from holdfast.spark.java_environment import GATEWAY, OPTIONS, find_java, with_variable
@@ -41,10 +43,12 @@ VARIABLE = "HOLDFAST_CLASS_ARCHIVE"
 OFF = "off"
 KEPT = 3  # archives, each of about 200 MB
 _ROOM = 1 << 30  # bytes that must be free on the disk
-_LISTED_S = 86_400.0  # after this time, a list belongs to a process that was killed
+_LISTED_S = 86_400.0  # after this time, a list that no start has used is deleted
 _PRIVATE = 0o700
 _NAME = re.compile(r"([0-9a-f]+)-(\d+)-(\d+)\.jsa")
 _LIST = ".classlist"
+_LISTED_BY = re.compile(rf"[0-9a-f]+-(\d+)-[0-9a-f]+{re.escape(_LIST)}")
+_STREAMING = b"/MicroBatchExecution\n"  # the end of a class name that is listed once a query was started
 _OWN = re.compile(r"-Xshare|-Xlog|-XX:(DumpLoadedClassList|SharedArchiveFile)|-agent|-javaagent|-Xrun|-Xdebug")
 _QUIET = "-Xlog:cds*=off -Xlog:class+path=off"  # of Java's messages, only those about archives
 _log = logging.getLogger(__name__)
@@ -74,7 +78,7 @@ class ClassArchive:
         if newest is not None:
             with contextlib.suppress(OSError):
                 os.utime(newest, ns=(time.time_ns(), newest.stat().st_mtime_ns))  # the archives used last are kept
-        return cls(folder, key, newest, None if newest else folder / f"{key}-{uuid.uuid4().hex}{_LIST}")
+        return cls(folder, key, newest, None if newest else _new_list(folder, key))
 
     @property
     def java_options(self) -> str:
@@ -89,21 +93,50 @@ class ClassArchive:
         None is made if the JVM has run no pipeline, because its archive would lack most classes; if the disk is full;
         or if there is an archive by now.
         """
+        return self._make_from(self.names) if adapter.has_started_queries() else None
+
+    def make_from_left(self) -> int | None:
+        """Start a process that makes the archive from the list of a killed process, if there is one."""
+        with contextlib.suppress(OSError):
+            return self._make_from(_claimed_list(self.folder, self.key))
+        return None
+
+    def _make_from(self, names: Path | None) -> int | None:
         jvm: Any = SparkContext._jvm
-        if jvm is None or self.names is None or not adapter.has_started_queries():
+        if jvm is None or names is None:
             return None
         try:
             if shutil.disk_usage(self.folder).free < _ROOM or ClassArchive.find(self.folder, self.key).path is not None:
-                self.names.unlink(missing_ok=True)
+                names.unlink(missing_ok=True)
                 return None
             prune(self.folder, keep=KEPT - 1)
-            program = [sys.executable, "-I", class_dump.__file__, str(self.folder), self.key, str(self.names)]
+            program = [sys.executable, "-I", class_dump.__file__, str(self.folder), self.key, str(names)]
             opened = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
             command = [*program, *_java_command(jvm)]
             return os.posix_spawn(sys.executable, command, os.environ, file_actions=opened, setsid=True)
         except Exception as error:  # the JVM may have ended
             _log.debug("no class archive is made: %s", one_line(error))
             return None
+
+
+def _new_list(folder: Path, key: str) -> Path:
+    return folder / f"{key}-{os.getpid()}-{uuid.uuid4().hex}{_LIST}"
+
+
+def _claimed_list(folder: Path, key: str) -> Path | None:
+    """Return the list of a killed process that had run a pipeline, under a name of this process, or `None`.
+
+    The rename has one winner if several processes start at the same moment. A pid that is in use again delays the list
+    until it is deleted as too old.
+    """
+    for path in folder.glob(f"{key}-*{_LIST}"):
+        by = _LISTED_BY.fullmatch(path.name)
+        if by is None or OsLock.lives(int(by[1])) or _STREAMING not in path.read_bytes():
+            continue
+        claimed = _new_list(folder, key)
+        with contextlib.suppress(FileNotFoundError):
+            return path.rename(claimed)
+    return None
 
 
 def _java_command(jvm: Any) -> list[str]:
@@ -128,6 +161,7 @@ def archived_classes() -> Iterator[ClassArchive | None]:
         yield archive
     if archive.path is None:
         atexit.register(_at_exit, archive, os.getpid())
+        archive.make_from_left()
 
 
 def _at_exit(archive: ClassArchive, pid: int) -> None:

@@ -7,6 +7,7 @@ Rules:
 - The archive is written under a name that ends with `.part`, made durable, and then renamed to
   `<key>-<size>-<time>.jsa`. The list is deleted, whether or not an archive was made.
 - It does nothing if there is an archive by now, or if another process is writing one.
+- The JVM that wrote the list may have been killed in the middle of a line: such a line is left out.
 """
 
 from __future__ import annotations
@@ -27,14 +28,18 @@ def main(folder: Path, key: str, names: Path, command: list[str]) -> None:
     part = folder / f"{key}{PART}"
     try:
         with contextlib.suppress(OSError):
-            os.nice(10)
+            os.nice(19)
         if any(folder.glob(f"{key}-*.jsa")) or not _claimed(part):
             return
+        listed = part.with_name(f"{part.name}.names")
         try:
-            _dump(part, names, command)
+            names.rename(listed)  # another start takes only lists that still have their names
+            _drop_partial_line(listed)
+            _dump(part, listed, command)
             _publish(part, folder, key)
         finally:
             part.unlink(missing_ok=True)
+            listed.unlink(missing_ok=True)
     finally:
         names.unlink(missing_ok=True)
 
@@ -49,6 +54,11 @@ def _claimed(part: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _drop_partial_line(names: Path) -> None:
+    data = names.read_bytes()
+    names.write_bytes(data[: data.rfind(b"\n") + 1])
 
 
 def _dump(part: Path, names: Path, command: list[str]) -> None:
