@@ -1,9 +1,10 @@
 """What all tests share: their lanes, their order, and the end of what a failed one has left running.
 
 Rules:
-1. The mark `jvm` is on every test that may start Java, `postgres` on every test that may start PostgreSQL, and
-   `acceptance` on every test of that folder. They are set here, by folder and by import, so that none is forgotten.
-   Only a module whose subprocesses start Java sets `pytestmark` itself.
+1. The mark `jvm` is on every test that may start Java, `postgres` on every test that may start PostgreSQL,
+   `acceptance` on every test of that folder, and `processes` on the tests that mostly start programs and wait for them:
+   those of `faults` and `acceptance`, except for the reference. They are set here, by folder and by import, so that
+   none is forgotten. Only a module whose subprocesses start Java sets `pytestmark` itself.
 2. A test without the mark `jvm` finds a `java` that fails, in JAVA_HOME and on the PATH.
 3. Temporary files are in memory where there is room. No test here can lose what the kernel has taken: a crash is one of
    a process, and the tests of durability watch the calls. TMPDIR names another place.
@@ -81,6 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("postgres")
         if folder == "acceptance":
             item.add_marker("acceptance")
+        if folder in ("acceptance", "faults") and item.path.stem != "test_reference":
+            item.add_marker("processes")
         if is_long(item.nodeid):
             item.add_marker("long")
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
