@@ -27,8 +27,7 @@ def main(folder: Path, key: str, names: Path, command: list[str]) -> None:
     """Write the archive, and delete the list."""
     part = folder / f"{key}{PART}"
     try:
-        with contextlib.suppress(OSError):
-            os.nice(19)
+        _lower_priority()
         if any(folder.glob(f"{key}-*.jsa")) or not _claimed(part):
             return
         listed = part.with_name(f"{part.name}.names")
@@ -42,6 +41,14 @@ def main(folder: Path, key: str, names: Path, command: list[str]) -> None:
             listed.unlink(missing_ok=True)
     finally:
         names.unlink(missing_ok=True)
+
+
+def _lower_priority() -> None:
+    """Yield to all other processes. Linux may schedule each session as a group, with a priority of its own."""
+    with contextlib.suppress(OSError):
+        os.nice(19)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text("19")
 
 
 def _claimed(part: Path) -> bool:
