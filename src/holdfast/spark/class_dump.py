@@ -44,11 +44,15 @@ def main(folder: Path, key: str, names: Path, command: list[str]) -> None:
 
 
 def _lower_priority() -> None:
-    """Yield to all other processes. Linux may schedule each session as a group, with a priority of its own."""
+    """Yield to all other processes. Linux may schedule each session as a group, with a priority of its own.
+
+    The priority of a session that has other processes is not changed.
+    """
     with contextlib.suppress(OSError):
         os.nice(19)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text("19")
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text("19")
 
 
 def _claimed(part: Path) -> bool:
