@@ -80,7 +80,7 @@ def examined(path: str | Path) -> Examination:
         more = f"; and {len(errors) - 1} more" if errors[1:] else ""
         raise SparkCheckpointDamaged(path=str(folder), why=f"{errors[0].message} [{errors[0].code}]{more}")
     if found.offsets.last is None:
-        why, do = "no batch was begun in it, so there is no progress to adopt", "run the pipeline: there is nothing to adopt"
+        why, do = "no batch was begun in it, so there is nothing to adopt", "run the pipeline: holdfast run app.py:pipeline"
         raise SparkCheckpointMissing(path=str(folder), why=why, do=do)
     if found.offsets.versions != ("v1",):
         why = f"its offset log has the format {' and '.join(found.offsets.versions)}, in which sources have names"

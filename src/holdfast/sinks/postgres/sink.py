@@ -109,8 +109,8 @@ class PostgresSink(base.Sink):
     - `share`: allow several streams to write to the table, if all of them pass `share=True`. By default one stream owns
       it from its first start on.
     - `parts`: how many connections copy at the same time (4).
-    - `driver_rows`: after an epoch of at most this many rows (20,000), the driver itself copies the next one, up to 4 MB,
-      because starting the copy on the executors takes longer. With 0, no row passes through the driver.
+    - `driver_rows`: after an epoch of at most this many rows (20,000), the driver itself copies the next one, if it has
+      at most 4 MB: starting the copy on the executors takes longer. With 0, no row passes through the driver.
     - `lock_timeout`: how many seconds a statement waits for a lock (30).
     - `name`: the sink's name in decisions, errors and checkpoints; by default made from the table.
 
