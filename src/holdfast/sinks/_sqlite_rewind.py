@@ -2,7 +2,7 @@
 
     holdfast_aside_<owner>_<n>    the rows that the rewind into timeline n took back, in the same database
 
-How depends on how the epochs were written, which the ledger records:
+The method depends on how the epochs were written, as the ledger records it:
 
 - append with an epoch column: rows with a later epoch are moved to the table above.
 - upsert with an undo journal: the previous versions of the rows are restored; the table above keeps the later ones.
