@@ -2,8 +2,8 @@
 
 Rules:
 - The pipeline must be stopped: the lease is taken. The stream itself is not changed.
-- The checkpoint is at the last committed epoch. An epoch in doubt is refused: a sink may lack its rows, and only Holdfast can
-  write them. An undecided epoch has left nothing in a sink, and plain Spark plans its batch again.
+- The checkpoint is at the last committed epoch. An epoch in doubt is refused: a sink may lack its rows, and only
+  Holdfast can write them. An undecided epoch has left nothing in a sink, and plain Spark plans its batch again.
 - An adopted stream whose last plain batch is in some sinks and not in others must have run once.
 - The target must not exist. The checkpoint is built in a hidden folder beside it and renamed last; what a killed
   process has left there is removed by the next one.

@@ -55,9 +55,7 @@ def prune(
     ] = None,
     abandoned: Annotated[
         bool,
-        typer.Option(
-            "--abandoned", help="Also remove the checkpoints that rewinds have abandoned."
-        ),
+        typer.Option("--abandoned", help="Also remove the checkpoints that rewinds have abandoned."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without changing anything.")] = False,
     yes: Yes = False,
