@@ -4,7 +4,7 @@ Each sample is a new Python process with its own JVM, from the moment it is star
 epoch. The job reads one JSON file and writes Parquet. The sides are Holdfast with an archive of Spark's classes, as
 from the second start on a machine; Holdfast without it, as at the first start; and plain Spark, which appends the rows
 in `foreachBatch`, with its defaults except for the Spark UI, which is off on all sides. An embedded session loads a few
-more classes than plain Spark, and recovers from nothing. The file system cache is warm: every side has run before.
+more classes than plain Spark. There is nothing to recover. The file system cache is warm: every side has run before.
 
 The archive is made by one run before the measurement, in a folder of the benchmark. Nothing is killed here.
 """

@@ -1,11 +1,11 @@
 """The CPU time of idle streams: of Python, the JVM and their children, in a period without input.
 
 Each side runs a number of queries in one process, each with its own input folder of JSON files. Every query has
-processed one file; then it has nothing to do but look for another one. Both sides have the same number of input files
+processed one file; then it only polls for new ones. Both sides have the same number of input files
 and the same session settings. Holdfast runs one pipeline with one `FileSink` per stream, without checkpoints, and
-chooses the delay between two looks for input by the number of streams. Plain Spark has its default of 10 ms, and writes
-Parquet in `foreachBatch`. A longer delay means that new input is noticed later, by that delay at most. With plain Spark
-and the same delay, the CPU time is that of Holdfast: the third side shows it.
+chooses the delay between two polls by the number of streams. Plain Spark has its default of 10 ms, and writes
+Parquet in `foreachBatch`. A longer delay means that new input is noticed later, by that delay at most. The
+third side is plain Spark with the delay of Holdfast: it uses the same CPU time.
 """
 
 from __future__ import annotations

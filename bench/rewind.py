@@ -3,12 +3,12 @@
 A pipeline of one stream with a FileSink. Its epochs are decided by the real code, with a fake query and without a JVM;
 its checkpoints are generated. Files are small, because a rewind copies and moves none of their bytes.
 
-- Plan: the base is the newest checkpoint, of 3,000 files, and 20 epochs are given up. Both sides have the same files.
+- Plan: the base is the newest checkpoint, of 3,000 files, and 20 epochs are abandoned. Both sides have the same files.
 - Epochs: each round is a rewind and its undo; only the rewind is measured. It includes a second plan, with the rows of
-  every epoch that is given up, and about 40 fsyncs that are independent of their number. The other side renames as many
+  every abandoned epoch, and about 40 fsyncs that do not depend on the number of epochs. The other side renames as many
   folders, then syncs both parents: it neither counts rows nor records anything. The goal tolerates that the record of
   each epoch is read; rows that were copied would cost far more.
-- Files: the same, with one epoch given up. The other side links as many files into as many new folders, then syncs the
+- Files: the same, with one abandoned epoch. The other side links as many files into as many new folders, then syncs the
   file system once, as the restore of a checkpoint does. It has no plan, which looks at every file, and no fixed cost.
 """
 
@@ -110,7 +110,7 @@ def planning(root: Path, checkpoints: int) -> list[Result]:
     ]
 
 
-def epochs_given_up(root: Path, epochs: int, rounds: int) -> Result:
+def epochs_abandoned(root: Path, epochs: int, rounds: int) -> Result:
     ours = Rewound(root / "epochs")
     ours.take()
     ours.go_on(epochs)
@@ -132,7 +132,7 @@ def epochs_given_up(root: Path, epochs: int, rounds: int) -> Result:
         return took
 
     found = in_turn(rounds, {"ours": ours.rewind, "bare": renames})
-    name = f"rewind, {epochs:,} epochs given up"
+    name = f"rewind, {epochs:,} epochs abandoned"
     goal = EPOCHS_GOAL if epochs == EPOCHS else None  # with few epochs, the fixed cost is most of it
     return Result("back", name, "the bare renames", found["ours"], found["bare"], goal=goal)
 
@@ -175,7 +175,7 @@ def run(quick: bool) -> list[Result]:
     rounds = QUICK_ROUNDS if quick else ROUNDS
     parts: list[Callable[[Path], list[Result]]] = [
         lambda root: planning(root, 100 if quick else CHECKPOINTS),
-        lambda root: [epochs_given_up(root, QUICK_EPOCHS if quick else EPOCHS, rounds)],
+        lambda root: [epochs_abandoned(root, QUICK_EPOCHS if quick else EPOCHS, rounds)],
         lambda root: [files_linked(root, rounds)],
     ]
     with scratch(__name__) as root, fake_query():

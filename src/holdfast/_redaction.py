@@ -1,4 +1,4 @@
-"""Secrets never reach a manifest, a hash, a log line or the page.
+"""Secrets never reach a manifest, a hash, a log line or the output of a command.
 
 Options are redacted by name; passwords in addresses are redacted in every value.
 """

@@ -1,4 +1,4 @@
-"""Barriers: the marker that tells a stream "the cut is here".
+"""Barriers: the markers that show a stream where the cut is.
 
 Rules:
 - An injector serves one stream; the coordinator owns one injector per stream.

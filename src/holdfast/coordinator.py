@@ -39,7 +39,7 @@ class Phase(StrEnum):
     ALIGNED = "aligned"  # every stream has acknowledged
     HELD = "held"  # every file that the cut needs is kept
     RESTORABLE = "restorable"  # the manifest is written
-    ABORTED = "aborted"  # the attempt was given up: its id is never used again, and nothing else has changed
+    ABORTED = "aborted"  # it has ended without a manifest: its id is never used again, and nothing else has changed
 
 
 class Step(StrEnum):
@@ -51,7 +51,7 @@ class Step(StrEnum):
     HOLD = "hold"  # keep the files of one of several streams; Spark may delete its own then
     HOLD_LAST = "hold the last"  # or the only one
     WRITE = "write the manifest"  # by a conditional write that only one driver can win
-    GIVE_UP = "give up"  # on a timeout, a cancellation or a failure
+    ABORT = "abort"  # on a timeout, a cancellation or a failure
 
 
 MOVES: dict[tuple[Phase, Step], Phase] = {
@@ -62,9 +62,9 @@ MOVES: dict[tuple[Phase, Step], Phase] = {
     (Phase.ALIGNED, Step.HOLD): Phase.ALIGNED,
     (Phase.ALIGNED, Step.HOLD_LAST): Phase.HELD,
     (Phase.HELD, Step.WRITE): Phase.RESTORABLE,
-    (Phase.ALIGNING, Step.GIVE_UP): Phase.ABORTED,
-    (Phase.ALIGNED, Step.GIVE_UP): Phase.ABORTED,
-    (Phase.HELD, Step.GIVE_UP): Phase.ABORTED,
+    (Phase.ALIGNING, Step.ABORT): Phase.ABORTED,
+    (Phase.ALIGNED, Step.ABORT): Phase.ABORTED,
+    (Phase.HELD, Step.ABORT): Phase.ABORTED,
 }
 
 POINTS: dict[str, Phase] = {
@@ -140,7 +140,7 @@ class CheckpointAttempt:
         self.phase = Phase.ALIGNING
         self.begun = begun
         self.positions: dict[str, StreamPosition] = {}
-        self.why: str | None = None  # the reason why it was given up
+        self.why: str | None = None  # why it was aborted
         self._deadline = begun + timeout
         self._timeout = timeout
         self._topology = topology
@@ -196,10 +196,10 @@ class CheckpointAttempt:
         """Record that the manifest is written: the checkpoint is restorable."""
         self.phase = after(self.phase, Step.WRITE)
 
-    def give_up(self, why: str) -> tuple[str, ...]:
-        """Record that the attempt is given up; return the streams whose barrier must be cancelled."""
+    def abort(self, why: str) -> tuple[str, ...]:
+        """Record that the attempt is aborted; return the streams whose barrier must be cancelled."""
         pending = self.awaited
-        self.phase = after(self.phase, Step.GIVE_UP)
+        self.phase = after(self.phase, Step.ABORT)
         self.why = why
         return pending
 
@@ -209,7 +209,7 @@ class CheckpointAttempt:
         return self.awaited or self.to_hold
 
     def overdue(self, now: float) -> str | None:
-        """Return why the attempt must be given up now, or `None`."""
+        """Return why the attempt must be aborted now, or `None`."""
         if now < self._deadline or self.phase in (Phase.RESTORABLE, Phase.ABORTED):
             return None
         if self.awaited:

@@ -242,7 +242,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     `stands` is the epoch that the sink must report as its last one once this epoch is committed. That is this epoch or,
     where an epoch without rows leaves no trace, the last one that left a trace; 0 is none. `before` is the same for the
     epoch before this one, and `before_handle` is the digest of the handle that committed it. A sink that is not `given`
-    the epoch had its rows before: a plain Spark query wrote them, whose checkpoint was adopted.
+    the epoch already had its rows: they were written by a plain Spark query that was adopted.
     """
 
     handle: dict[str, Any]

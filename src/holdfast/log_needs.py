@@ -106,7 +106,7 @@ def _needs(repository: Repository, remaining: Sequence[Summary]) -> _Needs:
         for name in cursor_names(repository):
             cursor = read_cursor(repository, name)
             if cursor is not None and cursor.log_identity is None:
-                return _Needs({}, f"cursor {name} does not say which log it reads: commit it once")
+                return _Needs({}, f"cursor {name} does not record which log it reads: commit it once")
             if cursor is not None and cursor.log_identity is not None:
                 found[cursor.log_identity] = min(found.get(cursor.log_identity, cursor.position), cursor.position)
     except HoldfastError as error:

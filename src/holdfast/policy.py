@@ -4,7 +4,7 @@ Rules:
 - Each stream has its own marks. A checkpoint is due when the stream reaches any of them.
 - The next interval is counted from the position where the checkpoint was taken, not from the last mark.
 - After a recovery, the marks are set from the recovered position: no checkpoint is due only because a process is new.
-- The rules of a retention are additive: a checkpoint that any rule keeps is kept, and so is always the newest one.
+- The rules of a retention are additive: a checkpoint that any rule keeps is kept. The newest one is always kept.
 - The window of a restart budget is rolling: a restart stops counting exactly `within` seconds after it happened.
 """
 

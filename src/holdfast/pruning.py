@@ -135,7 +135,7 @@ def plan_prune(
 ) -> PrunePlan:
     """Return what a prune would do. This changes nothing and needs no lease.
 
-    `abandoned`: delete the checkpoints of abandoned branches too, and the timelines that a rewind has left for good.
+    `abandoned`: delete the checkpoints of abandoned branches too, and timelines that are not part of the lineage.
     If a checkpoint is being taken, the plan lists its objects as garbage. Such a plan is outdated and is refused.
     """
     checked_type("retention", retention, Retention)

@@ -156,6 +156,16 @@ def test_every_error_stands_there_with_its_facts(error: type[HoldfastError]) -> 
         assert re.search(r"^- Next: `[^`]{10}", text, re.MULTILINE)
 
 
+def test_next_steps_that_a_property_chooses_are_texts_and_not_code() -> None:
+    """The texts are read from the source of the property, in which other strings are compared with values."""
+    text = section(page("errors.md"), "### NotRunning")
+    steps = (
+        "`…; or use the last checkpoint that it has taken: holdfast ls`; or `…, or list its checkpoints: holdfast ls`"
+    )
+    assert f"- Next: `start it: holdfast run app.py:pipeline`; or {steps}; or `nothing needs to be done`.\n" in text
+    assert not re.search(r"^- Next:.*[^.\n]$", page("errors.md"), re.MULTILINE), "a step goes over several lines"
+
+
 def test_the_exit_codes_of_errors_are_those_that_the_command_ends_with() -> None:
     for family in HoldfastError.__subclasses__():
         if family.__module__ == "holdfast.errors":

@@ -68,7 +68,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(bench: DiskBench, tmp_path
     ran = Ran("rewind app.py:pipeline --to 1 --dry-run", tmp_path)
     assert (ran.code, ran.err) == (0, "")
     assert "repository goes back to checkpoint 1" in ran.out
-    assert "stream 'rows': from epoch 4 to epoch 2; 2 epochs, 2 rows are given up" in ran.out
+    assert "stream 'rows': from epoch 4 to epoch 2; 2 epochs, 2 rows are abandoned" in ran.out
     assert "sink 'table' (SqliteSink): take back 2 epochs, 2 rows; kept in" in ran.out
     assert "needs --accept-input: source 0 of stream 'rows'" in ran.out
     assert bench.visible() == AFTER

@@ -336,7 +336,7 @@ def test_a_type_that_changes_under_a_staged_epoch_changes_no_value(
     with pytest.raises(SchemaMismatch, match="which does not accept"):
         opened()
     yielding = opened(cast)  # the program gives way, and what was decided before cannot
-    with pytest.raises(SinkFailed, match=re.escape(f"ALTER column 'v' to {was}")):
+    with pytest.raises(SinkFailed, match=re.escape(f"change column 'v' back to {was}")):
         yielding.commit(key(1), staged.handle)
     assert (table.read("v"), table.ledger()) == ([], [])
     table.run(f"ALTER TABLE orders ALTER v TYPE {was}")

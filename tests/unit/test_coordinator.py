@@ -213,7 +213,7 @@ def test_it_says_who_was_late() -> None:
     why = attempt.overdue(110.0)
     assert why is not None and why.startswith("b did not acknowledge within 10 s")
     assert attempt.late == ("b",)
-    assert attempt.give_up(why) == ("b",)
+    assert attempt.abort(why) == ("b",)
     assert attempt.phase is Phase.ABORTED
     assert not attempt.acknowledge(7, position("b"))
     assert attempt.overdue(200.0) is None
@@ -234,7 +234,7 @@ def test_files_are_held_before_or_after_the_alignment() -> None:
     attempt.write()
     assert attempt.phase is Phase.RESTORABLE
     with pytest.raises(BadValue):
-        attempt.give_up("too late")
+        attempt.abort("too late")
 
 
 @given(st.lists(st.sampled_from(list(Step)), max_size=12))

@@ -358,7 +358,7 @@ def test_a_plan_can_be_printed_and_stored(bench: RewindBench) -> None:
     plan = bench.plan(1)
     text = plan.summary()
     assert f"plan {plan.id}: pipeline goes back to checkpoint 1" in text
-    assert "stream 'rows': from epoch 4 to epoch 2; 2 epochs, 2 rows are given up" in text
+    assert "stream 'rows': from epoch 4 to epoch 2; 2 epochs, 2 rows are abandoned" in text
     assert "sink 'sink0' (TimelineSink): take back 2 epochs, 2 rows; kept in memory aside sink0" in text
     assert "undo: possible until the next run has decided an epoch" in text
     stored = json.loads(json.dumps(plan.to_dict()))

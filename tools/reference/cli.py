@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli import app
 from holdfast.cli.answers import DEBUG, Exit
+from holdfast.spark.class_archive import VARIABLE
 from tools.reference.shapes import shapes
 from tools.reference.source import code, fields, prose, table
 
@@ -57,7 +58,10 @@ def pages() -> dict[str, str]:
         variables=table(
             ("variable", "meaning"),
             [(code(name), f"the default of `{each.opts[0]}`") for name, each in variables.items()]
-            + [(code(DEBUG), "if set, the command prints the traceback of an unexpected error")],
+            + [
+                (code(DEBUG), "if set, the command prints the traceback of an unexpected error"),
+                (code(VARIABLE), "where [archives of Spark's classes](../howto.md#start-faster) are kept, or `off`"),
+            ],
         ),
     )
     return {"cli.md": "\n\n".join([head, *(_section(name, each) for name, each in found.items())])}

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import textwrap
+from collections.abc import Iterator
+from typing import cast
 
 from holdfast import errors
 from holdfast.cli.answers import exit_code
@@ -20,6 +23,7 @@ pickled. In the texts below, {braces} mark attributes that are filled in."""
 
 
 _FILLED = re.compile(r"\{[^}]+\}")
+_SHORTEST = 20  # characters of a next step; shorter texts are values that the code compares with
 
 
 def pages() -> dict[str, str]:
@@ -73,9 +77,21 @@ def _next_step(kind: type[HoldfastError]) -> str:
     for each in fields(kind):
         if each.name == chosen[1]:
             return f"`{_words(str(ast.literal_eval(each.default)))}`, or the value of `{each.name}`"
-    written = inspect.getsource(getattr(kind, chosen[1]).fget).split('"""', 2)[2]
-    texts = re.findall(r'"([^"]{20,})"', re.sub(r'"\n\s+"', "", written))
+    written = ast.parse(textwrap.dedent(inspect.getsource(getattr(kind, chosen[1]).fget)))
+    after_docstring = ast.Module(cast("ast.FunctionDef", written.body[0]).body[1:], [])
+    texts = [text for text in _texts(after_docstring) if len(text) >= _SHORTEST]
     return "; or ".join(f"`{re.sub(_FILLED, _inner, text)}`" for text in texts)
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    """Yield the texts in a piece of code, in their order; an f-string is one text with placeholders in braces."""
+    if isinstance(node, ast.JoinedStr):
+        yield ast.unparse(node)[2:-1]
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _texts(child)
 
 
 def _inner(found: re.Match[str]) -> str:

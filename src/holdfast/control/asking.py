@@ -65,7 +65,7 @@ class AskPhase(StrEnum):
     PENDING = "pending"  # it was sent
     TAKEN = "taken"  # the driver carries it out
     ENDING = "ending"  # the driver has answered and is about to end
-    WITHDRAWN = "withdrawn"  # it was given up before the driver took it
+    WITHDRAWN = "withdrawn"  # the asker closed it before the driver took it
 
 
 @dataclass(frozen=True, slots=True)

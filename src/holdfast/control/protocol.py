@@ -24,7 +24,7 @@ class RequestState(StrEnum):
     PENDING = "pending"  # it is written; neither side has closed its claim
     TAKEN = "taken"  # the driver carries it out
     ANSWERED = "answered"  # the driver has written the result, or the reason why there is none
-    WITHDRAWN = "withdrawn"  # the asker gave it up first: it is never carried out
+    WITHDRAWN = "withdrawn"  # the asker closed the claim first: it is never carried out
     EXPIRED = "expired"  # the driver found it too late: it is never carried out
 
 

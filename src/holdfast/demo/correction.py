@@ -1,4 +1,4 @@
-"""The second part of the demo: a bug is deployed with the Holdfast job, seen in its outputs, taken back and fixed.
+"""The second part of the demo: a bug is deployed with the Holdfast job, seen in its outputs, undone and fixed.
 
 1. New orders arrive, and the program with the bug processes them.
 2. The outputs are compared with the expected ones: the totals are wrong.

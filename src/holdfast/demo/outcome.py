@@ -42,7 +42,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The second part: a bug was deployed, taken back and fixed. Holdfast's outputs were read after each step."""
+    """The second part: a bug was deployed, undone and fixed. Holdfast's outputs were read after each step."""
 
     events: int
     category: str

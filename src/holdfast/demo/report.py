@@ -27,8 +27,8 @@ def introduce(console: Console, orders: Orders, strikes: tuple[Strike, ...], see
         f"Two jobs process them with the same queries: [bold]Holdfast[/] and [bold]plain Spark[/] with foreachBatch. "
         f"Each writes the orders to Parquet and to SQLite. A second stream, which reads the first, writes totals.\n"
         f"Each job is killed {len(strikes)} times with SIGKILL, including its JVM, just after one of its outputs has "
-        f"grown. The rule is the same for both. At the end, a bug is deployed, taken back and fixed. Seed {seed}, "
-        f"folder {escape(folder)}.\n",
+        f"grown. The rule is the same for both. At the end, a bug is deployed, undone by a rewind, and fixed. "
+        f"Seed {seed}, folder {escape(folder)}.\n",
         highlight=False,
     )
 

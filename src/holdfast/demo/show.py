@@ -1,4 +1,4 @@
-"""The demo: kill both jobs and compare their outputs, then deploy a bug with the Holdfast job and take it back."""
+"""The demo: kill both jobs and compare their outputs, then deploy a bug with the Holdfast job and undo it."""
 
 from __future__ import annotations
 

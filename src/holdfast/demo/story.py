@@ -39,11 +39,11 @@ def show_harm(console: Console, proof: Proof) -> None:
 
 
 def show_rewind(console: Console, plan: RewindPlan, rewound: Proof) -> None:
-    """Print what the rewind gave up, what each sink did, and what the outputs contain now."""
-    console.print(f"\n[bold]A rewind[/] to {plan.base}, the last one before the bug, takes it back:", highlight=False)
+    """Print what the rewind abandoned, what each sink did, and what the outputs contain now."""
+    console.print(f"\n[bold]A rewind[/] goes back to {plan.base}, the last one before the bug:", highlight=False)
     for stream in plan.streams:
         epochs = figures.counted(stream.epochs, "epoch")
-        console.print(f"  {escape(stream.stream)} gives up {epochs},{_rows(stream.rows)}", highlight=False)
+        console.print(f"  {escape(stream.stream)} abandons {epochs},{_rows(stream.rows)}", highlight=False)
         for sink in stream.sinks:
             console.print(f"    {escape(_action(sink))}", highlight=False)
     if rewound.ok:

@@ -1,7 +1,7 @@
 """The files of a checkpoint folder, as one look found them. Nothing is written.
 
-The folders are listed in the order in which Spark writes them last: commits first, state last. What a commit refers to
-is therefore listed after the commit, and has been written before it.
+The folders are listed in the reverse of the order in which Spark writes them: commits first, state last. So the files
+that a commit refers to are listed after the commit, but were written before it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which kind of processing wrote the logs: other kinds than micro-batches leave other logs, and these are not damage.
+"""Which processing mode wrote the logs: modes other than micro-batches leave different logs, which are not damaged.
 
 - Continuous processing writes offsets without a record about the batch.
 - Asynchronous progress tracking records only some batches, in both logs. It has no state.

@@ -33,7 +33,7 @@
     │   ├── RequestUnanswered        the lease holder did not carry out a request in time
     │   ├── EpochClosed              the epoch was decided while this writer was paused: it must stop
     │   └── Fenced                   a newer lease was taken: this writer must stop
-    ├── Mismatch                     open the right thing: this is intact, but not what was asked for
+    ├── Mismatch                     resolve the difference: this is intact, but not what was expected
     │   ├── AlreadyExists            something already exists where a new one was to be created
     │   ├── UnsupportedVersion       written by a newer version of Holdfast
     │   ├── ManifestRefused          a manifest whose validation found errors

@@ -97,7 +97,7 @@ class CompactionOutdated(Mismatch):
 
     path: str
     why: str
-    says = "the compaction of {e.path} was abandoned: {e.why}"
+    says = "the compaction of {e.path} was not carried out: {e.why}"
     next_step = "make a new plan and apply it: holdfast compact"
 
 
@@ -131,7 +131,8 @@ class CursorLogMismatch(Mismatch):
 
 
 _RESET_CURSOR = (
-    "restore the log; or, if the log was rolled back on purpose, delete the cursor to read the log from the beginning"
+    "restore the log; or, if the log was rolled back on purpose, read it again from the beginning: "
+    "holdfast cursor reset {e.cursor} --to 0"
 )
 
 

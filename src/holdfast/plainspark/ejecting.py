@@ -2,12 +2,12 @@
 
 Rules:
 - The pipeline must be stopped: the lease is taken. The stream itself is not changed.
-- The checkpoint is at the last committed epoch. An epoch in doubt is refused: a sink may lack it, and only Holdfast can
-  give it its rows. An undecided epoch has left nothing in a sink, and plain Spark plans its batch again.
+- The checkpoint is at the last committed epoch. An epoch in doubt is refused: a sink may lack its rows, and only
+  Holdfast can write them. An undecided epoch has left nothing in a sink, and plain Spark plans its batch again.
 - An adopted stream whose last plain batch is in some sinks and not in others must have run once.
 - The target must not exist. The checkpoint is built in a hidden folder beside it and renamed last; what a killed
   process has left there is removed by the next one.
-- Stage state does not come along: plain Spark has no place for it.
+- The state of a stage is not included: plain Spark has no place for it.
 
 Not guaranteed: that the query writes every row once from then on. Plain Spark runs a batch again after a crash. Nor
 that the pipeline is not started again, which would continue the stream a second time: remove it from the program.
@@ -55,12 +55,12 @@ class Ejection:
     files: int  # number of files
     bytes: int  # their size
     settings: dict[str, str]  # of Spark: those that the offsets pin, and the format of the state
-    stage: bool  # the stream has stage state, which does not come along
+    stage: bool  # the stream has a stage, whose state is not included
 
     def summary(self) -> str:
         """Return the result as text."""
         text = f"wrote {self.path}: after epoch {self.epoch}, plain Spark continues with batch {self.batch}"
-        return f"{text}; the stage state does not come along" if self.stage else text
+        return f"{text}; the state of its stage is not included" if self.stage else text
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""

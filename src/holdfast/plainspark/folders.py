@@ -2,7 +2,7 @@
 
 Rules:
 - A folder is never copied as it is. Only the closure of the last committed batch is copied: state files of a later
-  batch would be loaded once the copy reaches that batch again. Hidden files do not come along either.
+  batch would be loaded once the copy reaches that batch again. Hidden files are not copied either.
 - If the next batch had begun, its offsets and the entries of its source logs are copied too, and Spark runs it again
   with the same input.
 - The copy has a query id of its own: two running queries with the same id stop each other.

@@ -1,4 +1,4 @@
-"""Whether a stream reads what a plain Spark query has read: offsets say where to continue, not in what.
+"""Whether a stream reads what a plain Spark query has read: an offset does not name its source.
 
 Rules:
 - Sources are compared in their order, as Spark assigns offsets to them.

@@ -80,8 +80,8 @@ def examined(path: str | Path) -> Examination:
         more = f"; and {len(errors) - 1} more" if errors[1:] else ""
         raise SparkCheckpointDamaged(path=str(folder), why=f"{errors[0].message} [{errors[0].code}]{more}")
     if found.offsets.last is None:
-        why, do = "no batch was begun in it, so there is no progress to adopt", "run the pipeline: it begins there"
-        raise SparkCheckpointMissing(path=str(folder), why=why, do=do)
+        why = "no batch was begun in it, so there is nothing to adopt"
+        raise SparkCheckpointMissing(path=str(folder), why=why, do="run the pipeline: holdfast run app.py:pipeline")
     if found.offsets.versions != ("v1",):
         why = f"its offset log has the format {' and '.join(found.offsets.versions)}, in which sources have names"
         do = "start a new stream; sources with names cannot be compared by path and topic yet"

@@ -1,7 +1,7 @@
 """`adopted.json` in the folder of a stream: where the stream comes from.
 
-If a batch was in doubt and its rows are in some sinks and not in others, the record also says which sinks must not be
-given that batch, and which offsets it must have.
+If a batch was in doubt and its rows are in some sinks and not in others, the record also lists the sinks that must
+not be given that batch, and the offsets that it must have.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Lineage:
         return last is None or epoch <= last
 
     def holds_checkpoint(self, timeline: int, checkpoint: int) -> bool:
-        """Whether a checkpoint of a timeline belongs to the lineage: only such a checkpoint can be gone back to."""
+        """Whether a checkpoint of a timeline belongs to the lineage: a rewind can go back only to such a checkpoint."""
         if timeline not in self.timelines:
             return False
         bounds = (each.checkpoint for each in self.later if each.timeline > timeline)

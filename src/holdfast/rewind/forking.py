@@ -155,8 +155,8 @@ def _require_own_logs(repository: LocalRepository, base: RewindBase) -> None:
                 writer, path = elsewhere[uid]
                 raise NotSupported(
                     what=f"a fork of stream {stream!r}",
-                    why=f"it reads the event log {path} that stream {writer!r} writes, which stays with the original",
-                    do=f"read stream {writer!r} with pipeline.read and without a LogSink of its own",
+                    why=f"it reads the event log {path} of stream {writer!r}, which is not copied into the fork",
+                    do=f"remove the LogSink of stream {writer!r}, and read the stream with pipeline.read",
                 )
 
 

@@ -1,6 +1,6 @@
 """Whether the sources still have the input after a base, as far as this can be known without Spark.
 
-- Files: those that the given-up epochs have read are named in the source's log, and must still exist.
+- Files: those that the abandoned epochs have read are named in the source's log, and must still exist.
 - An event log of this pipeline: its folder must exist. Its sequences are never reused.
 - All others: unknown.
 """

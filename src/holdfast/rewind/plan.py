@@ -75,7 +75,7 @@ class StreamPlan:
     epoch: int  # its last decided epoch
     base_timeline: int  # where it goes back to
     base_epoch: int  # 0: it begins again
-    epochs: int  # number of epochs that are given up; of an undo, that come back
+    epochs: int  # number of epochs that are abandoned; of an undo, that are put back
     rows: int | None  # the rows of these epochs; null: not known
     decision: str  # the digest of its last decision; empty: none
     sinks: tuple[SinkPlan, ...] = ()  # what each sink does
@@ -180,7 +180,7 @@ def _covered(each: StreamPlan) -> list[Any]:
 def _stream_lines(each: StreamPlan, *, undo: bool) -> list[str]:
     rows = "an unknown number of rows" if each.rows is None else figures.counted(each.rows, "row")
     where = f"epoch {each.base_epoch}" if each.base_epoch else "its beginning"
-    what = "come back" if undo else "are given up"
+    what = "are put back" if undo else "are abandoned"
     lost = f"{figures.counted(each.epochs, 'epoch')}, {rows} {what}"
     lines = [f"stream {each.stream!r}: from epoch {each.epoch} to {where}; {lost}"]
     lines += [f"  note: {note}" for note in each.notes]

@@ -2,7 +2,7 @@
 
 Rules:
 - Only the newest rewind can be undone, and only until the new timeline has decided an epoch.
-- A rewind cannot be undone if it gave up an epoch that one of the sinks never got: the sink would lack it.
+- A rewind cannot be undone if it abandoned an epoch that one of the sinks never got: the sink would lack it.
 """
 
 from __future__ import annotations

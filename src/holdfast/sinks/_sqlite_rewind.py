@@ -2,7 +2,7 @@
 
     holdfast_aside_<owner>_<n>    the rows that the rewind into timeline n took back, in the same database
 
-How depends on how the epochs were written, which the ledger records:
+The method depends on how the epochs were written, as the ledger records it:
 
 - append with an epoch column: rows with a later epoch are moved to the table above.
 - upsert with an undo journal: the previous versions of the rows are restored; the table above keeps the later ones.
@@ -73,9 +73,9 @@ class TableRewind:
         if cannot is not None:
             yield cannot
         for why in self.table.dependents(connection):
-            yield CannotTakeBack(why, do="remove it, and write what it does with a stream of its own")
+            yield CannotTakeBack(why, do="remove it, and compute what it does in a separate stream")
         if written.mode is None or base[1] + 1 < written.since:
-            why = f"rows of epochs before {written.since} were not written in the way that going back needs"
+            why = f"rows of epochs before {written.since} were written without the setting that going back needs"
             yield CannotTakeBack(why, do=f"go back to a checkpoint at epoch {written.since - 1} or later")
         elif written.mode == WriteMode.UNDO:
             yield from self._obstacles_to_undo(connection, base, written)

@@ -268,7 +268,7 @@ class Sink(ABC):
         return self._lacks_take_back()
 
     def take_back(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
-        """Stamp the sink with timeline `into` at the base, then set the rows of all epochs in between aside."""
+        """Stamp the sink with timeline `into` at the base, then set aside the rows of all epochs after the base."""
         del owner, base, into
         raise NotSupported(what=f"taking back sink {self.name!r}", why=f"{type(self).__name__} cannot do it")
 
@@ -292,11 +292,11 @@ class Sink(ABC):
     def _lacks_take_back(self) -> CannotTakeBack:
         return CannotTakeBack(
             why=f"{type(self).__name__} does not implement take_back()",
-            do=f"leave its rows where they are: --leave {self.name}",
+            do=f"to go back without it, pass --leave {self.name}: its rows stay where they are",
         )
 
     def cannot_be_put_back(self, owner: StreamIdentity, taken: int, rows: int) -> str | None:
-        """Return why `put_back` of what timeline `taken` set aside must not be tried, or `None`. Works without `open`.
+        """Return why the rows that timeline `taken` set aside cannot be put back, or `None`. Works without `open`.
 
         `rows` is how many `can_take_back` has counted before the rewind: at least as many must be left. By default
         they are those of `set_aside`; a sink that does not list what it keeps is not asked.
@@ -312,7 +312,7 @@ class Sink(ABC):
         return []
 
     def discard_aside(self, owner: StreamIdentity, timeline: int) -> None:
-        """Delete for good what the rewind into a timeline has set aside; idempotent. Works without `open`."""
+        """Permanently delete what the rewind into a timeline has set aside; idempotent. Works without `open`."""
         del owner, timeline
 
     def cannot_be_left(self, owner: StreamIdentity) -> str | None:

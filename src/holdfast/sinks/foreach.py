@@ -252,7 +252,7 @@ class ForeachSink(base.Sink):
     def cannot_be_taken_back(self) -> CannotTakeBack:
         """No call can be."""
         why = "only its function can reverse what it wrote"
-        do = f"let the function get the rows again, with keys of a new timeline: --leave {self.name}"
+        do = f"to go back without it, pass --leave {self.name}: its function gets the rows again, with new keys"
         return CannotTakeBack(why, do)
 
     def take_back(self, owner: base.StreamIdentity, base: EpochPlace, into: int) -> None:

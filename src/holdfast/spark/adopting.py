@@ -2,23 +2,24 @@
 
 Rules:
 - An epoch is Spark's batch id + 1, in an adopted stream too. If N is the last committed batch of the query, the stream
-  begins with a *base decision* of epoch N + 1. It states where that epoch ended, and that no sink was given it: each
-  sink stands at 0, as it answers itself. Recovery compares Spark's logs and the sinks with this decision as with any
-  other, and the first epoch that the stream decides is N + 2. If no batch is committed, there is no base.
-- A batch N + 1 that was begun and not committed is the doubt that plain Spark cannot resolve. The user states for each
-  sink whether it has the rows. All sinks have them: a decision of epoch N + 2 that gives it to no sink is made, and
-  Spark replays it into nothing, to rebuild its state. No sink has them: the epoch is undecided, and Spark runs it again
-  with the same input. Some have them: the epoch is undecided, and `adopted.json` lists the sinks that are not given it;
-  it must come with the same offsets, and no checkpoint is taken before it is decided.
+  begins with a *base decision* of epoch N + 1. It states where that epoch ended, and that no sink was given it: the
+  position of each sink is 0, as the sink itself reports. Recovery compares Spark's logs and the sinks with this
+  decision as with any other, and the first epoch that the stream decides is N + 2. If no batch is committed, there is
+  no base.
+- If batch N + 1 was begun and not committed, plain Spark has no record of whether its rows are in the targets. The user
+  states this for each sink. If all sinks have the rows, epoch N + 2 is decided without giving it to any sink, and Spark
+  replays it only to rebuild its state. If no sink has them, the epoch is undecided, and Spark runs it again with the
+  same input. If some have them, the epoch is undecided too, and `adopted.json` lists the sinks that are not given it:
+  the epoch must then have the same offsets, and no checkpoint is taken before it is decided.
 - The files are those of a copy that `plainspark.folders` makes. Settings and formats of the state come from them, not
   from the session. The sources are compared as `plainspark.inputs` describes.
 - The old query must be stopped: `plainspark.looking` looks at its folder twice before the plan is made, and again
   before the copy begins and after it is complete. The old folder is never changed.
 - The stream must not exist. The pipeline must be stopped: the lease is taken. Sinks are opened before anything is
-  copied, so a target that cannot be used is refused first. They must hold no epoch of this stream; rows of other
-  writers in a target are a matter of the sink.
+  copied, so a target that cannot be used is refused first. They must hold no epoch of this stream. Whether a target may
+  contain rows of other writers depends on the sink.
 - The folder of the stream is built in the repository's folder for temporary files and renamed last. A killed adoption
-  has changed nothing; the next one removes what it left. To repeat a complete one is harmless.
+  has changed nothing; the next one removes what it left. Repeating a complete one is harmless.
 
 Not guaranteed: that an idle query is noticed; that Spark accepts the program on the old state, which only its first
 batch shows. The output mode of the query is not recorded in its checkpoint, so it is not compared.

@@ -107,19 +107,19 @@ class RunningAttempt:
             if self.protocol.phase is Phase.HELD:
                 self._setup.run.reach("all held")
                 return self._write()  # 4
-            why = self._reason_to_give_up()  # 5
+            why = self._reason_to_abort()  # 5
         except Fenced:
             raise
         except Exception as error:  # of the storage or of a user's sink: the streams continue
             _log.debug("checkpoint %d", self.number, exc_info=True)
             why = one_line(error)
-        return None if why is None else self.give_up(why)
+        return None if why is None else self.abort(why)
 
-    def give_up(self, why: str) -> CheckpointFailed:
+    def abort(self, why: str) -> CheckpointFailed:
         """Abort the attempt; return the error that reports it."""
         late = () if self._loop.is_ending else self.protocol.late  # a stream that has ended cannot be late
         self.release()
-        for stream in self.protocol.give_up(why):
+        for stream in self.protocol.abort(why):
             self._setup.streams[stream].injector.trigger(self.number, BarrierFlags.CANCEL)
         checkpoints, lease = self._setup.checkpoints, self._setup.run.lease
         try:
@@ -191,9 +191,9 @@ class RunningAttempt:
         self._setup.run.reach("files held")
         self._loop.wake.set()
 
-    # --- reasons to give up ---
+    # --- reasons to abort ---
 
-    def _reason_to_give_up(self) -> str | None:
+    def _reason_to_abort(self) -> str | None:
         if self.cancelled.is_set():
             return CANCELLED
         failed = [name for name, stream in self._setup.streams.items() if stream.failed is not None]

@@ -150,7 +150,7 @@ class Checkpointing:
         attempt = self._attempt
         if self._loop.time_is_up:
             if attempt is not None:
-                self._end(attempt, attempt.give_up("the pipeline was ended"))
+                self._end(attempt, attempt.abort("the pipeline was ended"))
             return False
         if attempt is not None:
             self._advance(attempt)

@@ -27,13 +27,13 @@ class Housekeeping:
 
     def __init__(self, setup: CheckpointSetup) -> None:
         self._setup = setup
-        self._changed = False  # whether checkpoints were taken or given up since the last clean-up
+        self._changed = False  # whether checkpoints were taken or aborted since the last clean-up
         self._blocked: str | None = None  # why the last clean-up collected nothing
         self._pruned_at = float("-inf")
         self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
 
     def note_change(self) -> None:
-        """Record that a checkpoint was taken or given up: the next clean-up may find files to delete."""
+        """Record that a checkpoint was taken or aborted: the next clean-up may find files to delete."""
         self._changed = True
 
     def add(self, job: Callable[[], object]) -> None:
@@ -86,7 +86,7 @@ class Housekeeping:
     def _report_blocked(self, why: str | None) -> None:
         """Log once why nothing is collected: until it is fixed, the repository grows."""
         if why is not None and why != self._blocked:
-            do = "restore its files from a copy (holdfast verify --all), or give it up: delete its manifest.json"
+            do = "restore its files from a copy (holdfast verify --all lists them), or delete its manifest.json"
             name = self._setup.run.identity.pipeline
             _log.warning("pipeline %s: no objects are collected: %s. Next: %s", name, why, do)
         self._blocked = why

@@ -28,7 +28,7 @@ class Outage:
     tries: int  # that have failed so far
     waited_s: float  # since the first failure
     next_try_s: float  # until the next try, counted from when this was reported
-    limit_s: float  # after which the stream gives up
+    limit_s: float  # after which the stream fails
     error: str  # of the last try
 
 

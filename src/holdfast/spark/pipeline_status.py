@@ -17,7 +17,7 @@ class CheckpointStatus:
     taken: int = 0  # in this run
     failed: int = 0  # in this run
     under_way: int | None = None  # the id of the one that is being taken
-    last_error: str | None = None  # why the last one that failed was given up
+    last_error: str | None = None  # why the last one that failed was aborted
 
 
 @dataclass(frozen=True, slots=True)

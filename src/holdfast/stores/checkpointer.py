@@ -1,4 +1,4 @@
-"""The checkpointer: saves the state of a stream to a store whenever the policy says that a checkpoint is due."""
+"""The checkpointer: saves the state of a stream to a store whenever a checkpoint is due by the policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast asides`: lists the rows that rewinds have set aside, and discards them on request."""
+"""`holdfast asides`: lists the rows that rewinds have set aside, or discards them."""
 
 from __future__ import annotations
 
@@ -57,10 +57,11 @@ def asides(
     yes: Yes = False,
     as_json: Json = False,
 ) -> Answer:
-    """List the rows that rewinds have set aside, and discard them.
+    """List or discard the rows that rewinds have set aside.
 
-    Sinks keep these rows until you discard them. As long as the newest rewind can be undone, its rows are not discarded
-    without --undoable. Loads the program, but does not need Java.
+    A rewind takes rows back from the sinks, and the sinks keep them until you discard them. Without --discard, the rows
+    are only listed. The rows of the newest rewind are kept as long as it can be undone, unless you pass --undoable.
+    Loads the program, but does not need Java.
 
     [bold]Examples[/]
 

@@ -140,8 +140,8 @@ def cursor_reset(
 ) -> Answer:
     """Move a cursor, for example to before the events that a rewind has taken back.
 
-    The reader of the cursor must be stopped. It gets the events from the given sequence number on again, so first
-    reverse what it did with them. Without `--to`, a cursor that stands before all changes is not moved.
+    Stop the reader of the cursor first. It gets the events from the given sequence number on again, so reverse what it
+    did with them. Without `--to`, the cursor is moved only if a rewind has changed events that it has already read.
 
     [bold]Examples[/]
 

@@ -1,4 +1,4 @@
-"""`holdfast demo`: repeatedly kills a pipeline and a plain Spark job, compares their outputs, and takes back a bug."""
+"""`holdfast demo`: repeatedly kills a pipeline and a plain Spark job, compares their outputs, and undoes a bug."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class DemoOutputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemoRewind(msgspec.Struct, frozen=True, kw_only=True):
-    """The bug that was deployed with the Holdfast job after the kills, and the rewind that took it back."""
+    """The bug that was deployed with the Holdfast job after the kills, and the rewind that undid it."""
 
     ok: bool  # whether the totals showed the bug, and the outputs are right after the rewind and after the fix
     events: int  # number of events that arrived with the bug
@@ -107,13 +107,13 @@ def demo(
     ] = None,
     as_json: Json = False,
 ) -> Answer:
-    """Kill a pipeline several times, take back a bug, and check every row of its output.
+    """Kill a pipeline several times, undo a bug with a rewind, and check every row of its output.
 
     Orders, some of them late or duplicated, pass through two chained streams with checkpoints into Parquet and SQLite.
     The process is killed with SIGKILL several times. The same is done to a plain Spark job with foreachBatch. The demo
-    then compares both outputs with the expected rows. Finally a bug is deployed with the pipeline, seen in its totals,
-    taken back by a rewind, and fixed. The demo needs Java, but no server. Exits with 1 if Holdfast lost or duplicated a
-    row, or if the rewind did not remove the bug.
+    then compares both outputs with the expected rows. Finally the demo deploys a version of the pipeline with a bug,
+    which shows in its totals, goes back to the checkpoint before it, and runs a fixed version. Needs Java, but no
+    server. Exits with 1 if Holdfast lost or duplicated a row, or if the rewind did not remove the effects of the bug.
 
     [bold]Examples[/]
 

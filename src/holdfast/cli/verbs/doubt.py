@@ -37,8 +37,8 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
     """List epochs in doubt: decided, but perhaps not yet in every sink.
 
     No data is lost: the next start completes these epochs first. Exits with 1 if there are any, except for those that a
-    running pipeline decided in the last ten seconds. A damaged record does not hide the others; the command then exits
-    with 1, too.
+    running pipeline decided in the last ten seconds. If a record is damaged, the others are still listed, and the
+    command exits with 1, too.
 
     [bold]Example[/]
 

@@ -90,7 +90,7 @@ def _print(console: Console, done: Ejection) -> None:
         ("files", f"{formatting.number(done.files)}, {formatting.size(done.bytes)}"),
     ]
     if done.stage:
-        facts.append(("not included", "the stage state"))
+        facts.append(("not included", "the state of the stage"))
     fields(console, facts, indent=0)
     text = "next: start the query with this checkpointLocation, and remove the stream from the pipeline's program"
     console.print(text, markup=False, soft_wrap=True)

@@ -37,11 +37,11 @@ def gaps(
     ] = None,
     as_json: Json = False,
 ) -> Answer:
-    """List input that should have reached the sinks but did not.
+    """List gaps: input that did not reach the sinks, and state that was rebuilt differently.
 
-    A gap is a quarantined epoch, offsets that were skipped with --accept gaps, or state that was rebuilt differently.
-    Gaps stay in the ledger permanently. Exits with 1 if there are any. A damaged record does not hide the
-    others; the command then exits with 1, too.
+    A gap is a quarantined epoch, offsets that were skipped with --accept gaps, or a difference in a rebuilt state that
+    was accepted with --accept replay. Gaps are never removed from the ledger. Exits with 1 if there are any. If a
+    record is damaged, the others are still listed, and the command exits with 1, too.
 
     [bold]Examples[/]
 

@@ -43,8 +43,8 @@ def log(
 ) -> Answer:
     """Show the history of a pipeline: who did what, when and why.
 
-    Includes the last sixteen starts, which are known by the leases that they took. A damaged record does not hide the
-    others; the command then exits with 1.
+    Includes the last sixteen starts of the pipeline, each with the lease that it took. If a record is damaged, the
+    others are still shown, and the command exits with 1.
 
     [bold]Example[/]
 

@@ -42,7 +42,7 @@ class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
     savepoint: str | None  # its name, for a savepoint
     why: str | None  # why it was aborted, or what is damaged
     aborted_at_ms: int | None = None  # when it was aborted or removed
-    abandoned: bool = False  # a rewind has left it: you cannot go back to it
+    abandoned: bool = False  # a rewind has abandoned it: you cannot go back to it
 
 
 class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +77,9 @@ def ls(
 ) -> Answer:
     """List checkpoints and savepoints, oldest first.
 
-    If the root contains several pipelines, each is listed in turn. After a rewind, the timelines are shown as a tree,
-    and checkpoints that it has left as abandoned. Exits with 1 if a checkpoint is damaged or a rewind is unfinished.
-    Reads manifests only: to check the files that a checkpoint needs, run holdfast verify.
+    If --repo names a root with several pipelines, all of them are listed. After a rewind, the timelines are shown as a
+    tree, and the checkpoints that the rewind has abandoned are marked. Exits with 1 if a checkpoint is damaged or a
+    rewind is unfinished. Reads manifests only: to check the files that a checkpoint needs, run holdfast verify.
 
     [bold]Examples[/]
 

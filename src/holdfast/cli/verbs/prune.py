@@ -31,7 +31,7 @@ class Prune(msgspec.Struct, frozen=True, kw_only=True):
     keeps: dict[str, str]  # by id or name: why it is kept
     garbage: int  # number of objects that are no longer referenced
     garbage_bytes: int  # their total size
-    leftovers: list[int]  # ids of unfinished attempts, which are closed
+    leftovers: list[int]  # ids of unfinished attempts, which are aborted
     blocked: str | None  # why no objects are removed
     timelines: list[int] = []  # abandoned timelines to remove, with `--abandoned`
     pruned: Pruned | None = None  # the result; null in a dry run, or if there was nothing to do
@@ -55,9 +55,7 @@ def prune(
     ] = None,
     abandoned: Annotated[
         bool,
-        typer.Option(
-            "--abandoned", help="Also remove the checkpoints of abandoned timelines, which a rewind has left."
-        ),
+        typer.Option("--abandoned", help="Also remove the checkpoints that rewinds have abandoned."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without changing anything.")] = False,
     yes: Yes = False,
@@ -70,8 +68,9 @@ def prune(
     """Remove old checkpoints, and the files that only they need.
 
     A checkpoint is kept if any of the rules keeps it. Savepoints are always kept. The checkpoints that a rewind has
-    abandoned are kept unless --abandoned is given. Rows that sinks have set aside are not removed: see holdfast asides.
-    The plan is shown before anything is removed. If the pipeline is running, the command asks it to do the work.
+    abandoned are kept unless --abandoned is given. Also removes events that are no longer needed from the event logs
+    between streams, and from each LogSink with keep=. Rows that sinks have set aside are not removed: see holdfast
+    asides. The plan is shown before anything is removed. If the pipeline is running, it does the work on request.
 
     [bold]Examples[/]
 

@@ -81,9 +81,9 @@ def rewind(
 ) -> Answer:
     """Take a stopped pipeline back to a checkpoint, with its sinks.
 
-    Shows the plan first: the epochs and rows that each stream gives up, what each sink does, and whether the input can
-    still be read. Each sink sets the rows after the checkpoint aside. The next run continues after the checkpoint, in a
-    new timeline. Loads the program, but does not need Java.
+    Shows the plan first: how many epochs are abandoned (those after the checkpoint), what each sink does with their
+    rows, and whether the input can still be read. Each sink takes these rows back, and keeps them for an undo. The next
+    run continues after the checkpoint, in a new timeline. Loads the program, but does not need Java.
 
     If a rewind is interrupted, the next run or rewind of the same program completes it. A dry run exits with 1 if the
     rewind would be refused.

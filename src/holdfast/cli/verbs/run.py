@@ -105,7 +105,7 @@ def run(
     log_file: LogFile = None,
     as_json: JsonStream = False,
 ) -> Answer:
-    """Run a pipeline until its input ends or a signal stops it.
+    """Run a pipeline until it is stopped or, with --once, until its input is processed.
 
     In a terminal, shows a live view. Elsewhere, prints one line per stream every 10 s. The first Ctrl-C or SIGTERM is a
     graceful stop: each stream finishes its current epoch, and a last checkpoint is taken. A second signal ends the run

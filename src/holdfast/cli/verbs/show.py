@@ -39,7 +39,7 @@ class Show(msgspec.Struct, frozen=True):
 
     manifest: dict[str, Any]  # exactly as stored, see docs/formats.md
     files: dict[str, list[FileLine]] | None = None  # with `--files`: the files of each stream
-    abandoned: bool = False  # a rewind has left it: it cannot be gone back to
+    abandoned: bool = False  # a rewind has abandoned it: you cannot go back to it
     unfinished: str | None = None  # a rewind that was interrupted, and what finishes it
     timelines: list[TimelineLine] = []  # all timelines of the pipeline, by number
     notes: dict[str, str] = {}  # explains manifest fields that are kept for tools of an earlier system
@@ -92,7 +92,7 @@ def show(
     def print_it(console: Console) -> None:
         print_damaged(console, [place_in.unfinished] if place_in.unfinished else [])
         if place_in.abandoned:
-            print_damaged(console, ["a rewind has abandoned this checkpoint: it cannot be gone back to"])
+            print_damaged(console, ["a rewind has abandoned this checkpoint: you cannot go back to it"])
         _print_manifest(console, manifest, str(stored.get("digest", "")), f"{repository.where}/{place.manifest}")
         _print_files(console, lists)
         if len(place_in.timelines) > 1:

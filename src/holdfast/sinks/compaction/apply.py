@@ -8,7 +8,7 @@ Rules:
 - The folder is not changed in place. A complete new tree is built next to it, from merged folders and links to all
   other files, and made durable. Then the two trees are exchanged in one step (`RENAME_EXCHANGE`).
 - Merging takes long and blocks no commit. The gate is closed only for the swap, after linking the epochs that were
-  committed in the meantime. The compaction waits for a running commit, and gives up if that commit does not end.
+  committed in the meantime. The compaction waits for a running commit. If that commit does not end, it fails.
 - A merged folder has the name of its last epoch, which existed before. So a reader that has listed the old names and
   opens them later finds all rows of the run there, or a missing file. It never finds rows twice.
 - The old tree is kept for a grace period, because a reader may be listing it.

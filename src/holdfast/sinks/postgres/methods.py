@@ -296,7 +296,7 @@ def _refuse_narrowing(target: CommitTarget, stage: Table, names: Sequence[str]) 
                 sink=target.sink,
                 action="commit",
                 why=f"the epoch was staged with column {name!r} as {has.type}, and the table's is now {wanted.type}",
-                do=f"ALTER column {name!r} to {has.type}, run until this epoch is committed, then change both sides",
+                do=f"change column {name!r} back to {has.type} until this epoch is committed, then change both again",
             )
 
 

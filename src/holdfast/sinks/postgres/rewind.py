@@ -96,16 +96,17 @@ class TargetRewind:
             why = f"rows of epochs before {mode.since} may have been written in another way"
             yield CannotTakeBack(why, do=f"go back to a checkpoint at epoch {mode.since - 1} or later")
         for (why,) in conn.execute(sql.SQL(_DEPENDENTS).format(sql.Literal(self.table.target))).fetchall():
-            yield CannotTakeBack(why, do="remove it, and write what it does with a stream of its own")
+            yield CannotTakeBack(why, do="remove it, and compute what it does in a separate stream")
         if self.table.row_security:
             yield CannotTakeBack("its table has row level security", do="use a user that is not subject to it")
         lacking = [right for right in _NEEDED if right not in self.table.rights]
         if lacking:
             why = f"its database user lacks the privilege {', '.join(lacking)}"
-            yield CannotTakeBack(why, do=f"GRANT {', '.join(lacking)} ON {self.table.target} TO that user")
+            yield CannotTakeBack(why, do=f"GRANT {', '.join(lacking)} ON {self.table.target} TO <user>")
         if not self.table.may_create:
             schema = sql.Identifier(self.table.schema).as_string(None)
-            yield CannotTakeBack("its database user cannot create tables", do=f"GRANT CREATE ON SCHEMA {schema} TO it")
+            why = "its database user cannot create tables"
+            yield CannotTakeBack(why, do=f"GRANT CREATE ON SCHEMA {schema} TO <user>")
 
     def take_back(self, conn: Connection, other: Connection, base: EpochPlace, into: int) -> None:
         """1. Roll back what is prepared.  2. Unless that is done, move the rows out, and write the stamp."""

@@ -109,8 +109,8 @@ class PostgresSink(base.Sink):
     - `share`: allow several streams to write to the table, if all of them pass `share=True`. By default one stream owns
       it from its first start on.
     - `parts`: how many connections copy at the same time (4).
-    - `driver_rows`: the driver itself copies an epoch of at most this many rows (20,000) and 4 MB, because starting the
-      copy on the executors takes longer. With 0, no row passes through the driver.
+    - `driver_rows`: after an epoch of at most this many rows (20,000), the driver itself copies the next one, if it has
+      at most 4 MB: starting the copy on the executors takes longer. With 0, no row passes through the driver.
     - `lock_timeout`: how many seconds a statement waits for a lock (30).
     - `name`: the sink's name in decisions, errors and checkpoints; by default made from the table.
 
@@ -274,7 +274,7 @@ class PostgresSink(base.Sink):
         wanted = lacking_right(table, effect, stages=not self._prepares)
         if wanted is not None:
             why = f"its database user lacks the privilege {wanted}"
-            raise SinkFailed(sink=self.name, action="open", why=why, do=f"GRANT {wanted} TO that user, then run again")
+            raise SinkFailed(sink=self.name, action="open", why=why, do=f"GRANT {wanted} TO <user>; then run again")
 
     # --- choosing the method -----------------------------------------------------------------------------------------
 
