@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from fabricated import Fabricated
 from holdfast import Retention
+from holdfast.cli.app import app
 from holdfast.epoch import Attempt, Decision, Facts, Verdict
 from holdfast.errors import BadValue, LogCorrupt, LogTrimmed, RecordCorrupt
 from holdfast.eventlog import Cursor, DurableCursor, EventLog, Region
@@ -158,6 +161,20 @@ def test_each_reader_of_the_pipeline_holds_its_events(tmp_path: Path) -> None:
     assert "1 segments of event logs" in pruned.summary()
     with DurableCursor(needed.repository, "billing", needed.log, ALL) as cursor:
         assert cursor.poll().sequence == 3  # type: ignore[union-attr]
+
+
+def test_the_command_shows_what_it_will_remove_from_event_logs(tmp_path: Path) -> None:
+    needed = Needed(tmp_path)
+    words = ["prune", "--repo", str(tmp_path / "root"), "--dry-run"]
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
+    assert re.search(r"5 segments, .* before sequence 10", shown.stdout)
+    [trim] = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["result"]["logs"]
+    assert (trim["path"], trim["floor"], trim["segments"]) == (str(needed.log.path), 10, 5)
+    (tmp_path / "root/timelines/1/streams/new/spark").mkdir(parents=True)
+    assert "has not decided an epoch" in CliRunner().invoke(app, words, env={"COLUMNS": "200"}).stdout
+    answer = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["result"]
+    assert (answer["logs"], "has not decided" in answer["logs_blocked"]) == ([], True)
 
 
 def test_what_cannot_be_known_holds_everything(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from holdfast.cli.options import Json, Repo, TakeOver, Yes
 from holdfast.cli.tables import TableRows, fields
 from holdfast.cli.target import located
 from holdfast.control import request_prune
+from holdfast.eventlog.keeping import LogTrim
 from holdfast.policy import Retention, seconds_of
 from holdfast.pruning import Pruned, PrunePlan, plan_prune
 from holdfast.repository.rewinds import require_finished
@@ -34,6 +35,8 @@ class Prune(msgspec.Struct, frozen=True, kw_only=True):
     leftovers: list[int]  # ids of unfinished attempts, which are aborted
     blocked: str | None  # why no objects are removed
     timelines: list[int] = []  # abandoned timelines to remove, with `--abandoned`
+    logs: list[LogTrim] = []  # what to remove from each event log
+    logs_blocked: str | None = None  # why nothing is removed from event logs
     pruned: Pruned | None = None  # the result; null in a dry run, or if there was nothing to do
 
 
@@ -118,4 +121,10 @@ def _print_plan(console: Console, plan: PrunePlan) -> None:
         rows.print(console)
     garbage = f"{formatting.number(len(plan.garbage))}, {formatting.size(plan.garbage_bytes)}"
     objects = f"none: {plan.blocked}" if plan.blocked else garbage
-    fields(console, [("keep", plan.retention), ("objects to remove", objects)], indent=0)
+    found = [("keep", plan.retention), ("objects to remove", objects)]
+    for each in plan.logs:
+        segments = f"{formatting.number(each.segments)} segments, {formatting.size(each.bytes)}"
+        found.append(("events to remove", f"{segments} before sequence {formatting.number(each.floor)} of {each.path}"))
+    if plan.logs_blocked:
+        found.append(("events to remove", f"none: {plan.logs_blocked}"))
+    fields(console, found, indent=0)
