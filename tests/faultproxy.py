@@ -20,6 +20,7 @@ The proxy passes on the Host header, so signatures stay valid. It is threaded an
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import http.client
 import random
@@ -101,6 +102,7 @@ class FaultProxy:
         self.counts: Counter[str] = Counter()
         self._rules: list[_Rule] = []
         self._mutex = threading.Lock()
+        self.connections: set[socket.socket] = set()  # of clients, while they are open
         self._random = random.Random(seed)
         proxy = self
 
@@ -144,6 +146,9 @@ class FaultProxy:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._server.shutdown()
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # which ends its thread
         self._server.server_close()
         self._thread.join()
 
@@ -168,9 +173,8 @@ class FaultProxy:
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+    daemon_threads = False  # closing waits for all of them
     request_queue_size = 256
-    block_on_close = False
 
     def handle_error(self, *_: object) -> None:
         """Report nothing: connections that break are what this is for."""
@@ -183,6 +187,18 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     _upstream: http.client.HTTPConnection | None = None
+
+    def setup(self) -> None:
+        """Remember the connection, so that the proxy can end it."""
+        super().setup()
+        self.owner.connections.add(self.connection)
+
+    def finish(self) -> None:
+        """Close both sides."""
+        self.owner.connections.discard(self.connection)
+        if self._upstream is not None:
+            self._upstream.close()
+        super().finish()
 
     def _pass(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -242,6 +258,8 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = self._upstream.getresponse()
                 return answer.status, answer.reason, answer.getheaders(), answer.read()
             except (OSError, http.client.HTTPException):
+                if self._upstream is not None:
+                    self._upstream.close()
                 self._upstream = None  # a kept connection may have been closed: nothing was applied then
                 if fresh or attempt == 2:
                     raise

@@ -126,7 +126,7 @@ class ObjectRepository:
         """
         body, token, until = joined(data), uuid.uuid4().hex, time.monotonic() + _GIVE_UP_S
         checked_value_key(key)
-        unsure: HoldfastError | None = None  # a request of ours may still take effect
+        unsure: Storage | None = None  # why a request of ours may still take effect
         for pause in _pauses():
             time.sleep(pause)
             try:
@@ -145,8 +145,8 @@ class ObjectRepository:
                 raise failed
             unsure = failed
             if time.monotonic() > until:
-                break
-        raise OutcomeUnknown(action="write", key=key, why=_why(failed))
+                raise OutcomeUnknown(action="write", key=key, why=_why(failed))
+        raise AssertionError  # the pauses never end
 
     def put_new(self, key: str, data: Data) -> None:
         """Write a value under a name that is used once: one plain PUT, or several parts if it is large."""
