@@ -66,6 +66,7 @@ _ENDPOINT = re.compile(
     r"(https?)://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:/[A-Za-z0-9._/-]*)?", re.IGNORECASE
 )
 _ROLE_PATHS = ("/latest/api/token", "/latest/meta-data")  # where a machine on AWS finds the credentials of its role
+_REDIRECTED = "Received redirect without LOCATION"
 _LONGEST = 200  # characters of a text that is not S3's own
 _TIMEOUT_S = 30
 _CONNECT_S = 5
@@ -230,8 +231,8 @@ class Bucket:
 
 def _kind(error: Exception, text: str, code: str, region: str) -> tuple[type[StorageFailed], str]:
     """Return the kind of a failure, and its reason if S3's own message does not state it."""
-    if code in _REGION_CODES or region:
-        return WrongRegion, f"{code}, use {region}" if region else ""
+    if code in _REGION_CODES or region or _REDIRECTED in text:
+        return WrongRegion, f"{code}, use {region}" if region else "the request was redirected"
     if code in _DENIED_CODES or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
         return StoreDenied, "" if code else "the credentials do not permit it"
     if any(part in text for part in _ROLE_PATHS):

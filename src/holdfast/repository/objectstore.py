@@ -180,7 +180,7 @@ class ObjectRepository:
             self._again("delete", part[0], lambda part=part: self.bucket.delete(part))  # type: ignore[misc]
 
     def clear(self, folder: str) -> None:
-        """Delete everything below a folder."""
+        """Delete everything below a folder. Not guaranteed: that markers of folders, which S3A writes, are deleted."""
         keys = [each.key for each in self.bucket.flat(checked_key(folder))]
         for start in range(0, len(keys), DELETED_AT_ONCE):
             part = keys[start : start + DELETED_AT_ONCE]
