@@ -54,7 +54,7 @@ def made(s3: S3Place) -> OnStore:
     found.finish(found.checkpoints.claim(1, 1), {"orders": ["d"]}, savepoint="before")
     attempt = Attempt(stream="orders", timeline=1, epoch=2, attempt=1)
     Decisions(repository).close(Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1))
-    Gaps(repository).add(GapRecord(stream="orders", timeline=1, epoch=1, kind="quarantined", why="poison"))
+    Gaps(repository).add(GapRecord(stream="orders", timeline=1, epoch=1, kind="quarantined", why="poison", at_ms=1))
     History(repository).add("prune", "too many")
     Lease.take(repository, why="run").release()
     return found
