@@ -34,7 +34,7 @@ from holdfast.errors import (
     WrongRegion,
 )
 from holdfast.repository.base import StoredObject
-from holdfast.repository.s3address import Address
+from holdfast.repository.s3address import S3Address
 
 TOKEN = "holdfast-token"  # noqa: S105 - the name of the metadata field that tells two writers of one key apart
 _XML = {name: re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message", "Region")}
@@ -84,7 +84,7 @@ class Fetched:
 class Bucket:
     """The requests to one place in a bucket. Keys are relative to it. Safe to use from several threads."""
 
-    def __init__(self, address: Address, *, patient: bool = True) -> None:
+    def __init__(self, address: S3Address, *, patient: bool = True) -> None:
         """Open the place; nothing is requested. `patient`: reads are repeated for a minute if the store fails."""
         self.address = address
         self._library = _obstore()

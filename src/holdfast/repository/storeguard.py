@@ -74,7 +74,7 @@ class StoreGuard:
     def begin(self, number: int, lock: Lock | None) -> Lock | None:
         """Begin to write the beat of this lease."""
         del lock
-        return Beat(_Writer(self._store, number, self._timing.beat_s))
+        return Beat(_BeatThread(self._store, number, self._timing.beat_s))
 
     def holder(self) -> int | None:
         """Return 0 if the newest lease is not released and has shown a sign lately, otherwise `None`.
@@ -121,7 +121,7 @@ class StoreGuard:
 class Beat:
     """Stands for a lease that this process holds. Without a writer, it only passed the guard."""
 
-    def __init__(self, writer: _Writer | None) -> None:
+    def __init__(self, writer: _BeatThread | None) -> None:
         self._writer = writer
         self._pid = os.getpid()
         self._released = False
@@ -144,7 +144,7 @@ class Beat:
         self.release()
 
 
-class _Writer:
+class _BeatThread:
     """A thread that writes the beat of a lease. A beat that fails is left out: the next one follows."""
 
     def __init__(self, store: Store, number: int, beat_s: float) -> None:
