@@ -31,7 +31,7 @@ from holdfast.errors import (
     NotFound,
 )
 from holdfast.formats.manifest import Manifest
-from holdfast.repository import Checkpoints, FileList, HeldFile, Identity, Repository
+from holdfast.repository import Checkpoints, FileList, FileRepository, HeldFile, Identity, Repository
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.repository.files import failing_as, link_or_copy, local_path, make_folders, replace_durably, sync_all
 from holdfast.sparkfiles.schema_paths import has_schema_paths, with_schema_paths
@@ -159,7 +159,7 @@ def missing_files(plan: RestorePlan, sizes: Mapping[str, int | None]) -> Iterato
 
 
 def restore_stream(
-    repository: Repository, plan: RestorePlan, stream: str, target: Path, *, used_at: Path | None = None
+    repository: FileRepository, plan: RestorePlan, stream: str, target: Path, *, used_at: Path | None = None
 ) -> None:
     """Write the files of one stream's cut into `target`, durably. For a stream that had not started, do nothing.
 
