@@ -8,7 +8,6 @@ from pathlib import Path
 from holdfast.epoch import Facts
 from holdfast.errors import Corrupt, NotFound
 from holdfast.repository import LocalRepository
-from holdfast.repository.decisions import stream_folder
 from holdfast.repository.lineage import FIRST, lineage_key, timelines
 from holdfast.repository.rewinds import RewindRecord, SinkAim, StreamAim
 from holdfast.repository.stream_records import StreamRecord, stream_record_key
@@ -18,6 +17,7 @@ from holdfast.rewind.plan import SinkAction, StreamPlan
 from holdfast.rewind.planning import PlannedRewind
 from holdfast.rewind.program import Program
 from holdfast.rewind.undo import PlannedUndo
+from holdfast.sparkfiles.places import spark_key
 
 _STATE_STORE = "spark.sql.streaming.stateStore"  # prefix of the settings that a stream keeps
 
@@ -119,7 +119,7 @@ def _aim(each: StreamPlan, facts: Facts | None) -> StreamAim:
 
 
 def _spark(repository: LocalRepository, stream: str, timeline: int) -> Path:
-    return repository.root / stream_folder(stream, timeline) / "spark"
+    return repository.root / spark_key(stream, timeline)
 
 
 def stream_record_of(repository: LocalRepository, stream: str, base: RewindBase) -> bytes:

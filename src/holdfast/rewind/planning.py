@@ -11,7 +11,6 @@ from holdfast.errors import BadValue, CheckpointMissing, Corrupt, RewindUnfinish
 from holdfast.eventlog._cursor_file import cursor_names, read_cursor
 from holdfast.formats.manifest import Manifest
 from holdfast.repository import Checkpoints, Decisions, Lineage, LocalRepository
-from holdfast.repository.decisions import stream_folder
 from holdfast.repository.files import failing_as
 from holdfast.repository.rewinds import unfinished_rewind
 from holdfast.rewind.asking import SinkFacts, SinkQuestions, satisfies
@@ -21,6 +20,7 @@ from holdfast.rewind.members import last_decision, members_of, readers
 from holdfast.rewind.plan import Readable, RewindPlan, SinkAction, SinkPlan, StreamPlan
 from holdfast.rewind.program import Program, ProgramStream, Rewindable
 from holdfast.sinks.base import StreamIdentity
+from holdfast.sparkfiles.places import spark_folder, spark_key
 
 
 def plan_rewind(
@@ -146,7 +146,7 @@ class _Planning:
         self.problems += questions.problems
         self._check_marks(stream, owner, sinks)
         self._check_undo(name, timeline, epoch, sinks, questions)
-        spark = repository.root / stream_folder(name, timeline) / "spark"
+        spark = spark_folder(repository, name, timeline)
         manifests = [each for each in (self.newest, self.base.manifest) if each]
         ends = tuple(facts.end) if facts else ()
         sources = tuple(inputs_after(cut.offsets if cut else (), ends, spark, manifests))
@@ -214,7 +214,7 @@ class _Planning:
     def _check_undo(
         self, name: str, timeline: int, epoch: int, sinks: tuple[SinkPlan, ...], questions: SinkQuestions
     ) -> None:
-        offsets = self.program.repository.list(f"{stream_folder(name, timeline)}/spark/offsets")
+        offsets = self.program.repository.list(f"{spark_key(name, timeline)}/offsets")
         if epoch and str(epoch - 1) not in offsets:
             self.no_undo = f"the Spark folder of stream {name!r} lacks its last epoch"
         for each in sinks:

@@ -6,12 +6,13 @@ from holdfast.epoch import Facts
 from holdfast.errors import CheckpointDamaged, CheckpointMissing, Corrupt, ManifestRefused, UnsupportedVersion
 from holdfast.errors.base import PROGRAM
 from holdfast.repository import Checkpoints, Lineage, LocalRepository, Repository
-from holdfast.repository.decisions import stream_folder, streams_of
+from holdfast.repository.decisions import streams_of
 from holdfast.restore import RestorePlan, plan_restore
 from holdfast.rewind.bases import on_lineage
 from holdfast.rewind.inputs import inputs_after
 from holdfast.rewind.members import last_decision
 from holdfast.rewind.plan import Readable
+from holdfast.sparkfiles.places import spark_folder
 
 
 def newest_sound(repository: Repository, lineage: Lineage) -> int | str | None:
@@ -56,7 +57,7 @@ def _input_is_known(repository: LocalRepository, lineage: Lineage, base: Restore
             now = tuple(Facts.of(decision).end) if decision else ()
         except Corrupt:
             continue  # the rewind reports it
-        spark = repository.root / stream_folder(stream, timeline) / "spark"
+        spark = spark_folder(repository, stream, timeline)
         sources = inputs_after(cut.offsets if cut else (), now, spark, [base.manifest])
         if any(each.readable is Readable.UNKNOWN for each in sources):
             return False

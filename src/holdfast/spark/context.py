@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.coordinator import StreamPosition
 from holdfast.epoch import Reach, unwatched
@@ -79,6 +80,16 @@ class RunContext:
     build: Callable[[StreamSpec], DataFrame] = _built_alone
     outage: Mapping[Kind, float | None] = field(default_factory=dict)  # limits that replace those of the streams
     poll_ms: int | None = None  # between two polls for input of an idle stream; `None`: as the session has it
+
+    def together(self, *reads: Callable[[], Any]) -> list[Any]:
+        """Call functions that only read, and return their results; the error of the first one that failed is raised.
+
+        On a store they are called at the same time, because each of them is a round trip.
+        """
+        if isinstance(self.repository, LocalRepository):
+            return [read() for read in reads]
+        with ThreadPoolExecutor(len(reads), "holdfast-look") as pool:
+            return [each.result() for each in [pool.submit(read) for read in reads]]
 
     @property
     def identity(self) -> Identity:

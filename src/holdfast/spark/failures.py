@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from pyspark.errors import AnalysisException
 
@@ -39,6 +38,7 @@ from holdfast.errors import (
 )
 from holdfast.repository import Lease
 from holdfast.spark import adapter
+from holdfast.sparkfiles.folder import SparkFolder
 
 _log = logging.getLogger(__name__)
 
@@ -186,17 +186,18 @@ def or_fenced(lease: Lease, error: BaseException) -> BaseException:
     return error
 
 
-def damaged_file(error: BaseException, folder: Path) -> str | None:
-    """Return the path of the file below Spark's checkpoint folder that is missing or damaged, where Spark names it."""
+def damaged_file(error: BaseException, folder: SparkFolder) -> str | None:
+    """Return the path in Spark's checkpoint folder of a file that is missing or damaged, where Spark names it."""
     said = _said(_text(error))
     if "STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY" in said:
-        return str(folder / "state")
+        return "state"
     if not _DAMAGE.search(said) or _is_outage(error, said):
         return None
     if "MISSING_METADATA_FILE" in said:
-        return str(folder / "metadata")
-    found = re.search(re.escape(f"{folder}/") + r"(?:state|metadata|offsets|commits|sources)[\w./-]*", said)
-    return found[0].rstrip(".") if found else None
+        return "metadata"
+    place = folder.address.partition(":")[2]  # Spark names some files without the scheme
+    found = re.search(re.escape(f"{place}/") + r"((?:state|metadata|offsets|commits|sources)[\w./-]*)", said)
+    return found[1].rstrip(".") if found else None
 
 
 def same(one: EpochFailure, other: EpochFailure) -> bool:

@@ -12,6 +12,7 @@ from holdfast.spark.context import RunContext
 from holdfast.spark.sparklog import SparkLog
 from holdfast.spark.spec import StreamSpec
 from holdfast.spark.stages import StageKeeper
+from holdfast.sparkfiles.places import spark_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class StreamParts:
             folder=folder,
             decisions=Decisions(repository),
             gaps=Gaps(repository),
-            log=SparkLog(repository.root / folder / "spark", spec.name),
+            log=SparkLog(spark_folder(repository, spec.name, timeline), spec.name),
             stage=stage,
         )
 

@@ -21,6 +21,7 @@ from holdfast.repository import Repository
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.spark.pins import PINS, KnownFile, Links, Pinned, SnapshotFacts, SparkCut
 from holdfast.sparkfiles.closure import keep_closure
+from holdfast.sparkfiles.localfolder import LocalSparkFolder
 from holdfast.sparkfiles.statefiles import Vanished
 
 _TRIES = 3
@@ -82,7 +83,7 @@ class Snapshots:
         return Links(self._folder, self._repository, known)
 
     def _link(self, batch: int, links: Links) -> SnapshotFacts:
-        found = keep_closure(self._folder, batch, links)
+        found = keep_closure(LocalSparkFolder(self._folder), batch, links)
         return SnapshotFacts(batch, found.offsets.confs, ", ".join(found.formats) or None)
 
     def _all_there(self, cut: SparkCut, place: CheckpointPlace) -> bool:

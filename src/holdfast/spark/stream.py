@@ -22,6 +22,7 @@ from holdfast.spark.snapshot import Snapshots
 from holdfast.spark.spec import StreamSpec
 from holdfast.spark.status import EpochTally, StatusReporter, StreamStatus
 from holdfast.spark.supervisor import Supervisor
+from holdfast.sparkfiles.places import spark_key
 
 _log = logging.getLogger(__name__)
 _LIVE = ("starting", "running", "restarting", "waiting")
@@ -37,7 +38,7 @@ class StreamRun:
         self.injector = BarrierInjector()
         self.oldest_kept: int | None = None  # the first epoch that a checkpoint needs
         self._parts = parts = StreamParts.of(spec, run)
-        self.snapshots = Snapshots(parts.log.folder, run.repository)
+        self.snapshots = Snapshots(run.repository.root / spark_key(spec.name, parts.timeline), run.repository)
         self._gate = gate = EpochGate()
         self._acknowledger = Acknowledger(parts, gate, self.injector.handle(), self._drained)
         self._query = StreamQuery(parts, gate)
