@@ -26,6 +26,7 @@ EXTRAS = {  # package -> the extra that installs it
     "adbc_driver_manager": "postgres",
     "adbc_driver_postgresql": "postgres",
     "pandas": "spark",
+    "obstore": "s3",
 }
 _VERSION = re.compile(rb"""^__version__(?:: *str)? *= *["']([^"']+)["']""", re.MULTILINE)
 

@@ -31,7 +31,7 @@ from holdfast.errors import (
     NotFound,
 )
 from holdfast.formats.manifest import Manifest
-from holdfast.repository import Checkpoints, FileList, HeldFile, Identity, Repository
+from holdfast.repository import Checkpoints, FileList, FileRepository, HeldFile, Identity, Repository
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.repository.files import (
     failing_as,
@@ -167,7 +167,7 @@ def missing_files(plan: RestorePlan, sizes: Mapping[str, int | None]) -> Iterato
 
 
 def restore_stream(
-    repository: Repository, plan: RestorePlan, stream: str, target: Path, *, used_at: Path | None = None
+    repository: FileRepository, plan: RestorePlan, stream: str, target: Path, *, used_at: Path | None = None
 ) -> None:
     """Write the files of one stream's cut into `target`, durably. For a stream that had not started, do nothing.
 

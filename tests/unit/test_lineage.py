@@ -81,10 +81,10 @@ def test_a_record_in_the_wrong_place_or_damaged_is_never_skipped() -> None:
     repository = MemoryRepository()
     Identity.create(repository, "shop")
     begin_timeline(repository, timeline(2, 1))
-    repository.put(lineage_key(3), repository.read(lineage_key(2)))
+    repository.put(lineage_key(repository, 3), repository.read(lineage_key(repository, 2)))
     with pytest.raises(RecordCorrupt, match="timelines/3"):
         Lineage.load(repository)
-    repository.put(lineage_key(3), b"{}")
+    repository.put(lineage_key(repository, 3), b"{}")
     with pytest.raises(RecordCorrupt, match="timelines/3"):
         Lineage.load(repository)
 

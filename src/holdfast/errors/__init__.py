@@ -29,6 +29,7 @@
     │   ├── SparkQueryLive           a plain Spark query is still running
     │   ├── AppendOpen               another append to this log is still open
     │   ├── CommitOpen               a commit into this folder did not finish in time
+    │   ├── LeaseHeld                the holder of the lease is alive, on this machine or another one
     │   ├── LeaseTaken               another writer took the lease at the same time
     │   ├── RequestUnanswered        the lease holder did not carry out a request in time
     │   ├── EpochClosed              the epoch was decided while this writer was paused: it must stop
@@ -80,6 +81,11 @@
     │   └── RecordCorrupt            a sealed record: lease, decision, identity, history
     ├── Storage                      fix the storage, then try again
     │   ├── StorageFailed            nothing was changed
+    │   │   ├── BucketMissing        there is no bucket of this name
+    │   │   ├── StoreDenied          the object store refused the credentials or the request
+    │   │   ├── StoreUnreachable     the endpoint of the object store could not be reached
+    │   │   └── WrongRegion          the bucket is in another region
+    │   ├── BucketUnsuitable         the object store lacks what a repository needs
     │   ├── BlockFailed              one block of a device could not be read or written
     │   ├── SinkFailed               a sink or its server failed
     │   │   └── SinkUnavailable      an outage: the server cannot be reached, or its disk is full
@@ -143,6 +149,7 @@ from holdfast.errors.busy import (
     CommitOpen,
     EpochClosed,
     Fenced,
+    LeaseHeld,
     LeaseTaken,
     Locked,
     RequestUnanswered,
@@ -217,6 +224,8 @@ from holdfast.errors.mismatch import (
 )
 from holdfast.errors.storage import (
     BlockFailed,
+    BucketMissing,
+    BucketUnsuitable,
     FrozenRowsLost,
     InDoubt,
     OutcomeUnknown,
@@ -224,6 +233,9 @@ from holdfast.errors.storage import (
     SinkUnavailable,
     Storage,
     StorageFailed,
+    StoreDenied,
+    StoreUnreachable,
+    WrongRegion,
 )
 
 __all__ = [
@@ -237,6 +249,8 @@ __all__ = [
     "BlockFailed",
     "BlocksCut",
     "BlocksMissing",
+    "BucketMissing",
+    "BucketUnsuitable",
     "Busy",
     "CheckpointDamaged",
     "CheckpointFailed",
@@ -262,6 +276,7 @@ __all__ = [
     "InDoubt",
     "JavaMissing",
     "LastBatchUnknown",
+    "LeaseHeld",
     "LeaseTaken",
     "Locked",
     "LogCorrupt",
@@ -324,11 +339,14 @@ __all__ = [
     "StateMismatch",
     "Storage",
     "StorageFailed",
+    "StoreDenied",
+    "StoreUnreachable",
     "StreamChanged",
     "StreamFailed",
     "TimelineEnded",
     "UnsupportedVersion",
     "WorkerFailed",
+    "WrongRegion",
     "describe_error",
     "readable",
 ]

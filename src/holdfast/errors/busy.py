@@ -66,6 +66,16 @@ class CommitOpen(Busy):
     next_step = "find the paused driver and resume or stop it; then compact again"
 
 
+class LeaseHeld(Busy):
+    """The holder of the lease shows that it is alive. Nothing was changed."""
+
+    number: int
+    holder: str
+    where: str
+    says = "lease {e.number} of {e.where} is held by {e.holder}, which is alive"
+    next_step = "stop that process (a running pipeline: holdfast stop), or replace it: --take-over"
+
+
 class LeaseTaken(Busy):
     """Another writer took this lease number at the same time."""
 

@@ -19,6 +19,46 @@ class StorageFailed(Storage):
     next_step = "fix the storage (space, permissions, connection), then try again"
 
 
+class StoreDenied(StorageFailed):
+    """The object store refused the credentials, or they do not permit the request. Nothing was changed."""
+
+    says = "{e.action} {e.key!r} was denied: {e.why}"
+    next_step = (
+        "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of this machine; it must be "
+        "permitted to get, put, delete and list objects of this bucket"
+    )
+
+
+class StoreUnreachable(StorageFailed):
+    """The endpoint of the object store could not be reached."""
+
+    says = "{e.action} {e.key!r} failed, because the object store cannot be reached: {e.why}"
+    next_step = "check AWS_ENDPOINT_URL, the network and the server, then try again"
+
+
+class BucketMissing(StorageFailed):
+    """There is no bucket of this name. Nothing was changed."""
+
+    says = "{e.action} {e.key!r} failed: {e.why}"
+    next_step = "create the bucket, or correct its name or AWS_ENDPOINT_URL"
+
+
+class WrongRegion(StorageFailed):
+    """The bucket is in another region than the requests were sent to. Nothing was changed."""
+
+    says = "{e.action} {e.key!r} failed, because the bucket is in another region: {e.why}"
+    next_step = "set AWS_REGION to the region of the bucket"
+
+
+class BucketUnsuitable(Storage):
+    """The object store does not do what a repository needs, so no pipeline may use it. Nothing was started."""
+
+    where: str
+    why: str
+    says = "{e.where} cannot hold a repository: {e.why}"
+    next_step = "use Amazon S3, or a server with conditional writes (If-None-Match) and consistent listings"
+
+
 class BlockFailed(Storage):
     """A block of a device could not be read or written; block 0 is the header."""
 

@@ -12,7 +12,7 @@ import msgspec
 from holdfast._validation import checked_u64
 from holdfast.errors import BadValue, CursorLogMismatch, CursorMissing
 from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, lock_key, read_cursor
-from holdfast.repository import Repository
+from holdfast.repository import FileRepository
 
 if TYPE_CHECKING:
     from holdfast.eventlog.log import EventLog
@@ -27,7 +27,7 @@ class CursorReset(msgspec.Struct, frozen=True):
     log: str | None = None  # the identity of its log
 
 
-def plan_reset(repository: Repository, name: str, log: EventLog | None, to: int | None = None) -> CursorReset:
+def plan_reset(repository: FileRepository, name: str, log: EventLog | None, to: int | None = None) -> CursorReset:
     """Return where a reset would move a cursor: to a sequence or, by default, to before all events that have changed.
 
     Without a log, the only place to go to is 0, the beginning. Changes nothing.
@@ -52,7 +52,7 @@ def plan_reset(repository: Repository, name: str, log: EventLog | None, to: int 
     return CursorReset(name, before, to, log.identity)
 
 
-def apply_reset(repository: Repository, plan: CursorReset, log: EventLog | None) -> None:
+def apply_reset(repository: FileRepository, plan: CursorReset, log: EventLog | None) -> None:
     """Move a cursor. Raises `Locked` if a process is using it."""
     with repository.lock(lock_key(plan.cursor), f"cursor {plan.cursor!r} in {repository.where}"):
         saved = read_cursor(repository, plan.cursor)

@@ -34,7 +34,7 @@ from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, lock_key, r
 from holdfast.eventlog.log import EventLog
 from holdfast.eventlog.region import Region
 from holdfast.eventlog.segment import LogEvent
-from holdfast.repository import Repository
+from holdfast.repository import FileRepository
 from holdfast.repository.base import checked_repository
 
 
@@ -189,7 +189,7 @@ class DurableCursor(Cursor):
     """A cursor whose committed position is stored in a repository. Close it, or use it as a context manager."""
 
     def __init__(
-        self, repository: Repository, name: str, log: EventLog, region: Region, *, gap_buffer: int = 0
+        self, repository: FileRepository, name: str, log: EventLog, region: Region, *, gap_buffer: int = 0
     ) -> None:
         """Lock the cursor and continue after its committed position; without a file, start at the beginning."""
         super().__init__(log, region, gap_buffer=gap_buffer)

@@ -1,8 +1,9 @@
 """The repository: where a pipeline's decisions, checkpoints and leases are stored.
 
 Public:
-- the contract `Repository`, with the types `Data`, `Put`, `Held` and `Lock` of its methods;
-- the backends `LocalRepository` and `MemoryRepository`, and `open_repository`;
+- the contract `Repository`, and `FileRepository` for backends on this machine, with the types `Data`, `Put`, `Held`,
+  `StoredObject` and `Lock` of their methods;
+- the backends `LocalRepository`, `MemoryRepository` and `ObjectRepository`, and `open_repository`;
 - the contents: `Identity`, `Lineage`, `Lease`, `Decisions`, `Checkpoints`, `Gaps` and `History`, and the values they
   return;
 - `FileBlocks`, a block device in a local file.
@@ -10,10 +11,11 @@ Public:
 The modules of this package are internal: other packages of Holdfast use them, users must not.
 """
 
-from holdfast.repository.base import Data, Held, Lock, Put, Repository
+from holdfast.repository.base import Data, FileRepository, Held, Repository, StoredObject
 from holdfast.repository.blockfile import FileBlocks
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.repository.checkpoints import Checkpoints
+from holdfast.repository.contracts import Lock, Put
 from holdfast.repository.decisions import Decisions, Slots
 from holdfast.repository.filelist import FileList, HeldFile
 from holdfast.repository.gaps import GapRecord, Gaps
@@ -23,6 +25,7 @@ from holdfast.repository.lease import Lease, LeaseRecord
 from holdfast.repository.lineage import Lineage, TimelineRecord
 from holdfast.repository.local import LocalRepository
 from holdfast.repository.memory import MemoryRepository
+from holdfast.repository.objectstore import ObjectRepository
 from holdfast.repository.opening import open_repository
 from holdfast.repository.summary import Status, Summary
 
@@ -34,6 +37,7 @@ __all__ = [
     "Entry",
     "FileBlocks",
     "FileList",
+    "FileRepository",
     "GapRecord",
     "Gaps",
     "Held",
@@ -46,10 +50,12 @@ __all__ = [
     "LocalRepository",
     "Lock",
     "MemoryRepository",
+    "ObjectRepository",
     "Put",
     "Repository",
     "Slots",
     "Status",
+    "StoredObject",
     "Summary",
     "TimelineRecord",
     "open_repository",

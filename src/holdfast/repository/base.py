@@ -10,7 +10,11 @@ Keys are relative paths whose parts are validated. Every backend guarantees:
   raises `OutcomeUnknown`.
 
 Not guaranteed: that a value that was just read is durable, if its writer has not returned yet (`put_if_absent` of the
-same key makes it durable); any order between two concurrent calls of `put` (the last one wins).
+same key makes it durable).
+
+There are two contracts, so that the types show which code needs a local disk. Every backend fulfils `Repository`. A
+backend on this machine also fulfils `FileRepository`: it replaces values, stores and places local files, and has locks.
+On an object store nothing is replaced: records that change are reached through `Repository.heads`.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar, cast
 
 from holdfast.errors import BadValue, Corrupt, HoldfastError, NotFound, StorageFailed, UnsupportedVersion
+from holdfast.repository.contracts import Guard, Heads, Journal, Lock, Put
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -50,11 +55,13 @@ def joined(data: Data) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
-    """The outcome of `put_if_absent`: whether this call wrote the value, and the stored value."""
+class StoredObject:
+    """One object of a store, as a listing reports it."""
 
-    won: bool
-    data: bytes
+    key: str  # relative to the repository
+    size: int
+    etag: str
+    modified_s: float  # by the clock of the store, in seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +76,6 @@ class Held:
 def held_key(folder: str, sha256: str) -> str:
     """Return the key of a file that is stored in `folder` under its digest."""
     return f"{folder}/{sha256[:2]}/{sha256}"
-
-
-class Lock(Protocol):
-    """A lock that is held until it is released or its process ends."""
-
-    @property
-    def held(self) -> bool:
-        """Whether this process still holds the lock."""
-
-    def release(self) -> None:
-        """Release the lock; idempotent."""
-
-    def __enter__(self) -> Lock:
-        """Return the lock, which is already held."""
-
-    def __exit__(self, *_: object) -> None:
-        """Release the lock."""
 
 
 def checked_repository(value: object) -> Repository:
@@ -104,14 +94,31 @@ class Repository(Protocol):
     def where(self) -> str:
         """The address of the repository, for display."""
 
+    @property
+    def heads(self) -> Heads:
+        """The records that change."""
+
+    @property
+    def guard(self) -> Guard:
+        """What keeps a second writer out while the holder of the lease is alive."""
+
+    def journal(self, name: str) -> Journal:
+        """Return the list of this name to which entries are only added."""
+
     def read(self, key: str) -> bytes:
         """Return the value, or raise `NotFound`."""
 
-    def put(self, key: str, data: Data) -> None:
-        """Write the value, replacing any previous one."""
+    def read_all(self, keys: Iterable[str]) -> dict[str, bytes | None]:
+        """Return each value; `None` if there is none. On a store, many are read at a time."""
 
     def put_if_absent(self, key: str, data: Data) -> Put:
         """Write the value if there is none; return whether this call won, and the stored value."""
+
+    def put_new(self, key: str, data: Data) -> None:
+        """Write a value under a name that is used once: no other writer, and no other value, ever has this key.
+
+        After a failure the same value may be written again.
+        """
 
     def list(self, folder: str = "") -> list[str]:
         """Return the names directly inside `folder`, sorted; folders end with a slash. A missing folder is empty."""
@@ -133,6 +140,16 @@ class Repository(Protocol):
 
     def digests(self, keys: Iterable[str]) -> dict[str, Held | None]:
         """Return the size and SHA-256 of each value as read; `None` if there is no value."""
+
+
+class FileRepository(Repository, Protocol):
+    """A repository on this machine: it also replaces values, stores and places local files, and has locks.
+
+    Not guaranteed: any order between two concurrent calls of `put` (the last one wins).
+    """
+
+    def put(self, key: str, data: Data) -> None:
+        """Write the value, replacing any previous one."""
 
     def hold(self, source: Path, key: str) -> None:
         """Store an external file durably, by link where possible. An existing value is not replaced."""
@@ -163,6 +180,17 @@ class Repository(Protocol):
 def now_ms(clock: Callable[[], float] = time.time) -> int:
     """Return the time of a clock in milliseconds, as records store it."""
     return int(clock() * 1000)
+
+
+def read_one_by_one(repository: Repository, keys: Iterable[str]) -> dict[str, bytes | None]:
+    """Return each value, read one after another; `None` if there is none."""
+    found: dict[str, bytes | None] = {}
+    for key in keys:
+        try:
+            found[key] = repository.read(key)
+        except NotFound:
+            found[key] = None
+    return found
 
 
 def read_each(read: Callable[[K], T], keys: Iterable[K]) -> tuple[list[T], list[HoldfastError]]:

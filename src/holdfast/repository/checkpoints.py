@@ -260,7 +260,7 @@ class Checkpoints:
         if self.repository.sizes([place.manifest])[place.manifest] is not None:  # 1
             raise AlreadyExists(what=place.manifest)
         if sidecar:
-            self.repository.put(place.sidecar, sidecar)  # 2
+            self.repository.put_new(place.sidecar, sidecar)  # 2
         if not self.repository.put_if_absent(place.manifest, data).won:  # 3
             raise AlreadyExists(what=place.manifest)
         if manifest.checkpoint_id in self._records.aborts(manifest.timeline):  # 4

@@ -43,11 +43,8 @@ class Decisions:
 
     def _require_open(self, attempt: Attempt) -> None:
         """Raise `EpochClosed` for a slot that is free only because it was pruned."""
-        try:
-            key = _floor_key(attempt.stream, attempt.timeline)
-            floor = Floor.unsealed(self._repository.read(key), key).epoch
-        except NotFound:
-            return
+        key = _floor_key(attempt.stream, attempt.timeline)
+        floor = self._repository.heads.look().level(key, lambda data: Floor.unsealed(data, key).epoch)
         if attempt.epoch < floor:
             self._repository.delete(slot_key(attempt))
             raise EpochClosed(stream=attempt.stream, epoch=attempt.epoch, floor=floor)
@@ -119,7 +116,7 @@ class Decisions:
         names = self._names(stream, timeline)
         old = [name for name in names if (match := _SLOT.fullmatch(name)) and int(match[1]) < before]
         if old:
-            self._repository.put(_floor_key(stream, timeline), Floor(epoch=before).sealed())
+            self._repository.heads.rise(_floor_key(stream, timeline), before, Floor(epoch=before).sealed())
             self._repository.delete_all(f"{_folder(stream, timeline)}/{name}" for name in old)  # synced once
         return len(old)
 

@@ -1,8 +1,8 @@
-"""`history.jsonl`: who did what to a pipeline, when and why.
+"""The history of a pipeline: who did what, when and why.
 
 Each entry is one sealed line with the digest of the line before it, so a line that was changed, removed or moved is
-detected. Not guaranteed: that missing lines at the end are detected. The file is small and rarely written: to add an
-entry, the whole file is rewritten atomically, under a lock.
+detected. Not guaranteed: that missing lines at the end are detected. `journals.py` describes how the lines are stored:
+on a local disk in `history.jsonl`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import getpass
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,19 +19,15 @@ import msgspec
 from holdfast.errors import (
     Corrupt,
     HoldfastError,
-    Locked,
-    NotFound,
     RecordCorrupt,
     StorageFailed,
     UnsupportedVersion,
 )
 from holdfast.formats.sealed_json import Record, SealBroken, digest_of
-from holdfast.repository.base import Lock, Repository, checked_repository, read_each
+from holdfast.repository.base import Repository, checked_repository, read_each
+from holdfast.repository.contracts import Line
 
-KEY = "history.jsonl"
-LOCK = "history.lock"
-_LOCK_TIMEOUT_S = 2.0
-_PAUSE_S = 0.01
+NAME = "history"
 
 
 class Entry(Record, frozen=True, kw_only=True):
@@ -49,40 +45,33 @@ class History:
     """The history of one pipeline."""
 
     def __init__(self, repository: Repository, clock: Callable[[], float] = time.time) -> None:
-        self._repository = checked_repository(repository)
+        self._journal = checked_repository(repository).journal(NAME)
         self._clock = clock
 
     def add(self, what: str, why: str = "", facts: dict[str, Any] | None = None, who: str | None = None) -> Entry:
         """Add an entry durably. If another process keeps the file locked for two seconds, raise `Locked`."""
-        with self._locked():
-            lines = self._lines()
-            previous = _checked(lines)
-            entry = Entry(
-                at=datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds"),
-                who=who or current_user(),
-                what=what,
-                why=why,
-                facts=facts or {},
-                previous=previous[-1] if previous else None,
-            )
-            self._repository.put(KEY, b"".join(line + b"\n" for line in [*lines, entry.sealed(one_line=True)]))
-        return entry
+        entry = Entry(
+            at=datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds"),
+            who=who or current_user(),
+            what=what,
+            why=why,
+            facts=facts or {},
+        )
 
-    def _locked(self) -> Lock:
-        until = time.monotonic() + _LOCK_TIMEOUT_S
-        while True:
-            try:
-                return self._repository.lock(LOCK)
-            except Locked:
-                if time.monotonic() > until:
-                    raise
-            time.sleep(_PAUSE_S)
+        def after(lines: Sequence[Line]) -> bytes:
+            nonlocal entry
+            previous = _checked(lines)
+            entry = msgspec.structs.replace(entry, previous=previous[-1] if previous else None)
+            return entry.sealed(one_line=True)
+
+        self._journal.add(after)
+        return entry
 
     def entries(self) -> list[Entry]:
         """Return all entries, oldest first, or raise `RecordCorrupt` with the line number."""
-        lines = self._lines()
+        lines = self._journal.lines()
         _checked(lines)
-        return [Entry.unsealed(line, f"{KEY}:{number}") for number, line in enumerate(lines, 1)]
+        return [Entry.unsealed(line.data, line.key) for line in lines]
 
     def seen(self) -> tuple[list[Entry], list[HoldfastError]]:
         """Return the readable entries, oldest first, and the error if the history is damaged."""
@@ -90,34 +79,19 @@ class History:
             return self.entries(), []
         except (Corrupt, UnsupportedVersion, StorageFailed) as error:
             first = error
-        try:
-            lines = self._repository.read(KEY).split(b"\n")
-        except (NotFound, StorageFailed):
-            return [], [first]
-        return read_each(lambda line: Entry.unsealed(line, KEY), lines)[0], [first]
-
-    def _lines(self) -> list[bytes]:
-        try:
-            data = self._repository.read(KEY)
-        except NotFound:
-            return []
-        lines = data.split(b"\n")
-        if lines.pop():
-            raise RecordCorrupt(key=f"{KEY}:{len(lines) + 1}", why="the last line is incomplete")
-        return lines
+        return read_each(lambda line: Entry.unsealed(line.data, line.key), self._journal.remains())[0], [first]
 
 
-def _checked(lines: list[bytes]) -> list[str]:
+def _checked(lines: Sequence[Line]) -> list[str]:
     """Return the digests of all lines after verifying each line and the chain."""
     digests: list[str] = []
-    for number, line in enumerate(lines, 1):
-        key = f"{KEY}:{number}"
+    for line in lines:
         try:
-            digest = digest_of(line)
+            digest = digest_of(line.data)
         except SealBroken as broken:
-            raise RecordCorrupt(key=key, why=str(broken)) from broken
-        if Entry.unsealed(line, key).previous != (digests[-1] if digests else None):
-            raise RecordCorrupt(key=key, why="the line before it was changed, removed or moved")
+            raise RecordCorrupt(key=line.key, why=str(broken)) from broken
+        if Entry.unsealed(line.data, line.key).previous != (digests[-1] if digests else None):
+            raise RecordCorrupt(key=line.key, why="the line before it was changed, removed or moved")
         digests.append(digest)
     return digests
 

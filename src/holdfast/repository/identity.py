@@ -35,7 +35,7 @@ class Identity(Record, frozen=True, kw_only=True):
     def create(cls, repository: Repository, pipeline: str) -> Identity:
         """Create the identity of a new pipeline in a repository, or raise `AlreadyExists`."""
         identity = cls(pipeline=pipeline, uid=uuid.uuid4().hex)
-        if not checked_repository(repository).put_if_absent(KEY, identity.sealed()).won:
+        if not checked_repository(repository).heads.create(KEY, identity.sealed()).won:
             raise AlreadyExists(what=f"a pipeline's repository at {repository.where}")
         return identity
 
@@ -43,7 +43,7 @@ class Identity(Record, frozen=True, kw_only=True):
     def load(cls, repository: Repository) -> Identity:
         """Return the identity of a repository, or raise `RepositoryMissing`."""
         try:
-            data = checked_repository(repository).read(KEY)
+            data = checked_repository(repository).heads.read(KEY)
         except NotFound:
             raise RepositoryMissing(key=KEY, where=repository.where) from None
         return cls.unsealed(data, KEY)
@@ -53,5 +53,5 @@ class Identity(Record, frozen=True, kw_only=True):
         if self.version >= SEVERAL_TIMELINES:
             return self
         newer = msgspec.structs.replace(self, version=SEVERAL_TIMELINES)
-        repository.put(KEY, newer.sealed())
+        repository.heads.change(KEY, lambda _: newer.sealed())
         return newer

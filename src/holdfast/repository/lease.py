@@ -1,7 +1,7 @@
 """The lease: which process may write to a pipeline's repository.
 
 Taking the lease writes the next number under `lease/`. The highest number wins; an older holder detects this at its
-next check. On a local disk, an OS lock keeps a second process out from the start.
+next check. A guard keeps a second process out from the start: an OS lock on a local disk, a beat on an object store.
 
 The lease avoids wasted work; safety does not depend on it. Any amount of time may pass between a check and a write, so
 only `put_if_absent` of decisions is safe.
@@ -20,15 +20,15 @@ import msgspec
 
 from holdfast.errors import Closed, Fenced, HoldfastError, LeaseTaken, NotFound, RecordCorrupt, UnsupportedVersion
 from holdfast.formats.sealed_json import Record
-from holdfast.repository.base import Lock, Repository, checked_repository, now_ms, read_each
+from holdfast.repository.base import Repository, checked_repository, now_ms, read_each
+from holdfast.repository.contracts import HeadsView, Lock
+from holdfast.repository.guards import LEASES
 from holdfast.repository.oslock import OsLock
 
-FOLDER = "lease"
-LOCK = f"{FOLDER}/os.lock"
 RUN = "run"  # the reason that a running pipeline gives
 _CLOCK_S = 5.0  # tolerated clock adjustment between the start of a process and its lease
 KEPT = 16  # older lease records are of no use
-_NAME = re.compile(r"(\d{8,})\.json")
+_NAME = re.compile(r"(\d{8,})\.(json|beat|released)")
 
 
 class LeaseRecord(Record, frozen=True, kw_only=True):
@@ -79,20 +79,25 @@ class Lease:
         *,
         locker: Callable[[], Lock | None] | None = None,
         shared: bool = False,
+        take_over: bool = False,
         why: str = "",
         clock: Callable[[], float] = time.time,
     ) -> Lease:
         """Become the writer; `why` is recorded as the reason.
 
-        1. Take the OS lock; `Locked` names the process that holds it. `locker` takes it in another way, for example
-           through the JVM, or returns `None` if there is none; `shared` records that there is none.
+        1. Pass the guard. On a local disk, `Locked` names the process that holds the OS lock; `locker` takes that lock
+           in another way, for example through the JVM, or returns `None` if there is none; `shared` records that there
+           is none. On an object store, wait until the last holder has ended or has not shown itself for 30 seconds, or
+           raise `LeaseHeld`; `take_over` skips this.
         2. Write the next number. If another process writes it first, raise `LeaseTaken`.
-        3. Delete old records.
+        3. Show that this holder is alive.
+        4. Delete old records.
         """
-        checked_repository(repository)
-        lock = locker() if locker else repository.lock(LOCK, f"the lease of {repository.where}")  # 1
+        guard = checked_repository(repository).guard
+        lock = locker() if locker else guard.enter(take_over=take_over)  # 1
         try:
-            numbers = _numbers(repository)
+            view = repository.heads.look()
+            numbers = _numbers(view)
             record = LeaseRecord(
                 number=max(numbers, default=0) + 1,
                 host=socket.gethostname(),
@@ -102,11 +107,11 @@ class Lease:
                 why=why,
                 shared=shared,
             )
-            put = repository.put_if_absent(_key(record.number), record.sealed())  # 2
+            put = repository.put_if_absent(_key(repository, record.number), record.sealed())  # 2
             if not put.won:
-                raise LeaseTaken(number=record.number, holder=_holder(put.data, record.number))
-            for number in sorted(numbers)[: -KEPT + 1]:  # 3
-                repository.delete(_key(number))
+                raise LeaseTaken(number=record.number, holder=holder_of(put.data))
+            lock = guard.begin(record.number, lock)  # 3
+            _delete_old(repository, view, numbers)  # 4
         except BaseException:
             if lock is not None:
                 lock.release()
@@ -120,16 +125,16 @@ class Lease:
         """
         if self._released or (self._lock is not None and not self._lock.held):  # a forked child does not hold it
             raise Closed(what=f"lease {self.number}", do="take a new one with Lease.take")
-        newest = max(_numbers(self._repository), default=0)
-        if newest > self.number:
-            data = self._repository.read(_key(newest))
-            raise Fenced(number=self.number, newer=newest, holder=_holder(data, newest))
+        view = self._repository.heads.look()
+        newest = max(_numbers(view), default=0)
+        if newest <= self.number and view.holds(_key(self._repository, self.number), self.record.sealed()):
+            return
         try:
-            data = self._repository.read(_key(self.number))
+            data = self._repository.read(_key(self._repository, max(newest, self.number)))
         except NotFound:
             raise Fenced(number=self.number, newer=newest, holder="no process: its record is missing") from None
-        if data != self.record.sealed():  # the folder was restored from a copy, and the number was taken again
-            raise Fenced(number=self.number, newer=newest, holder=_holder(data, newest))
+        # a record of its own number that differs: the repository was restored from a copy, and the number taken again
+        raise Fenced(number=self.number, newer=newest, holder=holder_of(data))
 
     def release(self) -> None:
         """Release the lock. The record stays: the next holder takes the number after it."""
@@ -146,10 +151,11 @@ class Lease:
 
 def newest_lease(repository: Repository) -> LeaseRecord | None:
     """Return the record of the newest lease, or `None` if no lease was ever taken."""
-    newest = max(_numbers(repository), default=0)
+    newest = max(_numbers(repository.heads.look()), default=0)
     if not newest:
         return None
-    return LeaseRecord.unsealed(repository.read(_key(newest)), _key(newest))
+    key = _key(repository, newest)
+    return LeaseRecord.unsealed(repository.read(key), key)
 
 
 def seen_leases(repository: Repository) -> tuple[list[LeaseRecord], list[HoldfastError]]:
@@ -157,33 +163,41 @@ def seen_leases(repository: Repository) -> tuple[list[LeaseRecord], list[Holdfas
 
     Older records are deleted.
     """
-    keys = [_key(number) for number in sorted(_numbers(repository))]
+    keys = [_key(repository, number) for number in _numbers(repository.heads.look())]
     return read_each(lambda key: LeaseRecord.unsealed(repository.read(key), key), keys)
 
 
 def held_lease(repository: Repository) -> LeaseRecord | None:
-    """Return the newest lease if the lock on this machine shows that its holder is alive; otherwise `None`.
+    """Return the newest lease if the guard shows that its holder is alive; otherwise `None`.
 
     Not guaranteed for a `shared` lease: without a lock, it is unknown whether its holder is alive.
     """
-    pid = repository.locked_by(LOCK)
+    pid = repository.guard.holder()
     record = None if pid is None else newest_lease(repository)
     if record is None or not pid or record.host != socket.gethostname() or OsLock.lives(record.pid):
         return record
     return msgspec.structs.replace(record, pid=pid)  # this process holds the lock but has not written its record yet
 
 
-def _key(number: int) -> str:
-    return f"{FOLDER}/{number:08}.json"
+def _key(repository: Repository, number: int) -> str:
+    return f"{repository.heads.folder(LEASES)}/{number:08}.json"
 
 
-def _numbers(repository: Repository) -> list[int]:
-    names = (name.removesuffix("/") for name in repository.list(FOLDER))  # a folder counts as a damaged record
-    return [int(match[1]) for name in names if (match := _NAME.fullmatch(name))]
+def _numbers(view: HeadsView) -> list[int]:
+    """Return the numbers that have a record, sorted."""
+    names = (name.removesuffix("/") for name in view.names(LEASES))  # a folder counts as a damaged record
+    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)) and match[2] == "json")
 
 
-def _holder(data: bytes, number: int) -> str:
+def _delete_old(repository: Repository, view: HeadsView, numbers: list[int]) -> None:
+    old = set(numbers[: -KEPT + 1])
+    names = [name for name in view.names(LEASES) if (match := _NAME.fullmatch(name)) and int(match[1]) in old]
+    repository.delete_all(f"{repository.heads.folder(LEASES)}/{name}" for name in names)
+
+
+def holder_of(data: bytes) -> str:
+    """Return the holder of a lease from its stored record, for display."""
     try:
-        return LeaseRecord.unsealed(data, _key(number)).holder
+        return LeaseRecord.unsealed(data, LEASES).holder
     except (RecordCorrupt, UnsupportedVersion):
         return "a process whose record cannot be read"  # its number counts nevertheless

@@ -102,17 +102,19 @@ class Lineage:
 
 def timelines(repository: Repository) -> list[int]:
     """Return the numbers of all timelines that have a folder, sorted."""
-    return sorted(int(name[:-1]) for name in repository.list(_FOLDER) if _NUMBER.fullmatch(name))
+    folders = {_FOLDER, repository.heads.folder(_FOLDER)}
+    names = {name for folder in folders for name in repository.list(folder)}
+    return sorted(int(name[:-1]) for name in names if _NUMBER.fullmatch(name))
 
 
-def lineage_key(timeline: int) -> str:
+def lineage_key(repository: Repository, timeline: int) -> str:
     """Return the key of a timeline's record."""
-    return f"{_FOLDER}/{timeline}/lineage.json"
+    return f"{repository.heads.folder(_FOLDER)}/{timeline}/lineage.json"
 
 
 def begin_timeline(repository: Repository, record: TimelineRecord) -> TimelineRecord:
     """Make a timeline current, and return its record: this one, or the one that was written first."""
-    key = lineage_key(record.timeline)
+    key = lineage_key(repository, record.timeline)
     return TimelineRecord.unsealed(repository.put_if_absent(key, record.sealed()).data, key)
 
 
@@ -128,13 +130,13 @@ def _back_from(repository: Repository, record: TimelineRecord) -> Iterator[Timel
         before = _read(repository, record.parent)
         if before is None:
             why = f"its parent, timeline {record.parent}, has no such record"
-            raise RecordCorrupt(key=lineage_key(record.timeline), why=why)
+            raise RecordCorrupt(key=lineage_key(repository, record.timeline), why=why)
         record = before
         yield record
 
 
 def _read(repository: Repository, number: int) -> TimelineRecord | None:
-    key = lineage_key(number)
+    key = lineage_key(repository, number)
     try:
         data = repository.read(key)
     except NotFound:

@@ -12,8 +12,12 @@ from pathlib import Path
 from holdfast._validation import checked_key, checked_value_key
 from holdfast.errors import AlreadyExists, BadValue, NotFound, StorageFailed
 from holdfast.repository import files
-from holdfast.repository.base import Data, Held, Put, held_key, joined
+from holdfast.repository.base import Data, Held, held_key, joined, read_one_by_one
+from holdfast.repository.contracts import Put
 from holdfast.repository.files import local_path
+from holdfast.repository.guards import FileGuard
+from holdfast.repository.heads import FileHeads
+from holdfast.repository.journals import FileJournal
 from holdfast.repository.oslock import OsLock
 
 TEMPORARIES = ".tmp"
@@ -41,6 +45,20 @@ class LocalRepository:
         """The folder."""
         return str(self.root)
 
+    @property
+    def heads(self) -> FileHeads:
+        """The records that change: one file each."""
+        return FileHeads(self)
+
+    @property
+    def guard(self) -> FileGuard:
+        """The OS lock of the lease."""
+        return FileGuard(self)
+
+    def journal(self, name: str) -> FileJournal:
+        """Return the journal of this name: one file."""
+        return FileJournal(self, name)
+
     def read(self, key: str) -> bytes:
         """Return the value, or raise `NotFound`."""
         path = self._quick_path(key)
@@ -54,6 +72,14 @@ class LocalRepository:
     def put(self, key: str, data: Data) -> None:
         """Write the value durably, replacing any previous one."""
         files.replace_durably(self._path_to_write(checked_value_key(key)), data, key, via=self._temporaries)
+
+    def read_all(self, keys: Iterable[str]) -> dict[str, bytes | None]:
+        """Return each value; `None` if there is none."""
+        return read_one_by_one(self, keys)
+
+    def put_new(self, key: str, data: Data) -> None:
+        """Write a value under a name that is used once."""
+        self.put(key, data)
 
     def put_if_absent(self, key: str, data: Data) -> Put:
         """Write the value durably if there is none: linking it into place has exactly one winner.

@@ -11,8 +11,12 @@ from pathlib import Path
 
 from holdfast._validation import checked_key, checked_value_key
 from holdfast.errors import AlreadyExists, Locked, NotFound
-from holdfast.repository.base import Data, Held, Put, held_key, joined
+from holdfast.repository.base import Data, Held, held_key, joined, read_one_by_one
+from holdfast.repository.contracts import Put
 from holdfast.repository.files import failing_as, file_to_hold, local_path
+from holdfast.repository.guards import FileGuard
+from holdfast.repository.heads import FileHeads
+from holdfast.repository.journals import FileJournal
 
 
 class MemoryRepository:
@@ -28,6 +32,20 @@ class MemoryRepository:
         """The address, for display."""
         return "memory:"
 
+    @property
+    def heads(self) -> FileHeads:
+        """The records that change: one value each."""
+        return FileHeads(self)
+
+    @property
+    def guard(self) -> FileGuard:
+        """A lock of this object."""
+        return FileGuard(self)
+
+    def journal(self, name: str) -> FileJournal:
+        """Return the journal of this name: one value."""
+        return FileJournal(self, name)
+
     def read(self, key: str) -> bytes:
         """Return the value, or raise `NotFound`."""
         try:
@@ -38,6 +56,14 @@ class MemoryRepository:
     def put(self, key: str, data: Data) -> None:
         """Write the value, replacing any previous one."""
         self._values[checked_value_key(key)] = joined(data)
+
+    def read_all(self, keys: Iterable[str]) -> dict[str, bytes | None]:
+        """Return each value; `None` if there is none."""
+        return read_one_by_one(self, keys)
+
+    def put_new(self, key: str, data: Data) -> None:
+        """Write a value under a name that is used once."""
+        self.put(key, data)
 
     def put_if_absent(self, key: str, data: Data) -> Put:
         """Write the value if there is none."""

@@ -17,7 +17,8 @@ import msgspec
 
 from holdfast.errors import NotFound, RecordCorrupt, RewindUnfinished
 from holdfast.formats.sealed_json import Record
-from holdfast.repository.base import Put, Repository
+from holdfast.repository.base import Repository
+from holdfast.repository.contracts import Put
 from holdfast.repository.decisions import stream_folder
 from holdfast.repository.lineage import Lineage, timelines
 

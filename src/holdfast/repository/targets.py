@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.errors import HoldfastError, NotFound
+from holdfast.errors import HoldfastError
 from holdfast.formats.sealed_json import Record
 from holdfast.repository.base import Repository, read_each
 from holdfast.repository.decisions import stream_folder, streams_of
@@ -26,19 +26,13 @@ class SinksRecord(Record, frozen=True, kw_only=True):
 def record_targets(repository: Repository, stream: str, timeline: int, targets: Mapping[str, str]) -> None:
     """Record the targets of a stream's sinks, unless the record has them already."""
     data = SinksRecord(stream=stream, targets=dict(targets)).sealed()
-    key = _key(stream, timeline)
-    try:
-        if repository.read(key) == data:
-            return
-    except NotFound:
-        pass
-    repository.put(key, data)
+    repository.heads.change(_key(stream, timeline), lambda _: data)
 
 
 def newest_targets(repository: Repository) -> tuple[dict[str, dict[str, str]], list[HoldfastError]]:
     """Return the targets at the last start of each stream, by stream and sink, and an error for each damaged record."""
     keys = [_key(stream, timeline) for timeline in timelines(repository) for stream in streams_of(repository, timeline)]
-    records, bad = read_each(lambda key: SinksRecord.unsealed(repository.read(key), key), keys)
+    records, bad = read_each(lambda key: SinksRecord.unsealed(repository.heads.read(key), key), keys)
     return {each.stream: each.targets for each in records}, bad
 
 

@@ -47,7 +47,7 @@ def drop_garbage(repository: LocalRepository, below: int) -> None:
     Only after a higher one was decided: a process that is paused in one of them must not find its number free.
     """
     for number in timelines(repository):
-        if FIRST < number < below and not repository.sizes([lineage_key(number)])[lineage_key(number)]:
+        if FIRST < number < below and not repository.sizes([key := lineage_key(repository, number)])[key]:
             repository.clear(f"timelines/{number}")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.repository import Held, HeldFile, Repository
+from holdfast.repository import FileRepository, Held, HeldFile
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.repository.files import failing_as, link_or_copy
 from holdfast.sparkfiles.statefiles import Vanished
@@ -62,7 +62,7 @@ class _Link:
 class Links:
     """The files of one snapshot: those that are kept already, and links to the others."""
 
-    def __init__(self, folder: Path, repository: Repository, known: Mapping[str, KnownFile]) -> None:
+    def __init__(self, folder: Path, repository: FileRepository, known: Mapping[str, KnownFile]) -> None:
         self.kept: dict[str, Held] = {}
         self.linked: dict[str, _Link] = {}
         self._folder = folder
@@ -140,7 +140,7 @@ class Pinned:
         self,
         links: Links,
         facts: SnapshotFacts,
-        repository: Repository,
+        repository: FileRepository,
         place: CheckpointPlace,
         *,
         copy: bool,

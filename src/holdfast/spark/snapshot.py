@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.errors import NotFound, StorageFailed
-from holdfast.repository import Repository
+from holdfast.repository import FileRepository
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.spark.pins import PINS, KnownFile, Links, Pinned, SnapshotFacts, SparkCut
 from holdfast.sparkfiles.closure import keep_closure
@@ -30,7 +30,7 @@ _TRIES = 3
 class Snapshots:
     """Takes snapshots of one stream. It remembers the files that it has kept, so each snapshot reads new files only."""
 
-    def __init__(self, folder: Path, repository: Repository) -> None:
+    def __init__(self, folder: Path, repository: FileRepository) -> None:
         self._folder = folder
         self._repository = repository
         self._known: dict[str, KnownFile] = {}

@@ -27,7 +27,8 @@ from holdfast.formats.manifest import pipeline_hash
 from holdfast.policy import Backoff, CheckpointPolicy
 from holdfast.repository import Checkpoints, Identity, Lease, Lineage, LocalRepository
 from holdfast.repository.files import failing_as, make_folder
-from holdfast.repository.lease import LOCK, RUN
+from holdfast.repository.guards import LOCK
+from holdfast.repository.lease import RUN
 from holdfast.rewind.finishing import finish_unfinished
 from holdfast.rewind.program import Program, ProgramStream
 from holdfast.rewind.way_back import way_back

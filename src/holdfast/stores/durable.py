@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from holdfast._validation import checked_name, checked_positive, checked_type, checked_u64
 from holdfast.errors import NotFound, StateCorrupt, UnsupportedVersion
 from holdfast.formats.state import CheckpointId, CheckpointState
-from holdfast.repository import Repository
+from holdfast.repository import FileRepository
 from holdfast.repository.base import checked_repository
 from holdfast.stores.base import evicted_by
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r"(\d{20})\.state")
 class DurableCheckpointStore:
     """Keeps at most `limit` states per stream; a state is durable when `save` returns."""
 
-    def __init__(self, repository: Repository, limit: int) -> None:
+    def __init__(self, repository: FileRepository, limit: int) -> None:
         self._repository = checked_repository(repository)
         self._limit = checked_positive("number of states kept", limit)
 

@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holdfast.formats.blocks import BLOCK_SIZE, BlockDevice
-from holdfast.repository import Data, Held, Lock, Put, Repository
+from holdfast.repository import Data, FileRepository, Held, Lock, Put
+from holdfast.repository.base import read_one_by_one
+from holdfast.repository.guards import FileGuard
+from holdfast.repository.heads import FileHeads
+from holdfast.repository.journals import FileJournal
 
 
 class FaultyBlocks:
@@ -54,7 +58,7 @@ class FaultyBlocks:
 class FaultyRepository:
     """A repository that calls `fault(action, key)` before each operation; an exception raised there is the failure."""
 
-    def __init__(self, repository: Repository, fault: Callable[[str, str], object]) -> None:
+    def __init__(self, repository: FileRepository, fault: Callable[[str, str], object]) -> None:
         self._repository = repository
         self._fault = fault
 
@@ -62,6 +66,20 @@ class FaultyRepository:
     def where(self) -> str:
         """The address of the underlying repository."""
         return self._repository.where
+
+    @property
+    def heads(self) -> FileHeads:
+        """The records that change, or fail."""
+        return FileHeads(self)
+
+    @property
+    def guard(self) -> FileGuard:
+        """The lock of the lease, or a failure."""
+        return FileGuard(self)
+
+    def journal(self, name: str) -> FileJournal:
+        """Return the journal of this name, which fails as its file does."""
+        return FileJournal(self, name)
 
     def read(self, key: str) -> bytes:
         """Read, or fail."""
@@ -72,6 +90,14 @@ class FaultyRepository:
         """Write, or fail."""
         self._fault("put", key)
         self._repository.put(key, data)
+
+    def read_all(self, keys: Iterable[str]) -> dict[str, bytes | None]:
+        """Read, or fail at any one of them."""
+        return read_one_by_one(self, keys)
+
+    def put_new(self, key: str, data: Data) -> None:
+        """Write, or fail."""
+        self.put(key, data)
 
     def put_if_absent(self, key: str, data: Data) -> Put:
         """Write if there is no value, or fail."""

@@ -1,0 +1,308 @@
+"""The requests to an S3 bucket, by obstore: the only module that imports it, and that translates its errors.
+
+Rules:
+- Credentials, region and endpoint come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT_URL`, …)
+  or from the role of the machine, never from the address.
+- No text of an error is passed on as it is: the answer of a server may contain a key id. Only the code and the message
+  of S3's own XML are, and the plain cause of a failed connection.
+- A request that changes something is sent once (`Bucket.put`, `Bucket.delete`): the caller decides whether it may be
+  repeated. Reads are repeated by obstore.
+- A client belongs to the process that made it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast._extras import missing_extra
+from holdfast._redaction import redacted_text
+from holdfast._validation import checked_key
+from holdfast.errors import (
+    BadName,
+    BadValue,
+    BucketMissing,
+    NotFound,
+    NotSupported,
+    StorageFailed,
+    StoreDenied,
+    StoreUnreachable,
+    WrongRegion,
+)
+from holdfast.repository.base import StoredObject
+
+SCHEME = "s3://"
+TOKEN = "holdfast-token"  # noqa: S105 - the name of the metadata field that tells two writers of one key apart
+OTHER_SCHEMES = {  # why each is refused
+    "s3a": "it is Hadoop's name for S3; write s3://",
+    "s3n": "it is an old name for S3; write s3://",
+    "gs": "Google Cloud Storage is not tested yet",
+    "az": "Azure shows an empty file before its bytes are written",
+    "abfs": "Azure shows an empty file before its bytes are written",
+    "abfss": "Azure shows an empty file before its bytes are written",
+    "wasb": "Azure shows an empty file before its bytes are written",
+    "wasbs": "Azure shows an empty file before its bytes are written",
+    "hdfs": "repositories on HDFS are not tested yet",
+}
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\Z", re.ASCII)
+_XML = {name: re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message", "Region")}
+_REGION_CODES = {
+    "PermanentRedirect",
+    "TemporaryRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+}
+_DENIED_CODES = {
+    "AccessDenied",
+    "AllAccessDisabled",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidSecurity",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+}
+_UNREACHABLE = {  # a part of the text, in lower case, and what it means
+    "dns error": "its host name is unknown",
+    "connection refused": "the connection was refused",
+    "connection reset": "the connection was reset",
+    "timed out": "it did not answer in time",
+    "timeout": "it did not answer in time",
+    "client error (connect)": "the connection failed",
+    "error sending request": "the connection failed",
+    "incompletemessage": "the connection ended before the answer",
+    "connection closed": "the connection ended before the answer",
+}
+_LONGEST = 200  # characters of a text that is not S3's own
+_TIMEOUT_S = 30
+_CONNECT_S = 5
+_RETRY_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A place in a bucket, from `s3://bucket/prefix`."""
+
+    bucket: str
+    prefix: str  # without slashes at its ends; may be empty
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.bucket}/{self.prefix}".removesuffix("/")
+
+
+def parsed(url: object, what: str = "repository address") -> Address:
+    """Return the bucket and the prefix of an address, or raise `BadValue`. It must not contain credentials."""
+    text = os.fsdecode(url) if isinstance(url, str | bytes | os.PathLike) else ""
+    shown = redacted_text(text) or url
+    expected = "s3://bucket/prefix"
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise BadValue(what=what, value=shown, expected=expected, why=str(error)) from None
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        why = "an address must not contain credentials or options"
+        do = "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL in the environment"
+        value = f"{parts.scheme}://..."  # a password may contain any of the characters that end it
+        raise BadValue(what=what, value=value, expected=expected, why=why, do=do)
+    if parts.scheme != "s3" or not _BUCKET.match(parts.netloc) or ".." in parts.netloc:
+        raise BadValue(what=what, value=shown, expected=expected)
+    prefix = parts.path.strip("/")
+    try:
+        return Address(parts.netloc, checked_key(prefix) if prefix else "")
+    except BadName as error:
+        raise BadValue(what=what, value=shown, expected=expected, why=error.why) from None
+
+
+def refuse_other_schemes(address: str) -> None:
+    """Raise `NotSupported` for an object store that cannot hold a repository yet, by its scheme."""
+    scheme = address.partition("://")[0].lower()
+    if "://" in address and (why := OTHER_SCHEMES.get(scheme)):
+        do = f"s3://{address.partition('://')[2]}" if scheme in ("s3a", "s3n") and "@" not in address else None
+        raise NotSupported(
+            what=f"a repository at {scheme}://", why=why, do=f"write {do}" if do else "use s3://, or a local folder"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The content of an object, and the token of its writer."""
+
+    data: bytes
+    token: str | None
+
+
+class Bucket:
+    """The requests to one place in a bucket. Keys are relative to it. Safe to use from several threads."""
+
+    def __init__(self, address: Address, *, patient: bool = True) -> None:
+        """Open the place; nothing is requested. `patient`: reads are repeated for a minute if the store fails."""
+        self.address = address
+        self._library = _obstore()
+        self._pid = os.getpid()
+        self._reads = self._client(10 if patient else 1)
+        self._writes = self._client(0)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made the client: in a forked child its requests would hang."""
+        return self._pid == os.getpid()
+
+    def get(self, key: str) -> Fetched:
+        """Return an object, or raise `NotFound`."""
+        try:
+            found = self._library.get(self._reads, self._path(key))
+            return Fetched(bytes(found.bytes()), found.attributes.get(TOKEN))
+        except Exception as error:
+            raise self._translated(error, "read", key) from None
+
+    def stream(self, key: str, chunk: int) -> Iterator[bytes]:
+        """Yield an object in pieces of at least `chunk` bytes, except for the last one, or raise `NotFound`."""
+        try:
+            yield from self._library.get(self._reads, self._path(key)).stream(chunk)
+        except Exception as error:
+            raise self._translated(error, "read", key) from None
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """Return the bytes of an object from `start` to before `end`, or raise `NotFound`."""
+        try:
+            return bytes(self._library.get_range(self._reads, self._path(key), start=start, end=end))
+        except Exception as error:
+            raise self._translated(error, "read", key) from None
+
+    def head(self, key: str) -> StoredObject | None:
+        """Return the size, ETag and time of an object; `None` if there is none, or no bucket."""
+        try:
+            return self._stored(self._library.head(self._reads, self._path(key)))
+        except Exception as error:
+            translated = self._translated(error, "look up", key)
+        if isinstance(translated, NotFound):
+            return None
+        raise translated
+
+    def put(
+        self, key: str, data: bytes, *, token: str | None = None, create: bool = False, parts: bool = False
+    ) -> None:
+        """Write an object with one request, or in parts. With `create`, an existing one is an error.
+
+        Any error but `BucketMissing`, `StoreDenied` and `WrongRegion` may have come after the object was written.
+        """
+        try:
+            self._library.put(
+                self._writes,
+                self._path(key),
+                data,
+                mode="create" if create else "overwrite",
+                attributes=None if token is None else {TOKEN: token},
+                use_multipart=parts,
+            )
+        except Exception as error:
+            raise self._translated(error, "write", key) from None
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object on the server's side, or raise `NotFound`."""
+        try:
+            self._library.copy(self._writes, self._path(source), self._path(target))
+        except Exception as error:
+            raise self._translated(error, "copy", source) from None
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; missing ones are no error. One request per thousand."""
+        try:
+            self._library.delete(self._writes, [self._path(key) for key in keys])
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise self._translated(error, "delete", keys[0]) from None
+
+    def flat(self, folder: str) -> list[StoredObject]:
+        """List all objects below a folder, in no order. One request per thousand."""
+        prefix = self._path(folder) if folder else self.address.prefix
+        try:
+            found = self._library.list(self._reads, prefix or None).collect()
+        except Exception as error:
+            raise self._of_list(error, folder) from None
+        return [self._stored(each) for each in found]
+
+    def level(self, folder: str) -> tuple[list[StoredObject], list[str]]:
+        """List the objects directly inside a folder, and the names of the folders in it."""
+        prefix = self._path(folder) if folder else self.address.prefix
+        try:
+            found = self._library.list_with_delimiter(self._reads, prefix or None)
+        except Exception as error:
+            raise self._of_list(error, folder) from None
+        names = [each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
+        return [self._stored(each) for each in found["objects"]], names
+
+    def _client(self, retries: int) -> Any:
+        options: dict[str, Any] = {
+            "timeout": timedelta(seconds=_TIMEOUT_S),
+            "connect_timeout": timedelta(seconds=_CONNECT_S),
+        }
+        if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on"):
+            options["allow_http"] = True
+        retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=_RETRY_S)}
+        try:
+            return self._library.store.S3Store(self.address.bucket, client_options=options, retry_config=retry)
+        except Exception as error:
+            raise self._translated(error, "open", str(self.address)) from None
+
+    def _path(self, key: str) -> str:
+        return f"{self.address.prefix}/{key}" if self.address.prefix else key
+
+    def _stored(self, meta: Any) -> StoredObject:
+        key = meta["path"]
+        if self.address.prefix:
+            key = key.removeprefix(f"{self.address.prefix}/")
+        return StoredObject(key, meta["size"], (meta["e_tag"] or "").strip('"'), meta["last_modified"].timestamp())
+
+    def _of_list(self, error: Exception, folder: str) -> Exception:
+        found = self._translated(error, "list", folder or str(self.address))
+        if isinstance(found, NotFound):  # a listing of nothing is no error, so what is missing is the bucket
+            return BucketMissing(action="list", key=folder, why=f"there is no bucket {self.address.bucket!r}")
+        return found
+
+    def _translated(self, error: Exception, action: str, key: str) -> Exception:
+        text = str(error)
+        code, message, region = (found[1] if (found := _XML[name].search(text)) else "" for name in _XML)
+        if code == "NoSuchBucket":
+            return BucketMissing(action=action, key=key, why=f"there is no bucket {self.address.bucket!r}")
+        if isinstance(error, FileNotFoundError):
+            return NotFound(key=key, where=str(self.address))
+        kind, why = _kind(error, text, code, region)
+        return kind(
+            action=action, key=key, why=why or redacted_text(f"{code}: {message}" if code else "") or _plain(text)
+        )
+
+
+def _kind(error: Exception, text: str, code: str, region: str) -> tuple[type[StorageFailed], str]:
+    """Return the kind of a failure, and its reason if S3's own message does not state it."""
+    if code in _REGION_CODES or region:
+        return WrongRegion, f"{code}, use {region}" if region else ""
+    if code in _DENIED_CODES or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
+        return StoreDenied, "" if code else "the credentials do not permit it"
+    if "169.254.169.254" in text:
+        return StoreDenied, "no credentials were found, neither in the environment nor from this machine's role"
+    lowered = text.lower()
+    if not code and (cause := next((why for part, why in _UNREACHABLE.items() if part in lowered), None)):
+        return StoreUnreachable, cause
+    return StorageFailed, ""
+
+
+def _plain(text: str) -> str:
+    """Return the beginning of a text that is not S3's own, without markup, addresses and secrets."""
+    first = re.sub(r"<[^>]*>|\s+", " ", redacted_text(text)).split("Debug source:")[0].strip()
+    return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}…"
+
+
+def _obstore() -> ModuleType:
+    try:
+        import obstore  # noqa: PLC0415 - optional
+        import obstore.store  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) or error from None
+    return obstore
