@@ -54,7 +54,11 @@ JAVA_FAST := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
 $(ENV)/spark.jsa: $(ENV)/ready
 	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:ArchiveClassesAtExit=$(CURDIR)/$@" $(RUN) tests/sparkfixture.py
 
-test: $(ENV)/spark.jsa
+# The S3 server of the tests. Where it cannot be fetched, the tests that need it are skipped, and the reason is printed.
+$(ENV)/s3proxy.jar: tools/s3proxy.py | $(ENV)/ready
+	@$(RUN) -m tools.s3proxy $@
+
+test: $(ENV)/spark.jsa $(ENV)/s3proxy.jar
 	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:SharedArchiveFile=$(CURDIR)/$(ENV)/spark.jsa" $(PYTEST) -m "$(LANE)" $(ARGS)
 
 # tests/lanes.py names the long tests.

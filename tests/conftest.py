@@ -1,9 +1,10 @@
 """What all tests share: their lanes, their order, and the end of what a failed one has left running.
 
 Rules:
-1. The mark `jvm` is on every test that may start Java, `postgres` on every test that may start PostgreSQL, and
-   `acceptance` on every test of that folder. They are set here, by folder and by import, so that none is forgotten.
-   Only a module whose subprocesses start Java sets `pytestmark` itself.
+1. The mark `jvm` is on every test that may start Java, `postgres` on every test that may start PostgreSQL, `s3` on
+   every test that uses the S3 server (s3fixture.py), and `acceptance` on every test of that folder. They are set here,
+   by folder, import and fixture, so that none is forgotten. Only a module whose subprocesses start Java sets
+   `pytestmark` itself.
 2. A test without the mark `jvm` finds a `java` that fails, in JAVA_HOME and on the PATH.
 3. Temporary files are in memory where there is room. No test here can lose what the kernel has taken: a crash is one of
    a process, and the tests of durability watch the calls. TMPDIR names another place.
@@ -29,6 +30,7 @@ from hypothesis import HealthCheck, settings
 
 from holdfast._extras import minor_version, pyspark_version
 from lanes import is_long, stale
+from s3fixture import FIXTURES, s3, s3_faults  # noqa: F401 - fixtures for all tests
 from unclosed import LEAVES_SOCKETS, SOCKET
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
@@ -79,6 +81,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("jvm")
         if _imports(item, "pgfixture", "server"):
             item.add_marker("postgres")
+        if FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("jvm")
+            item.add_marker("s3")
         if folder == "acceptance":
             item.add_marker("acceptance")
         if is_long(item.nodeid):

@@ -22,6 +22,7 @@ _LONG = (
     ("faults/test_pipeline_killed", "an_executor_killed|paused_at_any_point"),  # test_zombies needs no Spark
     ("faults/test_power_loss", r"at_a_point\[(flat|state-)"),
     ("faults/test_rewind_killed", "before_each_call"),
+    ("faults/test_store_races", r"\[long"),
     ("faults/test_take_back_killed", "before_each_call"),
     ("spark/test_adopt_spark", ""),  # unit/test_adopt needs no Spark
     ("spark/test_backfill", r"whatever_dies\[postgres|after_a_kill"),

@@ -28,6 +28,7 @@ from holdfast.errors import (
 from holdfast.formats.sealed_json import seal
 from holdfast.repository import (
     Decisions,
+    FileRepository,
     Held,
     History,
     Identity,
@@ -35,6 +36,7 @@ from holdfast.repository import (
     Lineage,
     LocalRepository,
     MemoryRepository,
+    ObjectRepository,
     Repository,
     TimelineRecord,
     files,
@@ -43,11 +45,24 @@ from holdfast.repository.base import held_key
 from holdfast.repository.lease import newest_lease
 from holdfast.repository.lineage import begin_timeline, branches
 from holdfast.testing import FaultyRepository, ManualClock
+from s3fixture import S3_PARAMS, S3Place, with_faults
 from support import refused_in_a_child
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", *S3_PARAMS])
 def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Repository:
+    """Every backend; the store also with faults: about one request in seven fails in some way."""
+    if request.param in ("local", "memory"):
+        return LocalRepository(tmp_path / "root") if request.param == "local" else MemoryRepository()
+    place: S3Place = request.getfixturevalue("s3")
+    if request.param == "s3-faults":
+        with_faults(request.getfixturevalue("s3_faults"))
+    return ObjectRepository(place.url())
+
+
+@pytest.fixture(params=["local", "memory"])
+def machine(request: pytest.FixtureRequest, tmp_path: Path) -> FileRepository:
+    """The backends on this machine."""
     return LocalRepository(tmp_path / "root") if request.param == "local" else MemoryRepository()
 
 
@@ -56,15 +71,15 @@ def local(tmp_path: Path) -> LocalRepository:
     return LocalRepository(tmp_path / "root")
 
 
-def test_what_is_put_is_read_and_replaced(repository: Repository) -> None:
+def test_what_is_put_is_read_and_replaced(machine: FileRepository) -> None:
     with pytest.raises(NotFound, match="a/b"):
-        repository.read("a/b")
-    repository.put("a/b", b"one")
-    assert repository.read("a/b") == b"one"
-    repository.put("a/b", [memoryview(b"t"), memoryview(b"wo")])
-    assert repository.read("a/b") == b"two"
-    repository.put("a/empty", b"")
-    assert repository.read("a/empty") == b""
+        machine.read("a/b")
+    machine.put("a/b", b"one")
+    assert machine.read("a/b") == b"one"
+    machine.put("a/b", [memoryview(b"t"), memoryview(b"wo")])
+    assert machine.read("a/b") == b"two"
+    machine.put("a/empty", b"")
+    assert machine.read("a/empty") == b""
 
 
 @pytest.mark.parametrize("first", [b"", b"1", b"first"])
@@ -80,7 +95,7 @@ def test_put_if_absent_has_one_winner_and_the_loser_reads_it(repository: Reposit
 
 @pytest.mark.parametrize("data", ["text", None, 5, {}, [1], ["text"], {b"x"}])
 def test_what_is_not_bytes_is_refused_and_nothing_is_written(repository: Repository, data: Any) -> None:
-    for put in (repository.put, repository.put_if_absent):
+    for put in (repository.put_new, repository.put_if_absent):
         with pytest.raises(BadValue, match="bytes"):
             put("x", data)
     with pytest.raises(NotFound):
@@ -91,14 +106,14 @@ def test_lists_are_direct_children_sorted_folders_marked(repository: Repository)
     assert repository.list() == []
     assert repository.list("nothing/here") == []
     for key in ("b", "a/y", "a/x/1", "a/x/2", "ab"):
-        repository.put(key, b"")
+        repository.put_new(key, b"")
     assert repository.list() == ["a/", "ab", "b"]
     assert repository.list("a") == repository.list("a/") == ["x/", "y"]
     assert repository.list("a/x") == ["1", "2"]
 
 
 def test_delete_is_idempotent(repository: Repository) -> None:
-    repository.put("a/b", b"")
+    repository.put_new("a/b", b"")
     repository.delete("a/b")
     repository.delete("a/b")
     repository.delete("never/there")
@@ -106,43 +121,43 @@ def test_delete_is_idempotent(repository: Repository) -> None:
         repository.read("a/b")
 
 
-def test_a_held_file_outlives_its_source_and_comes_back(repository: Repository, tmp_path: Path) -> None:
+def test_a_held_file_outlives_its_source_and_comes_back(machine: FileRepository, tmp_path: Path) -> None:
     source, target = tmp_path / "spark" / "1.delta", tmp_path / "new" / "state" / "1.delta"
     source.parent.mkdir()
     source.write_bytes(b"state")
-    repository.hold(source, "objects/ab/abcd")
-    repository.hold(source, "objects/ab/abcd")
+    machine.hold(source, "objects/ab/abcd")
+    machine.hold(source, "objects/ab/abcd")
     source.unlink()
-    assert repository.read("objects/ab/abcd") == b"state"
-    repository.restore("objects/ab/abcd", target)
+    assert machine.read("objects/ab/abcd") == b"state"
+    machine.restore("objects/ab/abcd", target)
     assert target.read_bytes() == b"state"
     with pytest.raises(AlreadyExists, match=r"1\.delta"):
-        repository.restore("objects/ab/abcd", target)
+        machine.restore("objects/ab/abcd", target)
     with pytest.raises(NotFound):
-        repository.restore("objects/ab/other", tmp_path / "x")
+        machine.restore("objects/ab/other", tmp_path / "x")
 
 
-def test_only_plain_files_are_held(repository: Repository, tmp_path: Path) -> None:
+def test_only_plain_files_are_held(machine: FileRepository, tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"x")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     for path in (tmp_path, tmp_path / "link", tmp_path / "nothing"):
         with pytest.raises(BadValue, match="regular file"):
-            repository.hold(path, "objects/x")
+            machine.hold(path, "objects/x")
 
 
-def test_a_lock_is_held_by_one_and_released(repository: Repository) -> None:
-    lock = repository.lock("a.lock")
+def test_a_lock_is_held_by_one_and_released(machine: FileRepository) -> None:
+    lock = machine.lock("a.lock")
     with pytest.raises(Locked) as caught:
-        repository.lock("a.lock")
+        machine.lock("a.lock")
     assert caught.value.pid == os.getpid()
     lock.release()
     lock.release()
-    assert repository.locked_by("a.lock") is None
-    assert repository.locked_by("never.lock") is None
-    with repository.lock("a.lock"):
-        assert repository.locked_by("a.lock") == os.getpid()
-        assert repository.locked_by("b.lock") is None
-    with repository.lock("a.lock"), repository.lock("b.lock"):
+    assert machine.locked_by("a.lock") is None
+    assert machine.locked_by("never.lock") is None
+    with machine.lock("a.lock"):
+        assert machine.locked_by("a.lock") == os.getpid()
+        assert machine.locked_by("b.lock") is None
+    with machine.lock("a.lock"), machine.lock("b.lock"):
         pass
 
 
@@ -162,35 +177,35 @@ def sha256(text: str) -> str:
 
 
 @pytest.mark.parametrize("copy", [False, True])
-def test_files_are_held_under_their_digests_and_come_back(repository: Repository, tmp_path: Path, copy: bool) -> None:
+def test_files_are_held_under_their_digests_and_come_back(machine: FileRepository, tmp_path: Path, copy: bool) -> None:
     paths = spark_files(tmp_path / "spark", "a", "bb", "a", "")
     for _ in range(2):  # what is held already stays as it is
-        held = repository.hold_all(paths, "objects", copy=copy)
+        held = machine.hold_all(paths, "objects", copy=copy)
         assert [(each.size, each.sha256) for each in held] == [
             (len(text), sha256(text)) for text in ("a", "bb", "a", "")
         ]
         assert [each.key for each in held] == [held_key("objects", each.sha256) for each in held]
-    assert sum(len(repository.list(f"objects/{top}")) for top in repository.list("objects")) == 3
+    assert sum(len(machine.list(f"objects/{top}")) for top in machine.list("objects")) == 3
     for path in paths:
         path.unlink()
     targets = [tmp_path / "new" / "state" / path.name for path in paths]
-    repository.restore_all(((each.key, to) for each, to in zip(held, targets, strict=True)), copy=copy)
+    machine.restore_all(((each.key, to) for each, to in zip(held, targets, strict=True)), copy=copy)
     assert [path.read_text() for path in targets] == ["a", "bb", "a", ""]
     with pytest.raises(AlreadyExists, match=r"0\.delta"):
-        repository.restore_all([(held[0].key, targets[0])], copy=copy)
+        machine.restore_all([(held[0].key, targets[0])], copy=copy)
     with pytest.raises(NotFound):
-        repository.restore_all([("objects/ab/abc", tmp_path / "x")], copy=copy)
-    assert repository.hold_all([], "objects") == []
+        machine.restore_all([("objects/ab/abc", tmp_path / "x")], copy=copy)
+    assert machine.hold_all([], "objects") == []
 
 
 @pytest.mark.parametrize("copy", [False, True])
 def test_a_file_that_vanished_is_not_found_and_what_was_held_before_it_does_no_harm(
-    repository: Repository, tmp_path: Path, copy: bool
+    machine: FileRepository, tmp_path: Path, copy: bool
 ) -> None:
     (path,) = spark_files(tmp_path / "spark", "a")
     with pytest.raises(NotFound, match=r"gone\.delta"):
-        repository.hold_all([path, tmp_path / "gone.delta"], "objects", copy=copy)
-    assert repository.digest(held_key("objects", sha256("a"))) == sha256("a")
+        machine.hold_all([path, tmp_path / "gone.delta"], "objects", copy=copy)
+    assert machine.digest(held_key("objects", sha256("a"))) == sha256("a")
 
 
 def test_links_share_their_bytes_and_copies_do_not(local: LocalRepository, tmp_path: Path) -> None:
@@ -243,8 +258,8 @@ def test_past_the_link_limit_files_are_copied(
 
 
 def test_sizes_and_digests(repository: Repository) -> None:
-    repository.put("a/x", b"four")
-    repository.put("a/empty", b"")
+    repository.put_new("a/x", b"four")
+    repository.put_new("a/empty", b"")
     assert repository.sizes(["a/x", "a/none", "a/empty", "b/none", "a/x/y"]) == {
         "a/x": 4,
         "a/none": None,
@@ -260,7 +275,7 @@ def test_sizes_and_digests(repository: Repository) -> None:
     assert repository.sizes([]) == repository.digests([]) == {}
     assert repository.digest("a/x") == sha256("four")
     large = b"0123456789" * 300_000
-    repository.put("a/large", large)
+    repository.put_new("a/large", large)
     assert repository.digest("a/large") == hashlib.sha256(large).hexdigest()
     for missing in ("a/none", "a/x/y"):
         with pytest.raises(NotFound, match=missing):
@@ -271,7 +286,7 @@ def test_sizes_and_digests(repository: Repository) -> None:
 
 def test_many_values_go_at_once_and_a_folder_with_all_in_it(repository: Repository) -> None:
     for key in ("a/x", "a/y/1", "a/y/2", "ab/x"):
-        repository.put(key, b"")
+        repository.put_new(key, b"")
     for _ in range(2):
         repository.delete_all(["a/x", "a/y/1", "never/there"])
         assert (repository.list("a"), repository.list("a/y"), repository.list("ab")) == (["y/"], ["2"], ["x"])
@@ -287,74 +302,74 @@ def test_many_values_go_at_once_and_a_folder_with_all_in_it(repository: Reposito
 # --- the lease -------------------------------------------------------------------------------------------------------
 
 
-def test_leases_count_up_and_the_older_holder_is_fenced(repository: Repository) -> None:
-    assert newest_lease(repository) is None
-    first = Lease.take(repository)
+def test_leases_count_up_and_the_older_holder_is_fenced(machine: FileRepository) -> None:
+    assert newest_lease(machine) is None
+    first = Lease.take(machine)
     assert first.number == 1
     first.check()
     with pytest.raises(Locked):
-        Lease.take(repository)
-    second = Lease.take(repository, locker=lambda: None)  # as from another machine, where no lock of ours reaches
+        Lease.take(machine)
+    second = Lease.take(machine, locker=lambda: None)  # as from another machine, where no lock of ours reaches
     assert second.number == 2
-    assert newest_lease(repository) == second.record
+    assert newest_lease(machine) == second.record
     with pytest.raises(Fenced) as caught:
         first.check()
     assert (caught.value.number, caught.value.newer, caught.value.holder) == (1, 2, second.record.holder)
     second.check()
     first.release()
     assert not second.record.shared
-    with Lease.take(repository, shared=True) as third:
+    with Lease.take(machine, shared=True) as third:
         assert third.number == 3
         third.check()
-        assert newest_lease(repository) == third.record
+        assert newest_lease(machine) == third.record
         assert third.record.shared
     with pytest.raises(Closed):
         third.check()
 
 
-def test_a_holder_is_fenced_even_when_the_numbers_after_it_are_pruned(repository: Repository) -> None:
-    old = Lease.take(repository, locker=lambda: None)
+def test_a_holder_is_fenced_even_when_the_numbers_after_it_are_pruned(machine: FileRepository) -> None:
+    old = Lease.take(machine, locker=lambda: None)
     for _ in range(40):
-        Lease.take(repository, locker=lambda: None)
-    names = [name for name in repository.list("lease") if name.endswith(".json")]
+        Lease.take(machine, locker=lambda: None)
+    names = [name for name in machine.list("lease") if name.endswith(".json")]
     assert len(names) <= 17
     with pytest.raises(Fenced) as caught:
         old.check()
     assert caught.value.newer == 41
 
 
-def test_losing_the_race_for_a_number_names_the_winner_and_lets_go_of_the_lock(repository: Repository) -> None:
+def test_losing_the_race_for_a_number_names_the_winner_and_lets_go_of_the_lock(machine: FileRepository) -> None:
     def overtake(action: str, key: str) -> None:
         if action == "put_if_absent" and key.startswith("lease/"):
-            Lease.take(repository, locker=lambda: None)
+            Lease.take(machine, locker=lambda: None)
 
     with pytest.raises(LeaseTaken) as caught:
-        Lease.take(FaultyRepository(repository, overtake))
-    winner = newest_lease(repository)
+        Lease.take(FaultyRepository(machine, overtake))
+    winner = newest_lease(machine)
     assert winner is not None
     assert caught.value.holder == winner.holder
-    Lease.take(repository).release()
+    Lease.take(machine).release()
 
 
-def test_a_damaged_lease_record_still_counts(repository: Repository) -> None:
-    lease = Lease.take(repository)
-    repository.put("lease/00000009.json", b"damaged")
+def test_a_damaged_lease_record_still_counts(machine: FileRepository) -> None:
+    lease = Lease.take(machine)
+    machine.put("lease/00000009.json", b"damaged")
     with pytest.raises(Fenced, match="cannot be read"):
         lease.check()
-    repository.put("lease/00000009.json", seal({"version": 2}))  # of a newer Holdfast
+    machine.put("lease/00000009.json", seal({"version": 2}))  # of a newer Holdfast
     with pytest.raises(Fenced, match="cannot be read"):
         lease.check()
     lease.release()
-    assert Lease.take(repository).number == 10
+    assert Lease.take(machine).number == 10
 
 
-def test_a_lease_whose_record_was_taken_again_or_is_gone_is_fenced(repository: Repository) -> None:
+def test_a_lease_whose_record_was_taken_again_or_is_gone_is_fenced(machine: FileRepository) -> None:
     """As when the folder is put back from an older copy: two holders of one number, told apart by their tokens."""
-    one = Lease.take(repository, locker=lambda: None)
-    repository.delete("lease/00000001.json")
+    one = Lease.take(machine, locker=lambda: None)
+    machine.delete("lease/00000001.json")
     with pytest.raises(Fenced, match="missing"):
         one.check()
-    two = Lease.take(repository, locker=lambda: None)
+    two = Lease.take(machine, locker=lambda: None)
     assert two.number == one.number
     with pytest.raises(Fenced):
         one.check()
@@ -388,9 +403,9 @@ def test_looking_at_an_epoch_gives_its_decisions_and_the_first_open_slot(reposit
     assert found.open == decision(3).attempt
 
 
-def test_the_decision_to_commit_an_epoch_is_read_without_a_write(repository: Repository) -> None:
-    decisions, actions = Decisions(repository), list[tuple[str, str]]()
-    looking = FaultyRepository(repository, lambda action, key: actions.append((action, key.rsplit("/", 1)[1])))
+def test_the_decision_to_commit_an_epoch_is_read_without_a_write(machine: FileRepository) -> None:
+    decisions, actions = Decisions(machine), list[tuple[str, str]]()
+    looking = FaultyRepository(machine, lambda action, key: actions.append((action, key.rsplit("/", 1)[1])))
     assert Decisions(looking).committed("orders", 1, 41) is None
     decisions.close(decision(1, Verdict.ABORT))
     assert Decisions(looking).committed("orders", 1, 41) is None
@@ -425,11 +440,11 @@ def test_what_could_not_be_read_back_is_never_written(repository: Repository) ->
     assert History(repository).entries() == []
 
 
-def test_what_a_look_finds_is_made_durable_before_it_is_told(repository: Repository) -> None:
+def test_what_a_look_finds_is_made_durable_before_it_is_told(machine: FileRepository) -> None:
     """Its writer may have died before it was; and whoever is told acts on it."""
-    Decisions(repository).close(decision(1))
+    Decisions(machine).close(decision(1))
     actions: list[tuple[str, str]] = []
-    looking = FaultyRepository(repository, lambda action, key: actions.append((action, key.rsplit("/", 1)[1])))
+    looking = FaultyRepository(machine, lambda action, key: actions.append((action, key.rsplit("/", 1)[1])))
     Decisions(looking).look("orders", 1, 41)
     assert actions == [("read", "41.1.json"), ("read", "41.2.json"), ("put_if_absent", "41.1.json")]
 
@@ -480,28 +495,28 @@ def test_a_failure_after_the_change_took_effect_is_unknown(
             act()
 
 
-def test_locks_are_no_values(repository: Repository, tmp_path: Path) -> None:
-    with repository.lock("cursors/c.lock"):
+def test_locks_are_no_values(machine: FileRepository, tmp_path: Path) -> None:
+    with machine.lock("cursors/c.lock"):
         for act in (
-            lambda: repository.put("cursors/c.lock", b""),
-            lambda: repository.put_if_absent("cursors/c.lock", b""),
-            lambda: repository.delete("cursors/c.lock"),
-            lambda: repository.hold(tmp_path, "cursors/c.lock"),
+            lambda: machine.put("cursors/c.lock", b""),
+            lambda: machine.put_if_absent("cursors/c.lock", b""),
+            lambda: machine.delete("cursors/c.lock"),
+            lambda: machine.hold(tmp_path, "cursors/c.lock"),
         ):
             with pytest.raises(BadName, match="lock"):
                 act()
         with pytest.raises(Locked):
-            repository.lock("cursors/c.lock")
+            machine.lock("cursors/c.lock")
 
 
 def test_a_decision_in_another_slot_or_damaged_is_refused(repository: Repository) -> None:
     decisions = Decisions(repository)
     decisions.close(decision(1))
     data = repository.read("timelines/1/streams/orders/epochs/41.1.json")
-    repository.put("timelines/1/streams/orders/epochs/41.2.json", data)
+    repository.put_new("timelines/1/streams/orders/epochs/41.2.json", data)
     with pytest.raises(RecordCorrupt, match=r"41\.2\.json.*attempt 1"):
         decisions.look("orders", 1, 41)
-    repository.put("timelines/1/streams/orders/epochs/41.1.json", data[:-1])
+    repository.put_new("timelines/1/streams/orders/epochs/41.1.json", data[:-1])
     with pytest.raises(RecordCorrupt, match=r"41\.1\.json"):
         decisions.close(decision(1))
 
@@ -591,11 +606,11 @@ def test_history_keeps_who_did_what_when_and_why(repository: Repository) -> None
     assert "@" in second.who
 
 
-def test_history_finds_a_line_changed_removed_or_moved(repository: Repository) -> None:
-    history = History(repository)
+def test_history_finds_a_line_changed_removed_or_moved(machine: FileRepository) -> None:
+    history = History(machine)
     for what in ("one", "two", "three"):
         history.add(what)
-    good = repository.read("history.jsonl")
+    good = machine.read("history.jsonl")
     lines = good.splitlines(keepends=True)
     for number, damaged in {
         2: good.replace(b'"two"', b'"TWO"'),
@@ -603,12 +618,12 @@ def test_history_finds_a_line_changed_removed_or_moved(repository: Repository) -
         1: lines[1] + lines[2],
         4: good + b"{",
     }.items():
-        repository.put("history.jsonl", damaged)
+        machine.put("history.jsonl", damaged)
         with pytest.raises(RecordCorrupt, match=f"history.jsonl:{number}"):
             history.entries()
         with pytest.raises(RecordCorrupt):
             history.add("four")
-        assert repository.read("history.jsonl") == damaged
+        assert machine.read("history.jsonl") == damaged
 
 
 # --- the local disk alone --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast._validation import checked_name
-from holdfast.cli.target import located
+from holdfast.cli.target import looked_at
 from holdfast.errors import BadValue, HoldfastError
 from holdfast.repository import Checkpoints, Repository, Status
 
@@ -19,7 +19,7 @@ REPO_VARIABLE = "HOLDFAST_REPO"
 def checkpoint_names(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
     """Return the checkpoints and savepoints that shell completion offers."""
     try:
-        found = Checkpoints(located(context.params.get("repo"))).all()
+        found = Checkpoints(looked_at(context.params.get("repo"))).all()
     except HoldfastError:
         return
     for each in found:
@@ -46,8 +46,8 @@ Repo = Annotated[
         "-r",
         metavar="PATH",
         envvar=REPO_VARIABLE,
-        help="The pipeline's repository, <root>/<pipeline>, or a root that contains only one. "
-        "Default: the current folder, then ./checkpoints.",
+        help="The pipeline's repository, <root>/<pipeline>, or a root that contains only one; commands that only look "
+        "also take s3://bucket/<root>/<pipeline>. Default: the current folder, then ./checkpoints.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]

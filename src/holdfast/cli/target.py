@@ -1,16 +1,25 @@
-"""Which repository a command works on: the one that `--repo` names, or the only one nearby."""
+"""Which repository a command works on: the one that `--repo` names, or the only one nearby.
+
+A command that only looks takes any repository (`looked_at`). One that needs files on this machine takes a folder
+(`located`).
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from holdfast.errors import BadValue, RepositoryMissing
+from holdfast._validation import is_name
+from holdfast.errors import BadValue, NotSupported, RepositoryMissing
 from holdfast.eventlog._cursor_file import FOLDER as CURSORS
+from holdfast.repository.base import Repository
 from holdfast.repository.files import failing_as, local_path
 from holdfast.repository.identity import KEY
 from holdfast.repository.local import LocalRepository
+from holdfast.repository.objectstore import ObjectRepository
+from holdfast.repository.opening import open_repository
 
+IDENTITY = KEY.removesuffix(".json")
 DEFAULT_ROOT = "checkpoints"  # the root that the docs and examples use
 
 
@@ -30,8 +39,58 @@ def roots(repo: str | None) -> list[Path]:
     return [Path.cwd(), Path.cwd() / DEFAULT_ROOT]
 
 
+def looked_at(repo: str | None) -> Repository:
+    """Return the repository of one pipeline, on a local disk or on a store, for a command that only looks."""
+    found = all_looked_at(repo)
+    if len(found) > 1:
+        names = ", ".join(each.where.rpartition("/")[2] for each in found)
+        why = f"it contains {len(found)} pipelines: {names}"
+        do = f"name one: --repo {shown(found[0].where)}"
+        raise BadValue(what="repository", value=found[0].where.rpartition("/")[0], why=why, do=do)
+    return found[0]
+
+
+def all_looked_at(repo: str | None) -> list[Repository]:
+    """Return the repository at a place, or those of all pipelines directly below it; at least one."""
+    if repo is not None and _is_url(repo):
+        place = open_repository(repo)
+        found = _stored(place) if isinstance(place, ObjectRepository) else [place]
+        if not found:
+            why = f"neither it nor a folder in it has an identity (heads/{IDENTITY}/)"
+            raise RepositoryMissing(key=KEY, where=place.where, why=why)
+        return found
+    for root in roots(repo):
+        folders = [root] if os.path.lexists(root / KEY) else pipelines(root)
+        if folders:
+            return [LocalRepository(each) for each in folders]
+    raise missing(repo)
+
+
+def _stored(root: ObjectRepository) -> list[Repository]:
+    """Return the repository at a place of a store, or those below it: two requests, and one per folder."""
+    if root.list(root.heads.folder(IDENTITY)):
+        return [root]
+    below = [name.removesuffix("/") for name in root.list() if name.endswith("/") and is_name(name.removesuffix("/"))]
+    places = [ObjectRepository(f"{root.where}/{name}") for name in below]
+    return [place for place in places if place.list(place.heads.folder(IDENTITY))]
+
+
+def _is_url(repo: str) -> bool:
+    return "://" in repo and not repo.startswith("file:")
+
+
+def on_disk(repository: Repository, what: str) -> LocalRepository:
+    """Return a repository that is a folder; for one on a store, raise `NotSupported`. `what` names the request."""
+    if not isinstance(repository, LocalRepository):
+        why = f"the repository {repository.where} is on an object store"
+        raise NotSupported(what=what, why=why, do="use it with a repository on a local disk")
+    return repository
+
+
 def located(repo: str | None, *, holds: tuple[str, ...] = (KEY,)) -> LocalRepository:
     """Return the repository of one pipeline: the folder itself, or the only one in it."""
+    if repo is not None and _is_url(repo):
+        return on_disk(open_repository(repo), "this command")
     for root in roots(repo):
         if any(os.path.lexists(root / each) for each in holds):
             return LocalRepository(root)
@@ -63,8 +122,10 @@ def located_cursors(repo: str | None) -> LocalRepository:
     return located(repo, holds=(KEY, CURSORS))
 
 
-def shown(path: Path) -> str:
-    """Return a path relative to the current folder, or unchanged if it is outside."""
+def shown(path: Path | str) -> str:
+    """Return a path relative to the current folder; unchanged if it is outside, or an address on a store."""
+    if isinstance(path, str) and _is_url(path):
+        return path
     try:
         near = os.path.relpath(path)
     except OSError:  # the current folder was removed

@@ -200,6 +200,8 @@ class Bucket:
                 attributes=None if token is None else {TOKEN: token},
                 use_multipart=parts,
             )
+        except FileNotFoundError:
+            raise self._no_bucket("write", key) from None
         except Exception as error:
             raise self._translated(error, "write", key) from None
 
@@ -263,14 +265,17 @@ class Bucket:
     def _of_list(self, error: Exception, folder: str) -> Exception:
         found = self._translated(error, "list", folder or str(self.address))
         if isinstance(found, NotFound):  # a listing of nothing is no error, so what is missing is the bucket
-            return BucketMissing(action="list", key=folder, why=f"there is no bucket {self.address.bucket!r}")
+            return self._no_bucket("list", folder)
         return found
+
+    def _no_bucket(self, action: str, key: str) -> BucketMissing:
+        return BucketMissing(action=action, key=key, why=f"there is no bucket {self.address.bucket!r}")
 
     def _translated(self, error: Exception, action: str, key: str) -> Exception:
         text = str(error)
         code, message, region = (found[1] if (found := _XML[name].search(text)) else "" for name in _XML)
         if code == "NoSuchBucket":
-            return BucketMissing(action=action, key=key, why=f"there is no bucket {self.address.bucket!r}")
+            return self._no_bucket(action, key)
         if isinstance(error, FileNotFoundError):
             return NotFound(key=key, where=str(self.address))
         kind, why = _kind(error, text, code, region)
@@ -286,7 +291,8 @@ def _kind(error: Exception, text: str, code: str, region: str) -> tuple[type[Sto
     if code in _DENIED_CODES or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
         return StoreDenied, "" if code else "the credentials do not permit it"
     if "169.254.169.254" in text:
-        return StoreDenied, "no credentials were found, neither in the environment nor from this machine's role"
+        why = "no credentials were found, neither in the environment nor from the role of this machine"
+        return StoreDenied, f"{why}; profiles in files are not read (aws configure export-credentials --format env)"
     lowered = text.lower()
     if not code and (cause := next((why for part, why in _UNREACHABLE.items() if part in lowered), None)):
         return StoreUnreachable, cause

@@ -12,11 +12,11 @@ from rich.text import Text
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import FirstName, Json, Repo, SecondName, checkpoint_of
 from holdfast.cli.tables import fields
-from holdfast.cli.target import located
+from holdfast.cli.target import looked_at, on_disk
 from holdfast.difference import Difference
 from holdfast.difference import diff as compare
 from holdfast.errors import BadValue
-from holdfast.repository import Checkpoints, Lineage, LocalRepository
+from holdfast.repository import Checkpoints, Lineage, Repository
 
 
 class Diff(msgspec.Struct, frozen=True):
@@ -49,15 +49,16 @@ def diff(
         holdfast diff 11 12
         holdfast diff before-upgrade 12 --keys
     """
-    repository = located(repo)
+    repository = looked_at(repo)
     first, second = _selected(repository, a, b)
     found = compare(repository, first, second)  # fails early: Spark takes seconds to start
     if keys:
+        folder = on_disk(repository, "--keys")
         from holdfast.spark.session import borrowed  # Spark may not be installed
         from holdfast.spark.statereader import diff_keys
 
         with borrowed() as spark:
-            found = diff_keys(spark, repository, first, second)
+            found = diff_keys(spark, folder, first, second)
     same = _is_same(found)
 
     def print_it(console: Console) -> None:
@@ -71,7 +72,7 @@ def diff(
     return Answer(Diff(same, found), print_it, found=not same, repository=repository.where)
 
 
-def _selected(repository: LocalRepository, a: str | None, b: str | None) -> tuple[int | str, int | str]:
+def _selected(repository: Repository, a: str | None, b: str | None) -> tuple[int | str, int | str]:
     """Return the two checkpoints to compare: both as named, one and the newest, or the last two."""
     if a is not None and b is not None:
         return checkpoint_of(repository, a), checkpoint_of(repository, b)

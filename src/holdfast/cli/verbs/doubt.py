@@ -12,7 +12,7 @@ from holdfast.cli.answers import Answer
 from holdfast.cli.holder import Holder, readable_holder
 from holdfast.cli.options import Json, Repo
 from holdfast.cli.tables import TableRows, print_damaged
-from holdfast.cli.target import located
+from holdfast.cli.target import looked_at
 from holdfast.in_doubt import Doubt, in_doubt
 from holdfast.repository import Lineage
 from holdfast.repository.base import read_each
@@ -44,7 +44,7 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
 
         holdfast doubt -r ./checkpoints/orders
     """
-    repository = located(repo)
+    repository = looked_at(repo)
     lineage = Lineage.load(repository)
     names = sorted({name for timeline in lineage.timelines for name in streams_of(repository, timeline)})
     seen, bad = read_each(lambda stream: in_doubt(repository, stream, lineage.timeline_of(stream)), names)

@@ -13,9 +13,9 @@ from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, Repo
 from holdfast.cli.tables import TableRows, print_damaged
-from holdfast.cli.target import located
+from holdfast.cli.target import looked_at
 from holdfast.policy import seconds_of
-from holdfast.repository import Checkpoints, GapRecord, Gaps, Identity, LocalRepository
+from holdfast.repository import Checkpoints, GapRecord, Gaps, Identity, Repository
 from holdfast.repository.decisions import streams_of
 
 
@@ -49,7 +49,7 @@ def gaps(
         holdfast gaps --since 2h    for an hourly check
     """
     oldest_ms = 0.0 if since is None else (time.time() - seconds_of("--since", since)) * 1000
-    repository = located(repo)
+    repository = looked_at(repo)
     Identity.load(repository)
     found, damaged = _read_ledger(repository, oldest_ms)
 
@@ -68,7 +68,7 @@ def gaps(
     return Answer(result, print_it, found=bool(found or damaged), repository=repository.where)
 
 
-def _read_ledger(repository: LocalRepository, oldest_ms: float) -> tuple[list[GapRecord], list[str]]:
+def _read_ledger(repository: Repository, oldest_ms: float) -> tuple[list[GapRecord], list[str]]:
     """Return the gaps of all timelines since a time, and what is wrong with records that cannot be read."""
     ledger = Gaps(repository)
     found: list[GapRecord] = []

@@ -11,7 +11,7 @@ from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, Last, Repo
 from holdfast.cli.tables import TableRows, print_damaged
-from holdfast.cli.target import located
+from holdfast.cli.target import looked_at
 from holdfast.repository import History, Identity
 from holdfast.repository.lease import seen_leases
 
@@ -50,7 +50,7 @@ def log(
 
         holdfast log -r ./checkpoints/orders --last 20
     """
-    repository = located(repo)
+    repository = looked_at(repo)
     Identity.load(repository)
     history, bad_lines = History(repository).seen()
     taken, bad_leases = seen_leases(repository)

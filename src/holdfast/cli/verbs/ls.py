@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -16,11 +14,10 @@ from holdfast.cli.answers import Answer
 from holdfast.cli.holder import Holder, readable_holder
 from holdfast.cli.options import Json, Last, Repo
 from holdfast.cli.tables import TableRows, print_damaged
-from holdfast.cli.target import missing, pipelines, roots, shown
+from holdfast.cli.target import all_looked_at, shown
 from holdfast.cli.timelines import TimelineLine, print_timelines, timeline_lines, unfinished_text
-from holdfast.errors import Corrupt, StorageFailed, UnsupportedVersion
-from holdfast.repository import Checkpoints, Lineage, LocalRepository, Status, Summary
-from holdfast.repository.identity import KEY
+from holdfast.errors import BadValue, Corrupt, StorageFailed, UnsupportedVersion
+from holdfast.repository import Checkpoints, Lineage, Repository, Status, Summary
 from holdfast.repository.rewinds import unfinished_rewind
 
 _COLOURS = {Status.RESTORABLE: "green", Status.OPEN: "yellow", Status.ABORTED: "dim", Status.DAMAGED: "bold red"}
@@ -51,7 +48,7 @@ class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: str  # its name
     uid: str  # distinguishes pipelines of the same name
     timeline: int  # the current one
-    where: str  # the folder of its repository
+    where: str  # the folder or the address of its repository
     holder: Holder | None  # null if it is not running on this machine
     checkpoints: list[CheckpointLine]  # oldest first; aborted attempts only with `--all`
     damaged: str | None = None  # why the identity of the repository cannot be read
@@ -70,6 +67,10 @@ SHAPES = {"ls": Ls}
 
 
 def ls(
+    root: Annotated[
+        str | None,
+        typer.Argument(metavar="ROOT", help="A pipeline's repository, or a root with several, as --repo names it."),
+    ] = None,
     repo: Repo = None,
     last: Last = None,
     every: Annotated[bool, typer.Option("--all", help="Include aborted attempts.")] = False,
@@ -85,10 +86,13 @@ def ls(
 
         holdfast ls -r ./checkpoints/orders
         holdfast ls --last 5
+        holdfast ls s3://bucket/pipelines
         holdfast ls --json | jq '.result.pipelines[].checkpoints[-1].checkpoint'
     """
-    folders = _folders(repo)
-    found = [_listing(LocalRepository(each), last, every, alone=len(folders) == 1) for each in folders]
+    if root is not None and repo is not None:
+        raise BadValue(what="ROOT", value=root, why="--repo was given as well", do="remove one of them")
+    places = all_looked_at(root or repo)
+    found = [_listing(each, last, every, alone=len(places) == 1) for each in places]
     damaged = any(
         each.damaged or each.holder_unknown or each.unfinished or _has_damage(each.checkpoints) for each in found
     )
@@ -102,22 +106,14 @@ def ls(
     return Answer(Ls(found), print_it, found=damaged, repository=found[0].where if len(found) == 1 else None)
 
 
-def _folders(repo: str | None) -> list[Path]:
-    for root in roots(repo):
-        found = [root] if os.path.lexists(root / KEY) else pipelines(root)
-        if found:
-            return found
-    raise missing(repo)
-
-
-def _listing(repository: LocalRepository, last: int | None, every: bool, *, alone: bool) -> PipelineListing:
+def _listing(repository: Repository, last: int | None, every: bool, *, alone: bool) -> PipelineListing:
     try:
         lineage = Lineage.load(repository)
     except (Corrupt, UnsupportedVersion, StorageFailed) as error:
         if alone:
             raise
         return PipelineListing(  # the other pipelines are listed nevertheless
-            pipeline=Path(repository.where).name,
+            pipeline=repository.where.rpartition("/")[2],
             uid="",
             timeline=0,
             where=repository.where,
@@ -149,7 +145,7 @@ def _line(each: Summary, lineage: Lineage) -> CheckpointLine:
 def _print_listing(console: Console, listing: PipelineListing) -> None:
     state = _state(listing.holder) if listing.holder_unknown is None else "unknown whether it is running"
     console.print(Text.assemble((listing.pipeline, "bold"), f"  timeline {listing.timeline}  {state}"))
-    console.print(Text(formatting.harmless(shown(Path(listing.where))), "dim"), soft_wrap=True)
+    console.print(Text(formatting.harmless(shown(listing.where)), "dim"), soft_wrap=True)
     if listing.damaged:
         console.print(Text(formatting.harmless(listing.damaged), "bold red"), soft_wrap=True)
         return

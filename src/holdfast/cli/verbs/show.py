@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -15,12 +14,12 @@ from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
 from holdfast.cli.tables import TableRows, fields, print_damaged
-from holdfast.cli.target import located, shown
+from holdfast.cli.target import looked_at, shown
 from holdfast.cli.timelines import TimelineLine, print_timelines, timeline_lines, unfinished_text
 from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.formats.manifest import INHERITED, Manifest
 from holdfast.formats.manifest_parts import StreamCut
-from holdfast.repository import Checkpoints, FileList, Lineage, LocalRepository
+from holdfast.repository import Checkpoints, FileList, Lineage, Repository
 from holdfast.repository.rewinds import unfinished_rewind
 
 _SHOWN_GAPS = 5  # the newest ones
@@ -64,7 +63,7 @@ def show(
         holdfast show 12 --files
         holdfast show before-upgrade --json | jq .result.manifest.streams
     """
-    repository = located(repo)
+    repository = looked_at(repo)
     checkpoints = Checkpoints(repository)
     if checkpoint is None:
         manifest = checkpoints.latest()
@@ -110,7 +109,7 @@ class _History(NamedTuple):
     timelines: list[TimelineLine]
 
 
-def _history_of(repository: LocalRepository, manifest: Manifest) -> _History:
+def _history_of(repository: Repository, manifest: Manifest) -> _History:
     lineage = Lineage.load(repository)
     rewinding = unfinished_rewind(repository, lineage)
     return _History(
@@ -144,7 +143,7 @@ def _print_manifest(console: Console, manifest: Manifest, digest: str, where: st
             ("timeline", f"{manifest.timeline}, lease {manifest.lease}"),
             ("digest", digest or "none"),
             ("parent", manifest.parent or "none: the first of its chain"),
-            ("file", shown(Path(where))),
+            ("file", shown(where)),
             *_gap_fields(manifest),
         ],
     )

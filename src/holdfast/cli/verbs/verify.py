@@ -16,10 +16,10 @@ from holdfast.cli import formatting
 from holdfast.cli.answers import Answer, console
 from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
 from holdfast.cli.tables import TableRows
-from holdfast.cli.target import located
+from holdfast.cli.target import looked_at, on_disk
 from holdfast.errors import BadValue
 from holdfast.formats.manifest_parts import Severity
-from holdfast.repository import LocalRepository
+from holdfast.repository import Repository
 from holdfast.verification import Finding, Grade, Progress, ReadData, Verification, verify_all
 from holdfast.verification import verify as verify_one
 
@@ -72,7 +72,7 @@ def verify(
         raise BadValue(what="--all", value=checkpoint, why="an ID was given as well", do="remove one of them")
     if quick and read_data:
         raise BadValue(what="--quick", value=True, why="--read-data was given as well", do="remove one of them")
-    repository = located(repo)
+    repository = looked_at(repo)
     grade = Grade.STRUCTURE if quick else Grade.READ_DATA if read_data else Grade.DIGESTS
     with _reader(repository, read_data) as reader, _bar("reading", as_json) as progress:
         if every:
@@ -115,15 +115,16 @@ def _print_findings(console: Console, found: list[Verification]) -> None:
 
 
 @contextlib.contextmanager
-def _reader(repository: LocalRepository, wanted: bool) -> Iterator[ReadData | None]:
+def _reader(repository: Repository, wanted: bool) -> Iterator[ReadData | None]:
     if not wanted:
         yield None
         return
+    folder = on_disk(repository, "--read-data")
     from holdfast.spark.session import borrowed  # Spark takes seconds to start, and may not be installed
     from holdfast.spark.statereader import read_data
 
     with borrowed() as spark:
-        yield read_data(spark, repository)
+        yield read_data(spark, folder)
 
 
 @contextlib.contextmanager
