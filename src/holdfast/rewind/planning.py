@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -10,8 +11,9 @@ from holdfast.epoch import Facts
 from holdfast.errors import BadValue, CheckpointMissing, Corrupt, RewindUnfinished
 from holdfast.eventlog._cursor_file import cursor_names, read_cursor
 from holdfast.formats.manifest import Manifest
-from holdfast.repository import Checkpoints, Decisions, Lineage, LocalRepository
+from holdfast.repository import Checkpoints, Decisions, Lineage, Repository
 from holdfast.repository.files import failing_as
+from holdfast.repository.opening import local_root
 from holdfast.repository.rewinds import unfinished_rewind
 from holdfast.rewind.asking import SinkFacts, SinkQuestions, satisfies
 from holdfast.rewind.bases import RewindBase, find_base, on_lineage
@@ -95,7 +97,7 @@ def loaded_lineage(program: Program) -> Lineage:
     return lineage
 
 
-def newest_manifest(repository: LocalRepository, lineage: Lineage) -> Manifest | None:
+def newest_manifest(repository: Repository, lineage: Lineage) -> Manifest | None:
     """Return the newest manifest of the lineage that can be read."""
     checkpoints = Checkpoints(repository)
     for each in on_lineage(checkpoints, lineage):
@@ -106,10 +108,11 @@ def newest_manifest(repository: LocalRepository, lineage: Lineage) -> Manifest |
     return None
 
 
-def free_space(repository: LocalRepository) -> int:
-    """Return the free space of the repository's disk in bytes."""
+def free_space(repository: Repository) -> int:
+    """Return the free space of the repository's disk in bytes; a store has no limit."""
+    root = local_root(repository)
     with failing_as("look at", repository.where):
-        return shutil.disk_usage(repository.root).free
+        return sys.maxsize if root is None else shutil.disk_usage(root).free
 
 
 # --- one stream ------------------------------------------------------------------------------------------------------
@@ -238,7 +241,7 @@ def _bytes_needed(base: RewindBase, streams: tuple[StreamPlan, ...]) -> int:
 
 
 def _cursors_past(
-    repository: LocalRepository, base: Manifest, newest: Manifest | None, streams: tuple[StreamPlan, ...]
+    repository: Repository, base: Manifest, newest: Manifest | None, streams: tuple[StreamPlan, ...]
 ) -> Iterable[str]:
     """Yield the cursors of this repository that are past the base of an event log. Others are not known here."""
     tails: dict[str, int] = {}

@@ -14,7 +14,8 @@ from holdfast.epoch import Reach, unwatched
 from holdfast.errors import NotSupported
 from holdfast.formats.manifest import Manifest
 from holdfast.policy import Backoff
-from holdfast.repository import GapRecord, Identity, Lease, Lineage, LocalRepository
+from holdfast.repository import GapRecord, Identity, Lease, Lineage, Repository
+from holdfast.repository.objectstore import ObjectRepository
 from holdfast.spark.failures import Kind
 from holdfast.spark.outages import Outage
 from holdfast.spark.spec import StreamSpec
@@ -65,7 +66,7 @@ class RunContext:
     """Everything that the streams of one run share."""
 
     spark: SparkSession
-    repository: LocalRepository
+    repository: Repository
     lineage: Lineage
     lease: Lease
     retain: int
@@ -86,7 +87,7 @@ class RunContext:
 
         On a store they are called at the same time, because each of them is a round trip.
         """
-        if isinstance(self.repository, LocalRepository):
+        if not isinstance(self.repository, ObjectRepository):
             return [read() for read in reads]
         with ThreadPoolExecutor(len(reads), "holdfast-look") as pool:
             return [each.result() for each in [pool.submit(read) for read in reads]]

@@ -5,6 +5,8 @@ Rules:
   classified by Spark's text, because reading, user code, state and a sink's writing all fail inside the same job.
 - An outage is not a failure of the program: a server that cannot be reached, a lost executor, a full disk. It does not
   use the restart budget, and an epoch is never quarantined for it.
+- A driver that was replaced may write one more entry of Spark's log. The new driver then fails on this entry, and
+  continues from it after a restart.
 - A missing module or a damaged file stays as it is however often the stream is restarted.
 """
 
@@ -61,6 +63,7 @@ class Remedy(StrEnum):
 
     RESTART = "restart"
     WAIT = "wait"  # it is an outage
+    AGAIN = "again"  # a driver that this one has replaced was in the way: at once, and without using the budget
     NONE = "none"
 
 
@@ -107,6 +110,9 @@ _OUTAGE = re.compile(
 _LOST_EXECUTOR = re.compile(
     r"ExecutorLostFailure|CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND|FetchFailed|MetadataFetchFailed|heartbeat timed out"
 )
+_OTHER_DRIVER = re.compile(
+    r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are concurrently using|was written by another driver"
+)
 _WORKER_CRASHED = "Python worker exited unexpectedly"  # its socket is reset then, which is not an outage
 _MODULE = re.compile(r"(?:ModuleNotFoundError: )?No module named '([\w.]+)'")
 _IMPORT = re.compile(r"\b(?:ModuleNotFoundError|ImportError|PySparkImportError)\b")
@@ -136,6 +142,8 @@ def diagnose(error: BaseException, failure: EpochFailure | None, step: Kind = Ki
         return Diagnosis(refused, Remedy.NONE)
     text = _text(error)
     kind = _kind(error, failure, step, text)
+    if _OTHER_DRIVER.search(_said(text)):
+        return Diagnosis(Kind.REPOSITORY, Remedy.AGAIN)
     if _LOST_EXECUTOR.search(text):
         return Diagnosis(Kind.EXECUTORS, Remedy.WAIT)
     if _is_outage(error, text):

@@ -27,6 +27,11 @@ STATE = {
     f"{STATE_STORE}.checkpointFormatVersion": "2",
     f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
 }
+_FORMAT = f"{STATE_STORE}.checkpointFormatVersion"
+STORE_QUERY = {  # for queries whose checkpoint is on an object store
+    f"{STATE_STORE}.maxVersionsToDeletePerMaintenance": "0",  # Holdfast removes state files, Spark must not
+    "spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint": "1000000",  # otherwise "deleted" files are read again
+}
 _VERBOSE = (  # loggers, relative to Spark's root package
     "broadcast.TorrentBroadcast",
     "executor.Executor",
@@ -67,6 +72,30 @@ def require_retention(spark: SparkSession) -> int:
         why = f"recovery and checkpoints need at least {LEAST_RETAINED} batches"
         raise NotSupported(what=f"{RETAIN}={kept}", why=why, do=f"set {RETAIN} to {RETAINED}, its default")
     return kept
+
+
+def require_store_settings(spark: SparkSession) -> None:
+    """Refuse explicit settings of a session with which Spark's checkpoint cannot be on an object store."""
+    kept = int(setting(spark, RETAIN) or RETAINED)
+    if kept < RETAINED:
+        why = f"on an object store, at least {RETAINED} batches are needed: clean-up goes by them"
+        raise NotSupported(what=f"{RETAIN}={kept}", why=why, do=f"unset it, or set it to {RETAINED} or more")
+    for name, value in STORE_QUERY.items():
+        found = setting(spark, name)
+        if found is not None and float(found) != float(value):
+            why = "on an object store, Spark must not remove state files: Holdfast does"
+            raise NotSupported(what=f"{name}={found}", why=why, do=f"unset it, or set it to {value}")
+
+
+def require_store_state(stream: str, settings: Mapping[str, str]) -> None:
+    """Refuse state settings of a stream whose checkpoint is on an object store: names of files must be used once."""
+    wanted = {PROVIDER: _ROCKSDB, _FORMAT: "2"}
+    for name, value in wanted.items():
+        found = settings.get(name)
+        if found != value:
+            why = "on an object store, every state file needs a name of its own, which only RocksDB in format 2 gives"
+            do = f"set {name}={value} before the first start of the stream, or use a root on a local disk"
+            raise NotSupported(what=f"{name}={found} in stream {stream!r}", why=why, do=do)
 
 
 def state_settings(spark: SparkSession) -> dict[str, str]:
