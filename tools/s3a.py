@@ -8,6 +8,7 @@ again, which needs Maven.
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,15 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def _included() -> set[str]:
+    """Return the names of the jars that Spark includes, without their versions: those are on the class path already."""
+    return {_name(each) for each in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
+
+
+def _name(jar: Path) -> str:
+    return re.sub(r"-\d[\w.]*$", "", jar.stem)
+
+
 def lock(version: str) -> None:
     """Resolve the packages that users are told to add, and write their digests."""
     excluded = "".join(_EXCLUSION.format(*each.split(":")) for each in EXCLUDED)
@@ -78,7 +88,7 @@ def lock(version: str) -> None:
         plugin = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
         words = ["-DincludeScope=runtime", "-Dmdep.useRepositoryLayout=true", "-DoutputDirectory=out"]
         subprocess.run(["mvn", "-q", "-B", plugin, *words], cwd=folder, check=True)  # noqa: S607 - the one on the PATH
-        found = sorted((folder / "out").rglob("*.jar"))
+        found = [each for each in sorted((folder / "out").rglob("*.jar")) if _name(each) not in _included()]
         lines = [f"{_digest(each.read_bytes())}  {each.relative_to(folder / 'out')}" for each in found]
     (_HERE / f"s3a-{version}.lock").write_text("# python -m tools.s3a lock\n" + "\n".join(lines) + "\n")
 

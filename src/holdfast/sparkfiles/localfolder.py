@@ -6,6 +6,7 @@ a power loss is removed if no decision needs it: Spark would fail on it at every
 
 from __future__ import annotations
 
+import builtins
 import os
 import shutil
 from collections.abc import Iterable
@@ -131,7 +132,7 @@ class LocalSparkFolder:
         self._children = children
         self._durable.update(map(str, state or ()))
 
-    def _new_state(self) -> list[Path] | None:
+    def _new_state(self) -> builtins.list[Path] | None:
         """Return state files that were not synced yet: they never change. `None`: too many folders to search."""
         root = self.path / "state"
         there: set[str] = set()  # as text: there may be thousands, and all but a few were synced before
