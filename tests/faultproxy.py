@@ -20,6 +20,7 @@ The proxy passes on the Host header, so signatures stay valid. It is threaded an
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import http.client
 import random
@@ -184,6 +185,17 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     _upstream: http.client.HTTPConnection | None = None
 
+    def finish(self) -> None:
+        """Close both connections."""
+        self._close_upstream()
+        with contextlib.suppress(OSError):  # the client may have gone
+            super().finish()
+
+    def _close_upstream(self) -> None:
+        if self._upstream is not None:
+            self._upstream.close()
+            self._upstream = None
+
     def _pass(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         kind, key = _kind(self), self.path.removeprefix("/")
@@ -242,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = self._upstream.getresponse()
                 return answer.status, answer.reason, answer.getheaders(), answer.read()
             except (OSError, http.client.HTTPException):
-                self._upstream = None  # a kept connection may have been closed: nothing was applied then
+                self._close_upstream()  # a kept connection may have been closed: nothing was applied then
                 if fresh or attempt == 2:
                     raise
         raise AssertionError

@@ -18,6 +18,7 @@ import pytest
 from faultproxy import Answer, Fault, FaultProxy
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import (
+    BadValue,
     BucketMissing,
     BucketUnsuitable,
     Closed,
@@ -40,6 +41,7 @@ from holdfast.repository.probe import probe
 from holdfast.repository.storeguard import BeatTiming
 from holdfast.repository.targets import newest_targets, record_targets
 from s3fixture import KEY_ID, SECRET, S3Place, environment, signed, using, with_faults
+from support import refused_in_a_child
 
 QUICK = BeatTiming(beat_s=0.2, wait_s=1.5, poll_s=0.05)
 
@@ -248,6 +250,20 @@ def test_no_credential_is_in_an_error(s3: S3Place) -> None:
     assert wrong not in all_texts(refused.value)
 
 
+def test_requests_without_encryption_must_be_allowed(s3: S3Place) -> None:
+    variables = {name: value for name, value in s3.environment.items() if name != "AWS_ALLOW_HTTP"}
+    with using(variables), pytest.raises(BadValue, match="AWS_ALLOW_HTTP=true"):
+        ObjectRepository(s3.url()).list()
+
+
+def test_missing_credentials_are_named(s3: S3Place) -> None:
+    kept = ("AWS_ENDPOINT_URL", "AWS_ALLOW_HTTP", "AWS_REGION")
+    port = _closed_port()
+    with using({name: s3.environment[name] for name in kept} | {"AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{port}"}):
+        with pytest.raises(StoreDenied, match="no credentials"):
+            probe(ObjectRepository(s3.url()))
+
+
 def test_a_good_bucket_passes_and_keeps_nothing(s3_faults: FaultProxy, store: ObjectRepository) -> None:
     probe(store)
     assert store.flat() == []
@@ -312,24 +328,20 @@ def test_requests_that_may_not_list_or_delete_are_found_out(s3_faults: FaultProx
 # --- a client belongs to its process ---------------------------------------------------------------------------------
 
 
-def _read_in_child(store: ObjectRepository, results: Any) -> None:
-    try:
-        results.put(store.read("a"))
-    except BaseException as error:
-        results.put(repr(error))
-
-
-def test_a_forked_child_reads_or_reports_but_never_hangs(store: ObjectRepository) -> None:
+def test_a_forked_child_is_refused_and_does_not_hang(store: ObjectRepository) -> None:
     store.put_new("a", b"1")
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    child = context.Process(target=_read_in_child, args=(store, results))
-    child.start()
-    try:
-        assert results.get(timeout=60) == b"1"
-    finally:
-        child.kill()
-        child.join()
+    with Lease.take(store) as lease:
+        assert refused_in_a_child(lambda: store.read("a"), NotSupported)
+        assert refused_in_a_child(lambda: ObjectRepository(store.where).list(), NotSupported)
+        assert refused_in_a_child(lease.check, Closed)
+        lease.check()
+    assert store.read("a") == b"1"
+
+
+def test_a_spawned_child_has_a_client_of_its_own(store: ObjectRepository) -> None:
+    store.put_new("a", b"1")
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(store.read, ("a",)) == b"1"
 
 
 # --- records that change ---------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ Rules:
   of S3's own XML are, and the plain cause of a failed connection.
 - A request that changes something is sent once (`Bucket.put`, `Bucket.delete`): the caller decides whether it may be
   repeated. Reads are repeated by obstore.
-- A client belongs to the process that made it.
+- A client belongs to the process that made it. A process that was forked from one that has used obstore cannot use it:
+  its requests would never return, not even those of a new client.
 """
 
 from __future__ import annotations
@@ -19,13 +20,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit
 
 from holdfast._extras import missing_extra
 from holdfast._redaction import redacted_text
-from holdfast._validation import checked_key
 from holdfast.errors import (
-    BadName,
     BadValue,
     BucketMissing,
     NotFound,
@@ -36,21 +34,9 @@ from holdfast.errors import (
     WrongRegion,
 )
 from holdfast.repository.base import StoredObject
+from holdfast.repository.s3address import Address
 
-SCHEME = "s3://"
 TOKEN = "holdfast-token"  # noqa: S105 - the name of the metadata field that tells two writers of one key apart
-OTHER_SCHEMES = {  # why each is refused
-    "s3a": "it is Hadoop's name for S3; write s3://",
-    "s3n": "it is an old name for S3; write s3://",
-    "gs": "Google Cloud Storage is not tested yet",
-    "az": "Azure shows an empty file before its bytes are written",
-    "abfs": "Azure shows an empty file before its bytes are written",
-    "abfss": "Azure shows an empty file before its bytes are written",
-    "wasb": "Azure shows an empty file before its bytes are written",
-    "wasbs": "Azure shows an empty file before its bytes are written",
-    "hdfs": "repositories on HDFS are not tested yet",
-}
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\Z", re.ASCII)
 _XML = {name: re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message", "Region")}
 _REGION_CODES = {
     "PermanentRedirect",
@@ -69,63 +55,21 @@ _DENIED_CODES = {
 }
 _UNREACHABLE = {  # a part of the text, in lower case, and what it means
     "dns error": "its host name is unknown",
-    "connection refused": "the connection was refused",
-    "connection reset": "the connection was reset",
-    "timed out": "it did not answer in time",
-    "timeout": "it did not answer in time",
-    "client error (connect)": "the connection failed",
-    "error sending request": "the connection failed",
+    "connectionrefused": "the connection was refused",
+    "connectionreset": "the connection was reset",
+    "timedout": "it did not answer in time",
     "incompletemessage": "the connection ended before the answer",
-    "connection closed": "the connection ended before the answer",
+    "error sending request": "the connection failed",
+    "error decoding response body": "the connection ended before the end of the answer",
 }
+_ENDPOINT = re.compile(
+    r"(https?)://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:/[A-Za-z0-9._/-]*)?", re.IGNORECASE
+)
+_ROLE_PATHS = ("/latest/api/token", "/latest/meta-data")  # where a machine on AWS finds the credentials of its role
 _LONGEST = 200  # characters of a text that is not S3's own
 _TIMEOUT_S = 30
 _CONNECT_S = 5
 _RETRY_S = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A place in a bucket, from `s3://bucket/prefix`."""
-
-    bucket: str
-    prefix: str  # without slashes at its ends; may be empty
-
-    def __str__(self) -> str:
-        return f"{SCHEME}{self.bucket}/{self.prefix}".removesuffix("/")
-
-
-def parsed(url: object, what: str = "repository address") -> Address:
-    """Return the bucket and the prefix of an address, or raise `BadValue`. It must not contain credentials."""
-    text = os.fsdecode(url) if isinstance(url, str | bytes | os.PathLike) else ""
-    shown = redacted_text(text) or url
-    expected = "s3://bucket/prefix"
-    try:
-        parts = urlsplit(text)
-    except ValueError as error:
-        raise BadValue(what=what, value=shown, expected=expected, why=str(error)) from None
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        why = "an address must not contain credentials or options"
-        do = "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL in the environment"
-        value = f"{parts.scheme}://..."  # a password may contain any of the characters that end it
-        raise BadValue(what=what, value=value, expected=expected, why=why, do=do)
-    if parts.scheme != "s3" or not _BUCKET.match(parts.netloc) or ".." in parts.netloc:
-        raise BadValue(what=what, value=shown, expected=expected)
-    prefix = parts.path.strip("/")
-    try:
-        return Address(parts.netloc, checked_key(prefix) if prefix else "")
-    except BadName as error:
-        raise BadValue(what=what, value=shown, expected=expected, why=error.why) from None
-
-
-def refuse_other_schemes(address: str) -> None:
-    """Raise `NotSupported` for an object store that cannot hold a repository yet, by its scheme."""
-    scheme = address.partition("://")[0].lower()
-    if "://" in address and (why := OTHER_SCHEMES.get(scheme)):
-        do = f"s3://{address.partition('://')[2]}" if scheme in ("s3a", "s3n") and "@" not in address else None
-        raise NotSupported(
-            what=f"a repository at {scheme}://", why=why, do=f"write {do}" if do else "use s3://, or a local folder"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +87,8 @@ class Bucket:
         """Open the place; nothing is requested. `patient`: reads are repeated for a minute if the store fails."""
         self.address = address
         self._library = _obstore()
-        self._pid = os.getpid()
+        self._pid = _required_own_process()
+        _require_sound_endpoint()
         self._reads = self._client(10 if patient else 1)
         self._writes = self._client(0)
 
@@ -244,9 +189,8 @@ class Bucket:
         options: dict[str, Any] = {
             "timeout": timedelta(seconds=_TIMEOUT_S),
             "connect_timeout": timedelta(seconds=_CONNECT_S),
+            "allow_http": _allows_http(),  # options that are given replace those of the environment
         }
-        if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on"):
-            options["allow_http"] = True
         retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=_RETRY_S)}
         try:
             return self._library.store.S3Store(self.address.bucket, client_options=options, retry_config=retry)
@@ -290,7 +234,7 @@ def _kind(error: Exception, text: str, code: str, region: str) -> tuple[type[Sto
         return WrongRegion, f"{code}, use {region}" if region else ""
     if code in _DENIED_CODES or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
         return StoreDenied, "" if code else "the credentials do not permit it"
-    if "169.254.169.254" in text:
+    if any(part in text for part in _ROLE_PATHS):
         why = "no credentials were found, neither in the environment nor from the role of this machine"
         return StoreDenied, f"{why}; profiles in files are not read (aws configure export-credentials --format env)"
     lowered = text.lower()
@@ -303,6 +247,41 @@ def _plain(text: str) -> str:
     """Return the beginning of a text that is not S3's own, without markup, addresses and secrets."""
     first = re.sub(r"<[^>]*>|\s+", " ", redacted_text(text)).split("Debug source:")[0].strip()
     return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}…"
+
+
+def _allows_http() -> bool:
+    return os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
+
+
+def _require_sound_endpoint() -> None:
+    """Refuse an endpoint that is malformed, contains credentials, or would be used without encryption by mistake."""
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        value = os.environ.get(name)
+        if not value:
+            continue
+        match = _ENDPOINT.fullmatch(value)
+        if match is None:
+            expected = "https://host or https://host:port, without credentials"
+            raise BadValue(what=name, value="(not shown)", expected=expected, do=f"correct {name} in the environment")
+        if match[1].lower() == "http" and not _allows_http():
+            do = "use an https:// endpoint, or set AWS_ALLOW_HTTP=true"
+            raise BadValue(what=name, value=value, why="requests would not be encrypted", do=do)
+
+
+_used_by: int | None = None  # the process that has used obstore first
+
+
+def _required_own_process() -> int:
+    """Return the id of this process; raise `NotSupported` if it was forked from one that has used obstore."""
+    global _used_by  # noqa: PLW0603 - obstore has one runtime per process, which a fork breaks
+    if _used_by not in (None, os.getpid()):
+        raise NotSupported(
+            what="S3 in a forked process",
+            why="the process that it was forked from has used S3 before, so its requests would never return",
+            do="start it by multiprocessing.get_context('spawn'), or fork before the first use",
+        )
+    _used_by = os.getpid()
+    return _used_by
 
 
 def _obstore() -> ModuleType:

@@ -36,9 +36,10 @@ from holdfast.errors import (
     StoreDenied,
     WrongRegion,
 )
-from holdfast.repository._s3 import Bucket, Fetched, parsed
+from holdfast.repository._s3 import Bucket, Fetched
 from holdfast.repository.base import Data, Held, StoredObject, joined
 from holdfast.repository.contracts import Put
+from holdfast.repository.s3address import parsed
 from holdfast.repository.storeguard import BeatTiming, StoreGuard
 from holdfast.repository.storeheads import StoreHeads
 from holdfast.repository.storejournal import StoreJournal

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 from holdfast.errors import BadValue, NotSupported
-from holdfast.repository._s3 import SCHEME, refuse_other_schemes
 from holdfast.repository.base import Repository
 from holdfast.repository.files import local_path
 from holdfast.repository.local import LocalRepository
 from holdfast.repository.memory import MemoryRepository
 from holdfast.repository.objectstore import ObjectRepository
+from holdfast.repository.s3address import SCHEME, refuse_other_schemes
 
 
 def open_repository(address: str | os.PathLike[str]) -> Repository:
