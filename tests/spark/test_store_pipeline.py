@@ -156,9 +156,13 @@ class Answers(list[Any]):
     def rounds(self, first: int, last: int, apart_s: float) -> list[list[str]]:
         """Return the requests in groups that were under way at the same time."""
         found: list[list[str]] = []
+        before = 0.0
         for number in range(first, last):
-            if number == first or self.at[number] - self.at[number - 1] > apart_s:
+            if "requests%2F" in self[number].key or self[number].key.endswith(".beat"):
+                continue  # of threads that run beside the epochs
+            if self.at[number] - before > apart_s:
                 found.append([])
+            before = self.at[number]
             found[-1].append(f"{self[number].kind} {self[number].key}")
         return found
 

@@ -40,6 +40,7 @@ public final class StoreFiles implements CheckpointFileManager {
   private static final String WITHOUT_LOOKING = "fs.s3a.create.performance";
   private static final int TRIES = 4;
   private static final long PAUSE_MS = 100;
+  private static final long PATIENCE_MS = 10_000; // the connector itself repeats requests, for minutes
 
   private final Path root;
   private final FileSystem files;
@@ -165,7 +166,8 @@ public final class StoreFiles implements CheckpointFileManager {
 
   private void putIfAbsent(Path path, Spool content) throws IOException {
     IOException failed = null;
-    for (int attempt = 0; attempt < TRIES; attempt++) {
+    long end = System.nanoTime() / 1_000_000 + PATIENCE_MS;
+    for (int attempt = 0; attempt < TRIES && (attempt == 0 || System.nanoTime() / 1_000_000 < end); attempt++) {
       try {
         put(path, content, true);
         return;
