@@ -79,7 +79,7 @@ def _name(jar: Path) -> str:
 
 
 def lock(version: str) -> None:
-    """Resolve the packages that users are told to add, and write their digests."""
+    """Resolve the packages that the error of a start names, and write their digests."""
     excluded = "".join(_EXCLUSION.format(*each.split(":")) for each in EXCLUDED)
     excluded = f"<exclusions>{excluded}</exclusions>"
     needed = "".join(_DEPENDENCY.format(*each.split(":"), excluded) for each in packages(version).split(","))
