@@ -53,6 +53,7 @@ from holdfast.spark.opening import sink_context
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.slots import AttemptSlots
 from holdfast.spark.stages import refuse_lost_stage
+from holdfast.sparkfiles.storefolder import hadoop_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -148,6 +149,8 @@ class StreamRecovery:
                     why=_UNREPLAYABLE[source],
                     do="put a durable log in front of it (Kafka, or files)",
                 )
+        if isinstance(run.repository, ObjectRepository):  # the stream may have been built in a session of its own
+            adapter.serve_root(df.sparkSession, hadoop_root(run.repository))
         if fork_of(run.repository) is not None:
             _refuse_clean_source(spec.name, df)
         adapter.require_packages(df)

@@ -23,6 +23,7 @@ from holdfast.sparkfiles.sourcelog import ENTRY, SOURCES, entry_names, entry_of,
 from holdfast.sparkfiles.torn_writes import is_commit, is_metadata, is_offsets, is_source_entry
 
 _AHEAD = 8  # entries that may be missing before one that exists
+_BACK = 10  # entries back to the last compacted one, by default
 _METADATA = "metadata"
 
 
@@ -65,6 +66,7 @@ class SparkLog:
         """
         folder, stream = self.folder, self._stream
         of_file_sources: list[str] = []
+        folder.expect([_METADATA, *(f"offsets/{batch}" for batch in range(max(decided - 2, 0), decided))])
         if not folder.require_whole(_METADATA, is_metadata, stream) and self._last("offsets"):  # 1
             raise self._missing(_METADATA)
         for batch in range(max(decided - 2, 0), decided):
@@ -73,6 +75,8 @@ class SparkLog:
                 raise self._missing(f"offsets/{batch}")
         for source, last in source_log.items():
             of_files = _last_named(source, ends) is not None
+            oldest = max(last - _BACK, -1) if of_files else last - 1
+            folder.expect(f"{SOURCES}/{source}/{entry_names(number)[0]}" for number in range(last, oldest, -1))
             for number in range(last, -1, -1):
                 name = entry_of(folder, source, number)
                 if name is None:
@@ -105,11 +109,13 @@ class SparkLog:
         commit, offsets = f"commits/{decided - 1}", f"offsets/{decided}"
         if not decided and self._last("commits"):
             return []  # the decisions are gone, so it is not known which files they need
-        torn = [commit] if decided and folder.is_torn(commit, is_commit) else []  # 1
-        torn += [_METADATA] if not decided and folder.is_torn(_METADATA, is_metadata) else []  # 2
-        for source in folders_in(folder, SOURCES):  # 3
-            torn += self._torn_on(source, source_log.get(source, -1))
-        folder.drop(torn)
+        torn: list[str] = []
+        if folder.loses_bytes:
+            torn += [commit] if decided and folder.is_torn(commit, is_commit) else []  # 1
+            torn += [_METADATA] if not decided and folder.is_torn(_METADATA, is_metadata) else []  # 2
+            for source in folders_in(folder, SOURCES):  # 3
+                torn += self._torn_on(source, source_log.get(source, -1))
+            folder.drop(torn)
         if folder.is_torn(offsets, is_offsets) or (folder.exists(offsets) and self._lacks_basis(decided)):  # 4
             folder.drop([offsets])
             torn.append(offsets)

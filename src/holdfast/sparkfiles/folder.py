@@ -30,6 +30,10 @@ class SparkFolder(Protocol):
     def poll_s(self) -> float:
         """How long to wait between two looks at the folder."""
 
+    @property
+    def loses_bytes(self) -> bool:
+        """Whether a power loss can leave files without their bytes. On a store, a file that exists is complete."""
+
     def place(self, path: str) -> str:
         """Return the place of one of its files, for display and errors."""
 

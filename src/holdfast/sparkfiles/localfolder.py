@@ -47,6 +47,11 @@ class LocalSparkFolder:
         """How long to wait between two looks at the folder."""
         return _POLL_S
 
+    @property
+    def loses_bytes(self) -> bool:
+        """Spark does not fsync its files."""
+        return True
+
     def place(self, path: str) -> str:
         """Return the path of a file."""
         return str(self.path / path)

@@ -49,6 +49,11 @@ class StoreSparkFolder:
         """How long to wait between two looks: each is a request."""
         return _POLL_S
 
+    @property
+    def loses_bytes(self) -> bool:
+        """A PUT is complete, or there is no object."""
+        return False
+
     def place(self, path: str) -> str:
         """Return the address of a file."""
         return f"{self.where}/{path}"

@@ -41,7 +41,7 @@ _VERBOSE = (  # loggers, relative to Spark's root package
     "sql.execution.streaming.runtime.MicroBatchExecution",
     "util.Utils",
 )
-_changing = threading.RLock()  # the settings of a session are changed for one query at a time
+changing = threading.RLock()  # the settings of a session are changed for one query at a time
 _log = logging.getLogger(__name__)
 
 
@@ -125,7 +125,7 @@ def state_reading(state_format: str, confs: Mapping[str, str]) -> dict[str, str]
 @contextlib.contextmanager
 def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Change settings of a session for a while. A query that starts meanwhile keeps them: it clones the session."""
-    with _changing:
+    with changing:
         before = {name: setting(spark, name) for name in settings}
         for name, value in settings.items():
             spark.conf.set(name, value)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from holdfast._error_text import one_line
 from holdfast._redaction import redacted_text
 from holdfast.errors import StorageFailed
-from holdfast.spark.adapter.settings import FILE_MANAGER, setting
+from holdfast.spark.adapter.settings import FILE_MANAGER, changing, setting
 
 STORE_FILES = "holdfast.StoreFiles"
 ROOTS = "spark.holdfast.store.roots"  # as in StoreFiles.java
@@ -58,14 +58,16 @@ def _is_set(conf: Any, name: str) -> bool:
 def serve_root(spark: SparkSession, root: str) -> None:
     """Let our file manager serve the paths below a root, for the rest of the session.
 
-    Sources read the setting some time after a query has started, so it cannot be set for the start alone.
+    Sources read the setting some time after a query has started, so it cannot be set for the start alone. While the
+    start of another query has changed it, this waits: that start sets the old value again.
     """
-    before = setting(spark, FILE_MANAGER)
-    if before not in (None, STORE_FILES):
-        spark.conf.set(OTHERS, str(before))
-    roots = [each for each in (setting(spark, ROOTS) or "").split(",") if each]
-    spark.conf.set(ROOTS, ",".join(dict.fromkeys([*roots, root])))
-    spark.conf.set(FILE_MANAGER, STORE_FILES)
+    with changing:
+        before = setting(spark, FILE_MANAGER)
+        if before not in (None, STORE_FILES):
+            spark.conf.set(OTHERS, str(before))
+        roots = [each for each in (setting(spark, ROOTS) or "").split(",") if each]
+        spark.conf.set(ROOTS, ",".join(dict.fromkeys([*roots, root])))
+        spark.conf.set(FILE_MANAGER, STORE_FILES)
 
 
 class StoreFiles:
