@@ -24,6 +24,7 @@ from holdfast.formats.sealed_json import plain
 from holdfast.repository import History
 from holdfast.repository.backfills import BackfillRecord, Backfills
 from holdfast.repository.files import sync_all
+from holdfast.repository.opening import local_root
 from holdfast.sinks.base import EpochKey, Sink, checked_position, checked_staged
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.log import LogSink
@@ -72,7 +73,7 @@ def backfill_pipeline(  # noqa: PLR0917 - the pipeline, and what to fill
         lease = take_lease(pipeline, session)
         undo.callback(lease.release)
         finish_rewind(pipeline, lease, reach)
-        chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.root, session)
+        chain = Chain(pipeline.name, pipeline.streams, local_root(pipeline.repository), session)
         _, specs = chain.join()
         run = RunContext(
             spark=session,
