@@ -121,7 +121,7 @@ def _print_plan(console: Console, plan: PrunePlan) -> None:
         rows.print(console)
     garbage = f"{formatting.number(len(plan.garbage))}, {formatting.size(plan.garbage_bytes)}"
     objects = f"none: {plan.blocked}" if plan.blocked else garbage
-    found = [("keep", plan.retention), ("objects to remove", objects)]
+    found: list[tuple[str, str | Text]] = [("keep", plan.retention), ("objects to remove", objects)]
     for each in plan.logs:
         segments = f"{formatting.number(each.segments)} segments, {formatting.size(each.bytes)}"
         found.append(("events to remove", f"{segments} before sequence {formatting.number(each.floor)} of {each.path}"))
