@@ -68,7 +68,8 @@ _ENDPOINT = re.compile(
 _ROLE_PATHS = ("/latest/api/token", "/latest/meta-data")  # where a machine on AWS finds the credentials of its role
 _REDIRECTED = "Received redirect without LOCATION"
 _LONGEST = 200  # characters of a text that is not S3's own
-_TIMEOUT_S = 30
+_SILENCE_S = 30  # a read fails if no byte arrives for so long
+_WHOLE_READ = timedelta(hours=6)  # a large object takes its time
 _CONNECT_S = 5
 _RETRY_S = 60
 
@@ -90,8 +91,9 @@ class Bucket:
         self._library = _obstore()
         self._pid = _required_own_process()
         _require_sound_endpoint()
-        self._reads = self._client(10 if patient else 1)
-        self._writes = self._client(0)
+        silence = timedelta(seconds=_SILENCE_S if patient else _SILENCE_S / 3)
+        self._reads = self._client(10 if patient else 1, {"timeout": _WHOLE_READ, "read_timeout": silence})
+        self._writes = self._client(0, {"timeout": 2 * silence})
 
     @property
     def is_ours(self) -> bool:
@@ -186,9 +188,9 @@ class Bucket:
         names = [each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
         return [self._stored(each) for each in found["objects"]], names
 
-    def _client(self, retries: int) -> Any:
+    def _client(self, retries: int, timeouts: dict[str, timedelta]) -> Any:
         options: dict[str, Any] = {
-            "timeout": timedelta(seconds=_TIMEOUT_S),
+            **timeouts,
             "connect_timeout": timedelta(seconds=_CONNECT_S),
             "allow_http": _allows_http(),  # options that are given replace those of the environment
         }

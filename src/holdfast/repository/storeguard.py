@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import threading
@@ -31,6 +32,7 @@ from holdfast.repository.guards import LEASES
 from holdfast.repository.lease import holder_of
 from holdfast.repository.storeheads import HEADS, Store
 
+_log = logging.getLogger(__name__)
 _SIGN = re.compile(rf"{HEADS}/{LEASES}/(\d{{8,}})\.(json|beat|released)", re.ASCII)
 _CLOCKS = f"{HEADS}/clock"
 _OLD_CLOCK_S = 600.0
@@ -89,6 +91,8 @@ class StoreGuard:
 
     def _wait(self, first: _Seen) -> None:
         clock = f"{_CLOCKS}/{uuid.uuid4().hex}"
+        text = "lease %d of %s was not released: waiting until its holder has not shown itself for %g s"
+        _log.warning(text, first.number, self._store.where, self._timing.wait_s)
         last, signs = first, 0
         try:
             while True:
