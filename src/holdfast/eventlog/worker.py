@@ -32,7 +32,7 @@ from holdfast.eventlog.region import Region
 from holdfast.eventlog.segment import LogEvent
 from holdfast.formats.sealed_json import Record
 from holdfast.policy import RestartBudget, RestartPolicy
-from holdfast.repository import FileRepository
+from holdfast.repository import FileRepository, Repository
 from holdfast.repository.base import checked_repository
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Quarantined(Record, frozen=True, kw_only=True):
     at_ms: int  # when it was skipped
 
 
-def read_quarantine(repository: FileRepository, cursor: str) -> list[Quarantined]:
+def read_quarantine(repository: Repository, cursor: str) -> list[Quarantined]:
     """Return the batches that the workers of a durable cursor have skipped, oldest first; each record is checked."""
     folder = _quarantine_folder(cursor)
     names = checked_repository(repository).list(folder)

@@ -24,13 +24,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar, cast
+from typing import Protocol, TypeAlias, TypeVar
 
 from holdfast.errors import BadValue, Corrupt, HoldfastError, NotFound, StorageFailed, UnsupportedVersion
 from holdfast.repository.contracts import Guard, Heads, Journal, Lock, Put
 
 K = TypeVar("K")
 T = TypeVar("T")
+R = TypeVar("R", bound="Repository")
 
 Data: TypeAlias = bytes | bytearray | memoryview | Sequence[memoryview]
 """What can be written: one buffer, or several that are written one after another without being joined in memory."""
@@ -78,13 +79,13 @@ def held_key(folder: str, sha256: str) -> str:
     return f"{folder}/{sha256[:2]}/{sha256}"
 
 
-def checked_repository(value: object) -> Repository:
+def checked_repository(value: R) -> R:
     """Return `value` if it is a repository; an address, a frequent mistake, raises `BadValue`."""
     if not hasattr(value, "put_if_absent"):
         do = "pass open_repository(address), or an instance of a repository class"
         why = f"its type is {type(value).__name__}"
         raise BadValue(what="repository", value=value, expected="a repository", why=why, do=do)
-    return cast("Repository", value)
+    return value
 
 
 class Repository(Protocol):

@@ -48,7 +48,7 @@ BEATS = BeatTiming()
 AT_ONCE = 32
 DELETED_AT_ONCE = 1000
 _CHUNK = 1 << 20
-_IN_PARTS = 64 << 20  # larger objects are written in parts
+_IN_PARTS = 32 << 20  # larger objects are written in parts
 _GIVE_UP_S = 60.0
 _PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # and then the last one again and again
 _LISTED_FROM = 9  # from so many keys of one folder on, one listing replaces a request per key
@@ -126,7 +126,7 @@ class ObjectRepository:
         """
         body, token, until = joined(data), uuid.uuid4().hex, time.monotonic() + _GIVE_UP_S
         checked_value_key(key)
-        unsure: HoldfastError | None = None  # a request of ours may still take effect
+        unsure: Storage | None = None  # why a request of ours may still take effect
         for pause in _pauses():
             time.sleep(pause)
             try:
@@ -145,8 +145,8 @@ class ObjectRepository:
                 raise failed
             unsure = failed
             if time.monotonic() > until:
-                break
-        raise OutcomeUnknown(action="write", key=key, why=_why(failed))
+                raise OutcomeUnknown(action="write", key=key, why=_why(failed))
+        raise AssertionError  # the pauses never end
 
     def put_new(self, key: str, data: Data) -> None:
         """Write a value under a name that is used once: one plain PUT, or several parts if it is large."""
@@ -180,7 +180,7 @@ class ObjectRepository:
             self._again("delete", part[0], lambda part=part: self.bucket.delete(part))  # type: ignore[misc]
 
     def clear(self, folder: str) -> None:
-        """Delete everything below a folder."""
+        """Delete everything below a folder. Not guaranteed: that markers of folders, which S3A writes, are deleted."""
         keys = [each.key for each in self.bucket.flat(checked_key(folder))]
         for start in range(0, len(keys), DELETED_AT_ONCE):
             part = keys[start : start + DELETED_AT_ONCE]
