@@ -17,6 +17,7 @@ from s3fixture import S3Place
 from s3spark import connect
 from sparkfixture import session
 
+_FED = 10  # files while a driver starts
 SCRIPT = Path(__file__).with_name("storedriver.py")
 
 
@@ -85,11 +86,13 @@ def _standby(about: dict[str, str], number: int) -> tuple[subprocess.Popen[bytes
 
 
 def _feed_until(rig: Rig, condition: object, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 200
+    end, fed = time.monotonic() + 200, 0
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < end
         if process.poll() is not None:
             logs = sorted(rig.folder.glob("driver-*.log"))
             pytest.fail("the driver ended by itself: " + "\n".join(each.read_text()[-3000:] for each in logs))
-        rig.add_more(1)
+        if fed < _FED:
+            rig.add_more(1)
+            fed += 1
         time.sleep(0.3)

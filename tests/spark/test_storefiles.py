@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from faultproxy import Fault, FaultProxy
+from holdfast.errors import StorageFailed
 from holdfast.repository.objectstore import ObjectRepository
 from holdfast.spark import adapter
 from holdfast.sparkfiles.storefolder import hadoop_root
@@ -181,8 +182,6 @@ def test_a_file_system_without_conditional_writes_refuses(files: Files, tmp_path
     adapter.serve_root(files.spark, f"file:{tmp_path}")
     manager = adapter.StoreFiles(files.spark, f"file:{tmp_path}")
     assert manager.is_ours
-    stream = manager._manager.createAtomic(files.jvm.org.apache.hadoop.fs.Path(f"file:{tmp_path}/0"), False)
-    stream.write(b"bytes")
-    with pytest.raises(Py4JJavaError, match="conditional"):
-        stream.close()
+    with pytest.raises(StorageFailed, match=r"fs\.option\.create\.conditional\.overwrite"):
+        manager.write("0", b"bytes")
     assert not (tmp_path / "0").exists()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from holdfast._error_text import one_line
@@ -96,6 +97,8 @@ class StoreFiles:
             if "FileAlreadyExistsException" in str(error.java_exception.getClass().getName()):
                 return False
             raise self._failed("write", name, error) from None
+        except PySparkException as error:  # such as a condition that the file system does not know
+            raise self._failed("write", name, error) from None
         return True
 
     def read(self, name: str) -> bytes | None:
@@ -125,10 +128,10 @@ class StoreFiles:
     def _failing_as(self, action: str, name: str) -> Iterator[None]:
         try:
             yield
-        except Py4JError as error:
+        except (Py4JError, PySparkException) as error:
             raise self._failed(action, name, error) from None
 
-    def _failed(self, action: str, name: str, error: Py4JError) -> StorageFailed:
+    def _failed(self, action: str, name: str, error: Exception) -> StorageFailed:
         """Return the error, without the Java trace, which may contain what the server answered."""
         java = getattr(error, "java_exception", None)
         why = redacted_text(one_line(RuntimeError(str(java.toString()))) if java is not None else one_line(error))
