@@ -34,6 +34,7 @@
     │   ├── RequestUnanswered        the lease holder did not carry out a request in time
     │   ├── EpochClosed              the epoch was decided while this writer was paused: it must stop
     │   └── Fenced                   a newer lease was taken: this writer must stop
+    │       └── CursorFenced         another process uses the cursor: this owner must stop
     ├── Mismatch                     open the right thing: this is intact, but not what was asked for
     │   ├── AlreadyExists            something already exists where a new one was to be created
     │   ├── UnsupportedVersion       written by a newer version of Holdfast
@@ -147,6 +148,7 @@ from holdfast.errors.busy import (
     AppendOpen,
     Busy,
     CommitOpen,
+    CursorFenced,
     EpochClosed,
     Fenced,
     LeaseHeld,
@@ -264,6 +266,7 @@ __all__ = [
     "CursorAhead",
     "CursorCorrupt",
     "CursorDiverged",
+    "CursorFenced",
     "CursorLogMismatch",
     "CursorMissing",
     "CursorRegionMismatch",

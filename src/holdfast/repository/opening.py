@@ -18,8 +18,12 @@ def open_repository(address: str | os.PathLike[str]) -> Repository:
     """
     if address == "memory:":
         return MemoryRepository()
-    if isinstance(address, str) and "://" in address:
-        if address.lower().startswith(SCHEME):
-            return ObjectRepository(address)
-        refuse_other_schemes(address)
-    return LocalRepository(address)
+    return ObjectRepository(address) if is_store(address) else LocalRepository(address)
+
+
+def is_store(address: str | os.PathLike[str]) -> bool:
+    """Whether an address is that of an object store; one that is not supported raises `NotSupported`."""
+    if not isinstance(address, str) or "://" not in address:
+        return False
+    refuse_other_schemes(address)
+    return address.lower().startswith(SCHEME)

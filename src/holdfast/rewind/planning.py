@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from holdfast.epoch import Facts
 from holdfast.errors import BadValue, CheckpointMissing, Corrupt, RewindUnfinished
-from holdfast.eventlog._cursor_file import cursor_names, read_cursor
+from holdfast.eventlog._cursor_slot import cursor_names, read_cursor
 from holdfast.formats.manifest import Manifest
 from holdfast.repository import Checkpoints, Decisions, Lineage, LocalRepository
 from holdfast.repository.decisions import stream_folder

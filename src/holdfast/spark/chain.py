@@ -35,7 +35,7 @@ class Chain:
         self,
         pipeline: str,
         specs: Mapping[str, StreamSpec],
-        root: Path,
+        root: Path | str,
         spark: SparkSession,
         *,
         scratch: Path | None = None,
@@ -118,9 +118,9 @@ class Chain:
         return _streaming(name, df)
 
 
-def inner_log(root: Path, stream: str) -> LogSink:
+def inner_log(root: Path | str, stream: str) -> LogSink:
     """Return the event log that joins a stream without one of its own to its readers."""
-    return LogSink(root / FOLDER / stream / _INNER, name=_INNER, changelog=True, keep=0)
+    return LogSink(f"{root}/{FOLDER}/{stream}/{_INNER}", name=_INNER, changelog=True, keep=0)
 
 
 def _streaming(name: str, df: DataFrame | None) -> DataFrame:
