@@ -81,6 +81,13 @@ class Seen:
     status: int  # 0: none
 
 
+@dataclass(frozen=True)
+class _Reply:
+    status: int
+    headers: list[tuple[str, str]]
+    data: bytes
+
+
 @dataclass
 class _Rule:
     fault: Fault | Answer
@@ -204,43 +211,51 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         kind, key = _kind(self), self.path.removeprefix("/")
         fault = self.owner.fault_of(kind, key)
-        status = 0
+        reply: _Reply | None = None
         try:
-            status = self._with_fault(fault, body)
-        finally:
-            self.owner.saw(Seen(kind, key, fault, status))
+            time.sleep(self.owner.delay_s)
+            reply = self._reply(fault, body)
+        finally:  # before the client goes on
+            self.owner.saw(Seen(kind, key, fault, 0 if reply is None else reply.status))
+        if reply is None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            self._send(reply)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass  # noqa: N815 - as http.server asks for them
 
-    def _with_fault(self, fault: Fault | Answer | None, body: bytes) -> int:
-        time.sleep(self.owner.delay_s)
+    def _reply(self, fault: Fault | Answer | None, body: bytes) -> _Reply | None:
+        """Return the answer for the client; `None` ends the connection."""
         if isinstance(fault, Answer):
-            return self._answer(fault)
+            return _made(fault)
         if fault in _BEFORE:
-            return self._answer(_injected(fault)) if fault in _STATUS else self._drop()
-        status, reason, headers, data = self._asked(body)
+            return _made(_injected(fault)) if fault in _STATUS else None
+        reply = self._asked(body)
         if fault is Fault.DROP_AFTER:
-            return self._drop()
+            return None
         if fault in _STATUS:
-            return self._answer(_injected(fault))
-        if status == 412 and self.owner.ignore_conditions:
-            status, reason = 200, "OK"
+            return _made(_injected(fault))
         if fault is Fault.HANG:
             time.sleep(self.owner.hang_s)
-        self.send_response_only(status, reason)
+        if reply.status == 412 and self.owner.ignore_conditions:
+            return _Reply(200, [("ETag", '"0"')], b"")
+        return reply
+
+    def _send(self, reply: _Reply) -> None:
+        self.send_response_only(reply.status)
         length = False
-        for name, value in headers:
+        for name, value in reply.headers:
             if name.lower() not in _HOP:
                 length = length or name.lower() == "content-length"
                 self.send_header(name, value)
-        if not length and status not in (204, 304):
-            self.send_header("Content-Length", str(len(data)))
+        if not length and reply.status not in (204, 304):
+            self.send_header("Content-Length", str(len(reply.data)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(data)
-        return status
+            self.wfile.write(reply.data)
 
-    def _asked(self, body: bytes) -> tuple[int, str, list[tuple[str, str]], bytes]:
+    def _asked(self, body: bytes) -> _Reply:
         for attempt in (1, 2):
             fresh = self._upstream is None
             try:
@@ -256,7 +271,7 @@ class _Handler(BaseHTTPRequestHandler):
                         self._upstream.putheader(name, value)
                 self._upstream.endheaders(body or None)
                 answer = self._upstream.getresponse()
-                return answer.status, answer.reason, answer.getheaders(), answer.read()
+                return _Reply(answer.status, answer.getheaders(), answer.read())
             except (OSError, http.client.HTTPException):
                 if self._upstream is not None:
                     self._upstream.close()
@@ -265,21 +280,11 @@ class _Handler(BaseHTTPRequestHandler):
                     raise
         raise AssertionError
 
-    def _answer(self, answer: Answer) -> int:
-        inside = f"<Code>{answer.code}</Code><Message>injected</Message>{answer.more}"
-        data = f"<?xml version='1.0'?><Error>{inside}</Error>".encode()
-        self.send_response_only(answer.status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-        return answer.status
 
-    def _drop(self) -> int:
-        self.close_connection = True
-        self.connection.shutdown(socket.SHUT_RDWR)
-        return 0
+def _made(answer: Answer) -> _Reply:
+    inside = f"<Code>{answer.code}</Code><Message>injected</Message>{answer.more}"
+    data = f"<?xml version='1.0'?><Error>{inside}</Error>".encode()
+    return _Reply(answer.status, [("Content-Type", "application/xml")], data)
 
 
 def _injected(fault: Fault) -> Answer:

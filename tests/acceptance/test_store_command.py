@@ -12,7 +12,7 @@ import pytest
 
 from fabricated import Fabricated
 from holdfast.epoch import Attempt, Decision, Verdict
-from holdfast.repository import Decisions, GapRecord, Gaps, HeldFile, History, Lease, ObjectRepository
+from holdfast.repository import Decisions, Gaps, HeldFile, History, Lease, ObjectRepository
 from holdfast.repository.base import held_key
 from s3fixture import SECRET, S3Place
 
@@ -54,7 +54,7 @@ def made(s3: S3Place) -> OnStore:
     found.finish(found.checkpoints.claim(1, 1), {"orders": ["d"]}, savepoint="before")
     attempt = Attempt(stream="orders", timeline=1, epoch=2, attempt=1)
     Decisions(repository).close(Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1))
-    Gaps(repository).add(GapRecord(stream="orders", timeline=1, epoch=1, kind="quarantined", why="poison"))
+    Gaps(repository).add("orders", 1, 1, kind="quarantined", why="poison", facts={})
     History(repository).add("prune", "too many")
     Lease.take(repository, why="run").release()
     return found
@@ -110,7 +110,7 @@ def test_damage_is_found_on_a_store(made: OnStore, s3: S3Place) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        ("ls s3://{bucket}/nothing-here", 3, "heads/holdfast"),
+        ("ls s3://{bucket}/nothing-here", 2, "heads/holdfast"),
         ("ls s3://no-such-bucket-here/x", None, "there is no bucket"),
         ("ls gs://bucket/x", 2, "gs:// is not supported"),
         ("ls s3a://bucket/x", 2, "write s3://bucket/x"),

@@ -35,7 +35,7 @@ from holdfast.errors import (
     WrongRegion,
 )
 from holdfast.repository.base import StoredObject
-from holdfast.repository.s3address import Address
+from holdfast.repository.s3address import S3Address
 
 TOKEN = "holdfast-token"  # noqa: S105 - the name of the metadata field that tells two writers of one key apart
 _XML = {name: re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message", "Region")}
@@ -67,8 +67,10 @@ _ENDPOINT = re.compile(
     r"(https?)://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:/[A-Za-z0-9._/-]*)?", re.IGNORECASE
 )
 _ROLE_PATHS = ("/latest/api/token", "/latest/meta-data")  # where a machine on AWS finds the credentials of its role
+_REDIRECTED = "Received redirect without LOCATION"
 _LONGEST = 200  # characters of a text that is not S3's own
-_TIMEOUT_S = 30
+_SILENCE_S = 30  # a read fails if no byte arrives for so long
+_WHOLE_READ = timedelta(hours=6)  # a large object takes its time
 _CONNECT_S = 5
 _RETRY_S = 60
 
@@ -84,14 +86,15 @@ class Fetched:
 class Bucket:
     """The requests to one place in a bucket. Keys are relative to it. Safe to use from several threads."""
 
-    def __init__(self, address: Address, *, patient: bool = True) -> None:
+    def __init__(self, address: S3Address, *, patient: bool = True) -> None:
         """Open the place; nothing is requested. `patient`: reads are repeated for a minute if the store fails."""
         self.address = address
         self._library = _obstore()
         self._pid = _required_own_process()
         _require_sound_endpoint()
-        self._reads = self._client(10 if patient else 1)
-        self._writes = self._client(0)
+        silence = timedelta(seconds=_SILENCE_S if patient else _SILENCE_S / 3)
+        self._reads = self._client(10 if patient else 1, {"timeout": _WHOLE_READ, "read_timeout": silence})
+        self._writes = self._client(0, {"timeout": 2 * silence})
 
     @property
     def is_ours(self) -> bool:
@@ -204,9 +207,9 @@ class Bucket:
         names = [each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
         return [self._stored(each) for each in found["objects"]], names
 
-    def _client(self, retries: int) -> Any:
+    def _client(self, retries: int, timeouts: dict[str, timedelta]) -> Any:
         options: dict[str, Any] = {
-            "timeout": timedelta(seconds=_TIMEOUT_S),
+            **timeouts,
             "connect_timeout": timedelta(seconds=_CONNECT_S),
             "allow_http": _allows_http(),  # options that are given replace those of the environment
         }
@@ -249,8 +252,8 @@ class Bucket:
 
 def _kind(error: Exception, text: str, code: str, region: str) -> tuple[type[StorageFailed], str]:
     """Return the kind of a failure, and its reason if S3's own message does not state it."""
-    if code in _REGION_CODES or region:
-        return WrongRegion, f"{code}, use {region}" if region else ""
+    if code in _REGION_CODES or region or _REDIRECTED in text:
+        return WrongRegion, f"{code}, use {region}" if region else "the request was redirected"
     if code in _DENIED_CODES or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
         return StoreDenied, "" if code else "the credentials do not permit it"
     if any(part in text for part in _ROLE_PATHS):

@@ -37,7 +37,7 @@ class Lock(Protocol):
         """Release the lock."""
 
 
-Change: TypeAlias = Callable[[bytes | None], bytes]
+HeadChange: TypeAlias = Callable[[bytes | None], bytes]
 """The new value of a record from its present one (`None`: there is none). It may be called more than once, also with a
 value that already contains the change."""
 
@@ -70,8 +70,8 @@ class Heads(Protocol):
     def create(self, key: str, data: bytes) -> Put:
         """Write the first value of a record if it has none; return whether this call won, and the stored value."""
 
-    def change(self, key: str, change: Change) -> bytes:
-        """Change a record durably, and return its value. Only for the lease holder."""
+    def change(self, key: str, change: HeadChange) -> bytes:
+        """HeadChange a record durably, and return its value. Only for the lease holder."""
 
     def rise(self, key: str, level: int, data: bytes) -> None:
         """Raise a level durably, and store the record that states it. A lower one changes nothing on a store.

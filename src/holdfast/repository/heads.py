@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from holdfast.errors import NotFound
 from holdfast.repository.base import FileRepository
-from holdfast.repository.contracts import Change, Put
+from holdfast.repository.contracts import HeadChange, Put
 
 
 class FileHeads:
@@ -43,7 +43,7 @@ class FileHeads:
         """Write the file if there is none."""
         return self._repository.put_if_absent(key, data)
 
-    def change(self, key: str, change: Change) -> bytes:
+    def change(self, key: str, change: HeadChange) -> bytes:
         """Replace the file, unless it has the new content already."""
         try:
             old = self._repository.read(key)

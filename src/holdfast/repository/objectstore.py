@@ -50,7 +50,7 @@ AT_ONCE = 32
 PAGE = 1000  # objects per request of a listing
 DELETED_AT_ONCE = 1000
 _CHUNK = 1 << 20
-_IN_PARTS = 64 << 20  # larger objects are written in parts
+_IN_PARTS = 32 << 20  # larger objects are written in parts
 _GIVE_UP_S = 60.0
 _PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # and then the last one again and again
 _LISTED_FROM = 9  # from so many keys of one folder on, one listing replaces a request per key
@@ -188,7 +188,7 @@ class ObjectRepository:
             self._again("delete", part[0], lambda part=part: self.bucket.delete(part))  # type: ignore[misc]
 
     def clear(self, folder: str) -> None:
-        """Delete everything below a folder."""
+        """Delete everything below a folder. Not guaranteed: that markers of folders, which S3A writes, are deleted."""
         keys = [each.key for each in self.bucket.flat(checked_key(folder))]
         for start in range(0, len(keys), DELETED_AT_ONCE):
             part = keys[start : start + DELETED_AT_ONCE]

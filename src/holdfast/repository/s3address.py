@@ -27,7 +27,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class S3Address:
     """A place in a bucket, from `s3://bucket/prefix`."""
 
     bucket: str
@@ -37,7 +37,7 @@ class Address:
         return f"{SCHEME}{self.bucket}/{self.prefix}".removesuffix("/")
 
 
-def parsed(url: object, what: str = "repository address") -> Address:
+def parsed(url: object, what: str = "repository address") -> S3Address:
     """Return the bucket and the prefix of an address, or raise `BadValue`. It must not contain credentials."""
     text = os.fsdecode(url) if isinstance(url, str | bytes | os.PathLike) else ""
     shown = redacted_text(text) or url
@@ -55,7 +55,7 @@ def parsed(url: object, what: str = "repository address") -> Address:
         raise BadValue(what=what, value=shown, expected=expected)
     prefix = parts.path.strip("/")
     try:
-        return Address(parts.netloc, checked_key(prefix) if prefix else "")
+        return S3Address(parts.netloc, checked_key(prefix) if prefix else "")
     except BadName as error:
         raise BadValue(what=what, value=shown, expected=expected, why=error.why) from None
 

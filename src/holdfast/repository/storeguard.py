@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import threading
@@ -31,6 +32,7 @@ from holdfast.repository.guards import LEASES
 from holdfast.repository.lease import holder_of
 from holdfast.repository.storeheads import HEADS, Store
 
+_log = logging.getLogger(__name__)
 _SIGN = re.compile(rf"{HEADS}/{LEASES}/(\d{{8,}})\.(json|beat|released)", re.ASCII)
 _CLOCKS = f"{HEADS}/clock"
 _OLD_CLOCK_S = 600.0
@@ -74,7 +76,7 @@ class StoreGuard:
     def begin(self, number: int, lock: Lock | None) -> Lock | None:
         """Begin to write the beat of this lease."""
         del lock
-        return Beat(_Writer(self._store, number, self._timing.beat_s))
+        return Beat(_BeatThread(self._store, number, self._timing.beat_s))
 
     def holder(self) -> int | None:
         """Return 0 if the newest lease is not released and has shown a sign lately, otherwise `None`.
@@ -89,6 +91,8 @@ class StoreGuard:
 
     def _wait(self, first: _Seen) -> None:
         clock = f"{_CLOCKS}/{uuid.uuid4().hex}"
+        text = "lease %d of %s was not released: waiting until its holder has not shown itself for %g s"
+        _log.warning(text, first.number, self._store.where, self._timing.wait_s)
         last, signs = first, 0
         try:
             while True:
@@ -121,7 +125,7 @@ class StoreGuard:
 class Beat:
     """Stands for a lease that this process holds. Without a writer, it only passed the guard."""
 
-    def __init__(self, writer: _Writer | None) -> None:
+    def __init__(self, writer: _BeatThread | None) -> None:
         self._writer = writer
         self._pid = os.getpid()
         self._released = False
@@ -144,7 +148,7 @@ class Beat:
         self.release()
 
 
-class _Writer:
+class _BeatThread:
     """A thread that writes the beat of a lease. A beat that fails is left out: the next one follows."""
 
     def __init__(self, store: Store, number: int, beat_s: float) -> None:

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from holdfast.errors import NotFound, StorageFailed
 from holdfast.repository.base import Data, StoredObject
-from holdfast.repository.contracts import Change, Put
+from holdfast.repository.contracts import HeadChange, Put
 
 HEADS = "heads"
 _TRIES = 100
@@ -81,7 +81,7 @@ class StoreHeads:
                 return Put(won=True, data=data)
         raise _changing(key)
 
-    def change(self, key: str, change: Change) -> bytes:
+    def change(self, key: str, change: HeadChange) -> bytes:
         """Write the next number.
 
         1. Find the highest number and its value.  2. Make the new value; the same one changes nothing.  3. Write it
