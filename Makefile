@@ -51,12 +51,16 @@ PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Spark starts faster with an archive of its classes. Java ignores an archive that does not fit.
 JAVA_FAST := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
-$(ENV)/spark.jsa: $(ENV)/ready
+$(ENV)/spark.jsa: $(ENV)/ready $(ENV)/s3a/ready
 	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:ArchiveClassesAtExit=$(CURDIR)/$@" $(RUN) tests/sparkfixture.py
 
 # The S3 server of the tests. Where it cannot be fetched, the tests that need it are skipped, and the reason is printed.
 $(ENV)/s3proxy.jar: tools/s3proxy.py | $(ENV)/ready
 	@$(RUN) -m tools.s3proxy $@
+
+# The jars with which Spark reads and writes S3, likewise.
+$(ENV)/s3a/ready: tools/s3a.py $(wildcard tools/s3a-*.lock) | $(ENV)/ready
+	@$(RUN) -m tools.s3a fetch $(@D)
 
 test: $(ENV)/spark.jsa $(ENV)/s3proxy.jar
 	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:SharedArchiveFile=$(CURDIR)/$(ENV)/spark.jsa" $(PYTEST) -m "$(LANE)" $(ARGS)

@@ -127,8 +127,10 @@ def install(patch: pytest.MonkeyPatch) -> None:
     def frozen(rows: Rows) -> Iterator[Rows]:
         yield rows
 
-    def start_query(df: Any, batches: Any, *, checkpoint: Path, trigger: Any, **_: object) -> FakeQuery:
-        return FakeQuery(df.source, batches.body, checkpoint, once="availableNow" in trigger)
+    def start_query(df: Any, batches: Any, *, checkpoint: str, trigger: Any, **_: object) -> FakeQuery:
+        return FakeQuery(
+            df.source, batches.body, Path(checkpoint.removeprefix("file:")), once="availableNow" in trigger
+        )
 
     fakes: dict[str, Any] = {
         "Batches": FakeBatches,

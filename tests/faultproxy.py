@@ -203,9 +203,14 @@ class _Handler(BaseHTTPRequestHandler):
     def finish(self) -> None:
         """Close both sides."""
         self.owner.connections.discard(self.connection)
+        self._close_upstream()
+        with contextlib.suppress(OSError):  # the client may have gone
+            super().finish()
+
+    def _close_upstream(self) -> None:
         if self._upstream is not None:
             self._upstream.close()
-        super().finish()
+            self._upstream = None
 
     def _pass(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -273,9 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = self._upstream.getresponse()
                 return _Reply(answer.status, answer.getheaders(), answer.read())
             except (OSError, http.client.HTTPException):
-                if self._upstream is not None:
-                    self._upstream.close()
-                self._upstream = None  # a kept connection may have been closed: nothing was applied then
+                self._close_upstream()  # a kept connection may have been closed: nothing was applied then
                 if fresh or attempt == 2:
                     raise
         raise AssertionError

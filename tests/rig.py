@@ -182,6 +182,7 @@ class Rig:
         self.query = query or (lambda df: df)
         self.output_mode = output_mode
         self.options = options
+        self.root: str | Path = folder / "root"
         self.inputs = 0
         self.rows: list[int] = []
         self.epochs: list[list[int]] = []
@@ -221,7 +222,7 @@ class Rig:
             "outage": 0,
             "backoff": Backoff(first=0.01, longest=0.05),
         } | options
-        made = Pipeline("torment", self.folder / "root", **settings)
+        made = Pipeline("torment", self.root, **settings)
         build: Build = self.build
         sinks = [target.make() for target in self.targets]
         made.stream(build, name="rows", sinks=sinks, output_mode=self.output_mode, **self.options)

@@ -33,7 +33,15 @@ from holdfast.errors import (
 from holdfast.formats.manifest import Manifest
 from holdfast.repository import Checkpoints, FileList, FileRepository, HeldFile, Identity, Repository
 from holdfast.repository.checkpoint_keys import CheckpointPlace
-from holdfast.repository.files import failing_as, link_or_copy, local_path, make_folders, replace_durably, sync_all
+from holdfast.repository.files import (
+    failing_as,
+    hadoop_address,
+    link_or_copy,
+    local_path,
+    make_folders,
+    replace_durably,
+    sync_all,
+)
 from holdfast.sparkfiles.schema_paths import has_schema_paths, with_schema_paths
 
 __all__ = ["RestorePlan", "StreamRestore", "plan_restore", "restore_stream", "stage_states"]
@@ -185,7 +193,7 @@ def restore_stream(
     files = [file for file in found.files.files if file.path not in _NEVER_RESTORED]
     try:
         rewritten = {  # 2
-            file.path: with_schema_paths(_checked(repository, plan, file), file.path, used_at or folder)
+            file.path: with_schema_paths(_checked(repository, plan, file), file.path, hadoop_address(used_at or folder))
             for file in files
             if has_schema_paths(file.path)
         }
@@ -214,7 +222,7 @@ def link_spark_folder(source: Path, target: Path) -> None:
             continue  # the checksum of a file that is rewritten would refuse it
         with failing_as("link", str(source / path)):
             if has_schema_paths(name):
-                rewritten[name] = with_schema_paths((source / path).read_bytes(), name, target)
+                rewritten[name] = with_schema_paths((source / path).read_bytes(), name, hadoop_address(target))
                 continue
             new |= make_folders((target / path).parent)
             link_or_copy(source / path, target / path)

@@ -109,6 +109,7 @@ from holdfast.spark.lag import behind_topics
 from holdfast.spark.snapshot import Snapshots
 from holdfast.spark.sparklog import SparkLog
 from holdfast.spark.stages import StageKeeper
+from holdfast.sparkfiles.localfolder import LocalSparkFolder
 from holdfast.sparkfiles.sourcelog import log_offset
 from holdfast.stages import CheckpointedStage, MsgpackCodec, Stage
 from holdfast.stores import DurableCheckpointStore
@@ -879,7 +880,7 @@ def test_the_checkpoint_folder_of_spark(tmp_path: Path) -> None:
         return read
 
     def look() -> object:
-        spark = SparkLog(folder, "orders")
+        spark = SparkLog(LocalSparkFolder(folder), "orders")
         for batch in (0, 1):
             spark.offsets(batch)
         spark.source_entries({})

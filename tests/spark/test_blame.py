@@ -20,6 +20,7 @@ from holdfast.repository import Decisions, LocalRepository
 from holdfast.sinks.files.sink import FileSink
 from holdfast.spark.context import StreamCallbacks
 from holdfast.spark.failures import EpochFailure, Kind, Remedy, damaged_file, diagnose
+from holdfast.sparkfiles.localfolder import LocalSparkFolder
 from holdfast.testing import CrashAt
 from rig import FilesTarget, Rig, SqliteTarget
 
@@ -393,9 +394,9 @@ def test_a_query_that_is_quoted_blames_nobody() -> None:
 
 def test_only_files_below_the_streams_own_folder_are_damage(tmp_path: Path) -> None:
     text = "java.io.FileNotFoundException: File file:{} does not exist"
-    inside = tmp_path / "spark/state/0/0/3_a-b.changelog"
-    assert damaged_file(RuntimeError(text.format(inside)), tmp_path / "spark") == str(inside)
-    assert damaged_file(RuntimeError(text.format(tmp_path / "in/1.json")), tmp_path / "spark") is None
+    folder, inside = LocalSparkFolder(tmp_path / "spark"), "state/0/0/3_a-b.changelog"
+    assert damaged_file(RuntimeError(text.format(tmp_path / "spark" / inside)), folder) == inside
+    assert damaged_file(RuntimeError(text.format(tmp_path / "in/1.json")), folder) is None
 
 
 # --- the session -----------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from holdfast.spark.backlog import Backlog
 from holdfast.spark.failures import Kind, diagnose
 from holdfast.spark.logsource import LogReader, SegmentRun, in_runs, spark_schema
 from holdfast.spark.sparklog import SparkLog
+from holdfast.sparkfiles.localfolder import LocalSparkFolder
 from sparkfixture import session
 from support import events, new_log
 
@@ -89,7 +90,7 @@ class Reading:
 
     def ends(self) -> tuple[str | None, ...]:
         last = max(int(path.name) for path in (self.checkpoint / "offsets").glob("[0-9]*"))
-        return SparkLog(self.checkpoint, "s").offsets(last).ends
+        return SparkLog(LocalSparkFolder(self.checkpoint), "s").offsets(last).ends
 
 
 NOON = dt.datetime(2024, 5, 17, 12, 30, 15, 123456)

@@ -22,6 +22,7 @@ from holdfast.plainspark.folders import FolderCopy, copy_folder
 from holdfast.plainspark.inputs import ProgramSource, compared
 from holdfast.plainspark.looking import FolderLook, examined
 from holdfast.spark.sparklog import SparkLog
+from holdfast.sparkfiles.localfolder import LocalSparkFolder
 
 
 @pytest.fixture
@@ -296,7 +297,7 @@ def test_a_source_that_is_read_twice_has_one_log(tmp_path: Path) -> None:
     compared("orders", old.folder, found.sources, [files_at("/in"), files_at("/in")])
     with pytest.raises(SourcesDiffer, match=r"sources/1 is missing"):
         compared("orders", old.folder, found.sources, [files_at("/in"), files_at("/")])
-    log = SparkLog(old.folder, "orders")
+    log = SparkLog(LocalSparkFolder(old.folder), "orders")
     assert not log._lacks_entry(1)
     (old.folder / "sources/0/1").unlink()
     assert log._lacks_entry(1)

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.errors import SparkFileDamaged, SparkLogMismatch, UnsupportedVersion
 from holdfast.spark.sparklog import SparkLog, last_entries
+from holdfast.sparkfiles.localfolder import LocalSparkFolder
 from holdfast.sparkfiles.sourcelog import log_offset
 from holdfast.sparkfiles.torn_writes import is_commit, is_offsets, is_source_entry, is_torn
 
@@ -16,7 +17,7 @@ def folder(tmp_path: Path) -> SparkLog:
     for name in ("offsets", "commits", "sources/0"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "metadata").write_text("{}")
-    return SparkLog(tmp_path, "s")
+    return SparkLog(LocalSparkFolder(tmp_path), "s")
 
 
 def test_offsets_of_both_formats(tmp_path: Path) -> None:

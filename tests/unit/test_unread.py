@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.spark.lag import RowRate
 from holdfast.spark.unread import FileInput, Unread, UnreadFiles
+from holdfast.sparkfiles.localfolder import LocalSparkFolder
 from holdfast.testing import ManualClock
 
 
@@ -18,7 +19,7 @@ class World:
         self.input.mkdir()
         (self.sources / "0").mkdir(parents=True)
         self.options = options
-        self.files = UnreadFiles(self.sources, [FileInput(0, str(self.input), options)], self.clock)
+        self.files = UnreadFiles(LocalSparkFolder(folder), [FileInput(0, str(self.input), options)], self.clock)
 
     def add(self, *names: str, size: int = 10) -> None:
         for name in names:
@@ -54,7 +55,7 @@ def test_what_no_decided_epoch_has_taken_is_unread(tmp_path: Path) -> None:
     world.take(2, "a b.json", "d%20.json", "c.json", compact=True)
     (world.sources / "0" / "0").unlink()
     assert world.count(2) == Unread(0, 0)
-    again = UnreadFiles(world.sources, [FileInput(0, str(world.input), {})], world.clock)
+    again = UnreadFiles(LocalSparkFolder(tmp_path), [FileInput(0, str(world.input), {})], world.clock)
     assert again.count(['{"logOffset": 2}']) == Unread(0, 0)  # from the compacted entry alone
 
 

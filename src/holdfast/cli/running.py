@@ -29,6 +29,7 @@ from holdfast.cli.target import shown
 from holdfast.errors import Locked, ProgramFailed, SparkFileDamaged, SparkLogMismatch, StreamFailed
 from holdfast.errors.base import PROGRAM
 from holdfast.repository import GapRecord, Gaps, Lineage
+from holdfast.repository.opening import local_root
 
 if TYPE_CHECKING:
     from holdfast.formats.manifest import Manifest
@@ -72,7 +73,8 @@ class PipelineRun:
         pipeline = self._pipeline = pipeline_of(self.target, arguments)
         if not logging.getLogger().handlers:  # otherwise the program has configured logging itself
             logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        holder = None if pipeline.shared else holder_of(pipeline.repository)
+        on_disk = local_root(pipeline.repository) is not None  # on a store, the start waits for the last holder
+        holder = None if pipeline.shared or not on_disk else holder_of(pipeline.repository)
         if holder is not None:
             raise Locked(what=f"the lease of pipeline {pipeline.name!r}", pid=holder.pid)
 
@@ -83,6 +85,8 @@ class PipelineRun:
         accept: list[Accept],
         outage: dict[str, str],
         poll_every: str | None,
+        *,
+        take_over: bool = False,
     ) -> None:
         """Run the pipeline to its end. If it fails, report all events, then raise its error."""
         self.reporter.show_phase(_STARTING)
@@ -93,6 +97,7 @@ class PipelineRun:
                 accept=accept,
                 outage=outage or None,
                 poll_every=poll_every,
+                take_over=take_over,
                 callbacks=self._callbacks(),
                 watch=self._observe,
             )

@@ -89,11 +89,11 @@ def _read_entry(files: CheckpointFiles, found: Logs, log: str, batch: int, code:
         text = data.decode("utf-8", "replace")
         blank = _is_blank(text)
         found.offsets[batch] = Begun(
-            OffsetEntry(text.replace(_NO_RECORD, "\n{}\n", 1).encode() if blank else data, files.folder / path),
+            OffsetEntry(text.replace(_NO_RECORD, "\n{}\n", 1).encode() if blank else data, str(files.folder / path)),
             not blank,
         )
     elif data is not None:
-        found.commits[batch] = CommitEntry(data, files.folder / path)
+        found.commits[batch] = CommitEntry(data, str(files.folder / path))
     if fault is None:
         return None
     stale = fault.code(code) if code is Code.LOG_TORN else code

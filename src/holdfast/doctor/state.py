@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from holdfast.doctor.findings import CheckpointFinding, Code, finding
 from holdfast.doctor.logs import Logs
 from holdfast.errors import HoldfastError, SparkFileDamaged
 from holdfast.formats.decoding import Undecodable, from_json
+from holdfast.sparkfiles.localfolder import LocalSparkFolder
 from holdfast.sparkfiles.statefiles import (
     VERSIONED,
     StoreFolder,
@@ -76,9 +76,9 @@ class _VersionReader:
         """Return the bytes of a changelog."""
         return self._files.read(path) or b""
 
-    def path_of(self, path: str) -> Path:
+    def path_of(self, path: str) -> str:
         """Return the path of a file."""
-        return self._files.folder / path
+        return str(self._files.folder / path)
 
 
 class StateLook:
@@ -93,7 +93,7 @@ class StateLook:
         self._stores: dict[str, list[StoreFolder]] = {}
         for operator in _operators(files):
             self._stores[operator] = []
-        for store in stores_in(files.folder):
+        for store in stores_in(LocalSparkFolder(files.folder)):
             if store.partition >= _PARTITIONS_MOST:
                 continue  # not Spark's
             self._stores.setdefault(store.operator, []).append(store)
@@ -136,7 +136,7 @@ class StateLook:
             for store in stores:
                 if store.partition < expected:
                     yield from self._store(store, needed)
-        for path in descriptions_in(self._files.folder):
+        for path in descriptions_in(LocalSparkFolder(self._files.folder)):
             fault = self._files.state_fault(path)
             if fault is not None:
                 yield finding(Code.STATE_TORN, f"{path} is damaged: {fault.why}", path)
@@ -251,7 +251,7 @@ class StateLook:
         if not data or len(data) == _ZIP_MOST:
             return
         try:
-            sizes = sizes_in_zip(data, self._files.folder / path)
+            sizes = sizes_in_zip(data, str(self._files.folder / path))
         except SparkFileDamaged as error:
             yield finding(Code.STATE_TORN, f"{path} is damaged: {error.why}", path)
             return

@@ -56,6 +56,7 @@
     │   ├── OffsetsDiverged          a decided epoch was replayed with different input
     │   ├── OffsetsGap               an epoch does not start where the last one ended
     │   ├── ReplayDiverged           replaying a decided epoch produced different rows
+    │   ├── StoresDiffer             Spark's connector for S3 and Holdfast do not work on the same bucket
     │   ├── SparkLogMismatch         Spark's checkpoint folder and the decisions contradict each other
     │   ├── SourcesDiffer            a stream does not read what a plain Spark checkpoint has read
     │   ├── SinkBehind               a sink does not hold an epoch that was decided for it
@@ -220,6 +221,7 @@ from holdfast.errors.mismatch import (
     StageMismatch,
     StageStale,
     StateMismatch,
+    StoresDiffer,
     StreamChanged,
     TimelineEnded,
     UnsupportedVersion,
@@ -344,6 +346,7 @@ __all__ = [
     "StorageFailed",
     "StoreDenied",
     "StoreUnreachable",
+    "StoresDiffer",
     "StreamChanged",
     "StreamFailed",
     "TimelineEnded",

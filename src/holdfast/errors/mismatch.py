@@ -253,6 +253,18 @@ class ReplayDiverged(Mismatch):
     )
 
 
+class StoresDiffer(Mismatch):
+    """Spark's connector for S3 and Holdfast's own client do not work on the same bucket. Nothing was started."""
+
+    where: str
+    why: str
+    says = "Spark and Holdfast do not work on {e.where} in the same way: {e.why}"
+    next_step = (
+        "give the Spark session the same endpoint, region and credentials as the AWS_ variables have (settings "
+        "spark.hadoop.fs.s3a.*); without spark-submit, set the AWS_ variables before the session starts"
+    )
+
+
 class SparkLogMismatch(Mismatch):
     """Spark's checkpoint folder and the decisions contradict each other."""
 

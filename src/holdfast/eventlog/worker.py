@@ -33,11 +33,7 @@ from holdfast.eventlog.region import Region
 from holdfast.eventlog.segment import LogEvent
 from holdfast.formats.sealed_json import Record
 from holdfast.policy import RestartBudget, RestartPolicy
-<<<<<<< HEAD
 from holdfast.repository import Repository
-=======
-from holdfast.repository import FileRepository, Repository
->>>>>>> store
 from holdfast.repository.base import checked_repository
 
 _log = logging.getLogger(__name__)

@@ -30,9 +30,10 @@ from holdfast.plainspark.folders import CopiedFolder, FolderCopy, copy_folder
 from holdfast.plainspark.leasing import lease_of
 from holdfast.plainspark.records import adopted
 from holdfast.repository import Decisions, History, Identity, Lineage, LocalRepository
-from holdfast.repository.decisions import stream_folder, streams_of
+from holdfast.repository.decisions import streams_of
 from holdfast.repository.files import failing_as, local_path, make_folder, sync_folder
 from holdfast.sparkfiles.closure import Closure
+from holdfast.sparkfiles.places import spark_key
 
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 POINTS = {
@@ -89,7 +90,7 @@ def eject(
         decision = _last(repository, lineage, stream)  # 2
         facts, timeline = Facts.of(decision), decision.attempt.timeline
         batch = decision.attempt.epoch - 1
-        source = repository.root / stream_folder(stream, timeline) / "spark"
+        source = repository.root / spark_key(stream, timeline)
         _require_committed(stream, source, batch)
         scratch = target.with_name(f".{target.name}.ejecting-{identity.uid[:8]}-{stream}")
         with failing_as("create", str(scratch)):

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.errors import SparkCheckpointDamaged
-from holdfast.repository.files import copy_new, failing_as, replace_durably, sync_all
+from holdfast.repository.files import copy_new, failing_as, hadoop_address, replace_durably, sync_all
 from holdfast.sparkfiles.closure import Closure, keep_closure, source_entries
+from holdfast.sparkfiles.localfolder import LocalSparkFolder
 from holdfast.sparkfiles.records import OffsetEntry
 from holdfast.sparkfiles.schema_paths import has_schema_paths, with_schema_paths
 from holdfast.sparkfiles.statefiles import Vanished
@@ -67,8 +68,8 @@ class _Copies:
         with failing_as("read", str(self.target / path)):
             return (self.target / path).read_bytes()
 
-    def path_of(self, path: str) -> Path:
-        return self.source / path
+    def path_of(self, path: str) -> str:
+        return str(self.source / path)
 
     def changelog(self, path: str) -> bytes:
         self.add([path])
@@ -90,7 +91,7 @@ class _Copies:
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 if has_schema_paths(path):
-                    target.write_bytes(with_schema_paths(source.read_bytes(), path, self.final))
+                    target.write_bytes(with_schema_paths(source.read_bytes(), path, hadoop_address(self.final)))
                 else:
                     copy_new(source, target)
             except (FileNotFoundError, NotADirectoryError):
@@ -104,15 +105,16 @@ def copy_folder(what: FolderCopy, target: Path, final: Path) -> CopiedFolder:
     1. Copy the closure of the committed batch.  2. Copy the offsets and the source entries of the begun one.  3. Make
     all of it durable.  4. Write the new id.
     """
+    source = LocalSparkFolder(what.source)
     copies = _Copies(what.source, target, final, -1 if what.committed is None else what.committed)
     with failing_as("create", str(target)):
         target.mkdir(parents=True)
     try:
-        closure = None if what.committed is None else keep_closure(what.source, what.committed, copies)  # 1
+        closure = None if what.committed is None else keep_closure(source, what.committed, copies)  # 1
         if what.begun is not None:  # 2
             offsets = f"offsets/{what.begun}"
             copies.add([offsets])
-            copies.add(source_entries(what.source, OffsetEntry(copies.read(offsets), what.source / offsets)))
+            copies.add(source_entries(source, OffsetEntry(copies.read(offsets), source.place(offsets))))
     except Vanished as gone:
         raise SparkCheckpointDamaged(path=str(what.source), why=f"{gone} is missing") from gone
     with failing_as("sync", str(target)):  # 3

@@ -24,8 +24,9 @@ from urllib.parse import unquote
 
 from holdfast.doctor import SourcePosition
 from holdfast.errors import SourcesDiffer
+from holdfast.sparkfiles.folder import files_in
+from holdfast.sparkfiles.localfolder import LocalSparkFolder
 from holdfast.sparkfiles.sourcelog import entries_up_to, log_of, log_offset
-from holdfast.sparkfiles.statefiles import names_in
 
 FILES, KAFKA, LOG = "files", "kafka", "holdfast log"
 _CHECKED = 1000  # newest files of each entry of a source's log
@@ -104,7 +105,7 @@ def _difference(log: Path, position: SourcePosition, source: ProgramSource) -> s
 def _other_files(log: Path, position: SourcePosition, source: ProgramSource) -> str | None:
     """Return why the files of a source's log are not those at the path of the program."""
     last = log_offset(position.offset)
-    names = frozenset(names_in(log))
+    names = frozenset(files_in(LocalSparkFolder(log), ""))
     found = _pattern(source.place, _ANYWHERE if source.recursive else _HERE)
     for name in entries_up_to(-1 if last is None else last, names):
         for file in _files_in(log / name) if name in names else ():

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from holdfast.epoch import Facts
 from holdfast.errors import Corrupt, NotFound
-from holdfast.repository import LocalRepository
-from holdfast.repository.decisions import stream_folder
+from holdfast.repository import LocalRepository, Repository
 from holdfast.repository.lineage import FIRST, lineage_key, timelines
+from holdfast.repository.opening import local_repository
 from holdfast.repository.rewinds import RewindRecord, SinkAim, StreamAim
 from holdfast.repository.stream_records import StreamRecord, stream_record_key
 from holdfast.restore import link_spark_folder, restore_stream
@@ -18,16 +18,17 @@ from holdfast.rewind.plan import SinkAction, StreamPlan
 from holdfast.rewind.planning import PlannedRewind
 from holdfast.rewind.program import Program
 from holdfast.rewind.undo import PlannedUndo
+from holdfast.sparkfiles.places import spark_key
 
 _STATE_STORE = "spark.sql.streaming.stateStore"  # prefix of the settings that a stream keeps
 
 
-def next_timeline(repository: LocalRepository) -> int:
+def next_timeline(repository: Repository) -> int:
     """Return a number that no timeline has, or had: it is higher than any folder."""
     return max([FIRST, *timelines(repository)]) + 1
 
 
-def next_after_undo(repository: LocalRepository) -> int:
+def next_after_undo(repository: Repository) -> int:
     """Return the number of an undo's timeline. The one before it is not used: see `spare_timeline`."""
     return next_timeline(repository) + 1
 
@@ -41,7 +42,7 @@ def spare_timeline(undo: int) -> int:
     return undo - 1
 
 
-def drop_garbage(repository: LocalRepository, below: int) -> None:
+def drop_garbage(repository: Repository, below: int) -> None:
     """Remove the folders of earlier timelines that never became current.
 
     Only after a higher one was decided: a process that is paused in one of them must not find its number free.
@@ -53,7 +54,7 @@ def drop_garbage(repository: LocalRepository, below: int) -> None:
 
 def built_rewind(program: Program, found: PlannedRewind, timeline: int) -> RewindRecord:
     """Write Spark's folders and `stream.json` of a new timeline, from the base; return the record to decide."""
-    repository, plan, base = program.repository, found.plan, found.base
+    repository, plan, base = local_repository(program.repository, "a rewind"), found.plan, found.base
     streams: dict[str, StreamAim] = {}
     for each in plan.streams:
         name, stage = each.stream, program.streams[each.stream].stage
@@ -75,7 +76,7 @@ def built_rewind(program: Program, found: PlannedRewind, timeline: int) -> Rewin
 
 def built_undo(program: Program, found: PlannedUndo, timeline: int) -> RewindRecord:
     """Link Spark's folders of the old timeline into a new one; return the record to decide."""
-    repository, plan, record = program.repository, found.plan, found.record
+    repository, plan, record = local_repository(program.repository, "an undo"), found.plan, found.record
     streams: dict[str, StreamAim] = {}
     for each in plan.streams:
         name, end = each.stream, found.ends[each.stream]
@@ -119,10 +120,10 @@ def _aim(each: StreamPlan, facts: Facts | None) -> StreamAim:
 
 
 def _spark(repository: LocalRepository, stream: str, timeline: int) -> Path:
-    return repository.root / stream_folder(stream, timeline) / "spark"
+    return repository.root / spark_key(stream, timeline)
 
 
-def stream_record_of(repository: LocalRepository, stream: str, base: RewindBase) -> bytes:
+def stream_record_of(repository: Repository, stream: str, base: RewindBase) -> bytes:
     """Return the record of how a stream was first started; if it is gone, one that is made from the manifest."""
     cut = base.manifest.streams[stream]
     try:

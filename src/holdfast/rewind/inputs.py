@@ -14,10 +14,12 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from holdfast.doctor.offsets import described
+from holdfast.errors import StorageFailed
 from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.formats.manifest import Manifest
 from holdfast.rewind.plan import Readable, SourcePlan
-from holdfast.sparkfiles.sourcelog import ENTRY, log_offset
+from holdfast.sparkfiles.folder import SparkFolder, files_in
+from holdfast.sparkfiles.sourcelog import ENTRY, SOURCES, log_offset
 
 
 class _SeenFile(msgspec.Struct):
@@ -32,7 +34,7 @@ class _LogOffset(msgspec.Struct):
 
 
 def inputs_after(
-    ends: tuple[str | None, ...], now: tuple[str | None, ...], spark: Path, manifests: list[Manifest]
+    ends: tuple[str | None, ...], now: tuple[str | None, ...], spark: SparkFolder, manifests: list[Manifest]
 ) -> Iterator[SourcePlan]:
     """Yield each source of a stream: `ends` are its offsets in the base, `now` the ones of its last epoch.
 
@@ -45,7 +47,7 @@ def inputs_after(
         if start == end:
             yield SourcePlan(source=str(number), kind=kind, readable=Readable.YES, why="nothing was read since")
         elif kind == "files":
-            readable, why = _files(spark / "sources" / str(number), log_offset(start), log_offset(end) or 0)
+            readable, why = _files(spark, f"{SOURCES}/{number}", log_offset(start), log_offset(end) or 0)
             yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
         elif kind == "holdfast log":
             readable, why = _log(end or "", logs)
@@ -55,15 +57,16 @@ def inputs_after(
             yield SourcePlan(source=str(number), kind=kind, readable=Readable.UNKNOWN, why=why)
 
 
-def _files(source: Path, after: int | None, last: int) -> tuple[Readable, str]:
+def _files(spark: SparkFolder, source: str, after: int | None, last: int) -> tuple[Readable, str]:
     """Whether the files exist that the entries after one name, up to the last one."""
     first = -1 if after is None else after
     wanted = set(range(first + 1, last + 1))
     try:
-        names = [each for each in source.iterdir() if ENTRY.fullmatch(each.name)]
-        entries = [each for each in names if int(each.name.removesuffix(".compact")) > first]
-        seen = [file for each in entries for file in _named(each)]
-    except (OSError, Undecodable):
+        names = [name for name in files_in(spark, source) if ENTRY.fullmatch(name)]
+        entries = [name for name in names if int(name.removesuffix(".compact")) > first]
+        read = spark.read_all(f"{source}/{name}" for name in entries)
+        seen = [file for data in read.values() for file in _named(data or b"")]
+    except (StorageFailed, Undecodable):
         return Readable.UNKNOWN, "the log of the source cannot be read"
     for file in seen:
         if file.batchId in wanted or first < 0:
@@ -72,13 +75,13 @@ def _files(source: Path, after: int | None, last: int) -> tuple[Readable, str]:
                 return Readable.UNKNOWN, "its files are not on a local disk"
             if not path.exists():
                 return Readable.NO, f"{path} no longer exists"
-    if wanted - {file.batchId for file in seen} - {int(each.name.removesuffix(".compact")) for each in entries}:
+    if wanted - {file.batchId for file in seen} - {int(name.removesuffix(".compact")) for name in entries}:
         return Readable.UNKNOWN, "the log of the source has no record of the files"
     return Readable.YES, ""
 
 
-def _named(entry: Path) -> Iterator[_SeenFile]:
-    for line in entry.read_bytes().splitlines()[1:]:
+def _named(entry: bytes) -> Iterator[_SeenFile]:
+    for line in entry.splitlines()[1:]:
         if line.strip():
             yield from_json(line, _SeenFile)
 

@@ -9,12 +9,12 @@ from holdfast.epoch import Decision
 from holdfast.errors import BadValue
 from holdfast.formats.manifest import Manifest
 from holdfast.formats.sealed_json import digest_of
-from holdfast.repository import Decisions, Lineage, LocalRepository
+from holdfast.repository import Decisions, Lineage, Repository
 from holdfast.repository.decisions import slot_key, streams_of
 from holdfast.rewind.program import Program
 
 
-def last_decision(repository: LocalRepository, stream: str, timeline: int) -> tuple[Decision | None, str]:
+def last_decision(repository: Repository, stream: str, timeline: int) -> tuple[Decision | None, str]:
     """Return the last decision of a stream in a timeline, and its digest. Nothing is written."""
     decision = Decisions(repository).seen(stream, timeline)
     return decision, digest_of(repository.read(slot_key(decision.attempt))) if decision else ""

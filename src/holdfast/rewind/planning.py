@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -10,9 +11,9 @@ from holdfast.epoch import Facts
 from holdfast.errors import BadValue, CheckpointMissing, Corrupt, RewindUnfinished
 from holdfast.eventlog._cursor_slot import cursor_names, read_cursor
 from holdfast.formats.manifest import Manifest
-from holdfast.repository import Checkpoints, Decisions, Lineage, LocalRepository
-from holdfast.repository.decisions import stream_folder
+from holdfast.repository import Checkpoints, Decisions, Lineage, Repository
 from holdfast.repository.files import failing_as
+from holdfast.repository.opening import local_root
 from holdfast.repository.rewinds import unfinished_rewind
 from holdfast.rewind.asking import SinkFacts, SinkQuestions, satisfies
 from holdfast.rewind.bases import RewindBase, find_base, on_lineage
@@ -21,6 +22,7 @@ from holdfast.rewind.members import last_decision, members_of, readers
 from holdfast.rewind.plan import Readable, RewindPlan, SinkAction, SinkPlan, StreamPlan
 from holdfast.rewind.program import Program, ProgramStream, Rewindable
 from holdfast.sinks.base import StreamIdentity
+from holdfast.sparkfiles.places import spark_folder, spark_key
 
 
 def plan_rewind(
@@ -95,7 +97,7 @@ def loaded_lineage(program: Program) -> Lineage:
     return lineage
 
 
-def newest_manifest(repository: LocalRepository, lineage: Lineage) -> Manifest | None:
+def newest_manifest(repository: Repository, lineage: Lineage) -> Manifest | None:
     """Return the newest manifest of the lineage that can be read."""
     checkpoints = Checkpoints(repository)
     for each in on_lineage(checkpoints, lineage):
@@ -106,10 +108,11 @@ def newest_manifest(repository: LocalRepository, lineage: Lineage) -> Manifest |
     return None
 
 
-def free_space(repository: LocalRepository) -> int:
-    """Return the free space of the repository's disk in bytes."""
+def free_space(repository: Repository) -> int:
+    """Return the free space of the repository's disk in bytes; a store has no limit."""
+    root = local_root(repository)
     with failing_as("look at", repository.where):
-        return shutil.disk_usage(repository.root).free
+        return sys.maxsize if root is None else shutil.disk_usage(root).free
 
 
 # --- one stream ------------------------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ class _Planning:
         self.problems += questions.problems
         self._check_marks(stream, owner, sinks)
         self._check_undo(name, timeline, epoch, sinks, questions)
-        spark = repository.root / stream_folder(name, timeline) / "spark"
+        spark = spark_folder(repository, name, timeline)
         manifests = [each for each in (self.newest, self.base.manifest) if each]
         ends = tuple(facts.end) if facts else ()
         sources = tuple(inputs_after(cut.offsets if cut else (), ends, spark, manifests))
@@ -214,7 +217,7 @@ class _Planning:
     def _check_undo(
         self, name: str, timeline: int, epoch: int, sinks: tuple[SinkPlan, ...], questions: SinkQuestions
     ) -> None:
-        offsets = self.program.repository.list(f"{stream_folder(name, timeline)}/spark/offsets")
+        offsets = self.program.repository.list(f"{spark_key(name, timeline)}/offsets")
         if epoch and str(epoch - 1) not in offsets:
             self.no_undo = f"the Spark folder of stream {name!r} lacks its last epoch"
         for each in sinks:
@@ -238,7 +241,7 @@ def _bytes_needed(base: RewindBase, streams: tuple[StreamPlan, ...]) -> int:
 
 
 def _cursors_past(
-    repository: LocalRepository, base: Manifest, newest: Manifest | None, streams: tuple[StreamPlan, ...]
+    repository: Repository, base: Manifest, newest: Manifest | None, streams: tuple[StreamPlan, ...]
 ) -> Iterable[str]:
     """Yield the cursors of this repository that are past the base of an event log. Others are not known here."""
     tails: dict[str, int] = {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast.repository import LocalRepository
+from holdfast.repository import Repository
 from holdfast.repository.rewinds import SinkAim
 from holdfast.sinks.base import Sink
 
@@ -30,7 +30,7 @@ class Program:
     """A pipeline as its program defines it. The sinks are not opened."""
 
     name: str
-    repository: LocalRepository
+    repository: Repository
     shared: bool
     streams: Mapping[str, ProgramStream]
 

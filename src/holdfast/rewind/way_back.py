@@ -5,13 +5,14 @@ from __future__ import annotations
 from holdfast.epoch import Facts
 from holdfast.errors import CheckpointDamaged, CheckpointMissing, Corrupt, ManifestRefused, UnsupportedVersion
 from holdfast.errors.base import PROGRAM
-from holdfast.repository import Checkpoints, Lineage, LocalRepository, Repository
-from holdfast.repository.decisions import stream_folder, streams_of
+from holdfast.repository import Checkpoints, Lineage, Repository
+from holdfast.repository.decisions import streams_of
 from holdfast.restore import RestorePlan, plan_restore
 from holdfast.rewind.bases import on_lineage
 from holdfast.rewind.inputs import inputs_after
 from holdfast.rewind.members import last_decision
 from holdfast.rewind.plan import Readable
+from holdfast.sparkfiles.places import spark_folder
 
 
 def newest_sound(repository: Repository, lineage: Lineage) -> int | str | None:
@@ -20,7 +21,7 @@ def newest_sound(repository: Repository, lineage: Lineage) -> int | str | None:
     return None if found is None else found.name
 
 
-def way_back(repository: LocalRepository, lineage: Lineage) -> str | None:
+def way_back(repository: Repository, lineage: Lineage) -> str | None:
     """Return the next step for a stream whose Spark folder is damaged or gone, or `None` without a checkpoint.
 
     The command has every option that it needs. Which files a stream has read since the checkpoint may be known to the
@@ -47,7 +48,7 @@ def _newest_sound(repository: Repository, lineage: Lineage) -> RestorePlan | Non
     return None
 
 
-def _input_is_known(repository: LocalRepository, lineage: Lineage, base: RestorePlan) -> bool:
+def _input_is_known(repository: Repository, lineage: Lineage, base: RestorePlan) -> bool:
     """Whether it can be found out for all sources if they have the input after a checkpoint, as the plan does it."""
     for stream in sorted({name for timeline in lineage.timelines for name in streams_of(repository, timeline)}):
         timeline, cut = lineage.timeline_of(stream), base.manifest.streams.get(stream)
@@ -56,7 +57,7 @@ def _input_is_known(repository: LocalRepository, lineage: Lineage, base: Restore
             now = tuple(Facts.of(decision).end) if decision else ()
         except Corrupt:
             continue  # the rewind reports it
-        spark = repository.root / stream_folder(stream, timeline) / "spark"
+        spark = spark_folder(repository, stream, timeline)
         sources = inputs_after(cut.offsets if cut else (), now, spark, [base.manifest])
         if any(each.readable is Readable.UNKNOWN for each in sources):
             return False

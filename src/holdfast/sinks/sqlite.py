@@ -22,7 +22,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import BadValue, SinkFailed, SinkUnavailable
+from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkUnavailable
 from holdfast.repository.files import local_path, make_folder, sync_folder
 from holdfast.sinks import base
 from holdfast.sinks._sqlite_ledger import LEDGER, SqliteLedger, WriteMode, create_ledger, has_ledger
@@ -97,6 +97,9 @@ class SqliteSink(base.Sink):
         undo: bool = False,
         name: str | None = None,
     ) -> None:
+        if isinstance(path, str) and "://" in path and not path.startswith("file:"):
+            why = "SQLite is for one machine: its file must be on a disk of the machine that runs the pipeline"
+            raise NotSupported(what=f"a SqliteSink at {path.partition(':')[0]}:", why=why, do="use PostgresSink")
         self.path = local_path("database", path)
         if not isinstance(table, str) or not table or "\0" in table or table.lower().startswith("sqlite_"):
             raise BadValue(what="table", value=table, expected="the name of a table")

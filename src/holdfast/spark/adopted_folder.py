@@ -20,6 +20,7 @@ from holdfast.repository.local import TEMPORARIES
 from holdfast.repository.stream_records import StreamRecord
 from holdfast.spark.sparklog import SparkLog, last_entries
 from holdfast.spark.spec import StreamSpec
+from holdfast.sparkfiles.localfolder import LocalSparkFolder
 from holdfast.sparkfiles.sourcelog import log_offset
 
 
@@ -54,7 +55,7 @@ class AdoptedFolder:
         copied = copy_folder(  # 2
             FolderCopy(Path(plan.checkpoint), plan.committed, plan.in_doubt), scratch / "spark", self._target / "spark"
         )
-        log = SparkLog(scratch / "spark", self.spec.name)
+        log = SparkLog(LocalSparkFolder(scratch / "spark"), self.spec.name)
         record = StreamRecord(stream=self.spec.name, output_mode=self.spec.output_mode, settings=dict(plan.settings))
         self._put("stream.json", record.sealed())  # 3
         decided = plan.in_doubt if plan.all_written else plan.committed

@@ -47,6 +47,7 @@ from holdfast.plainspark.records import adopted
 from holdfast.repository import History, Identity, Lineage, LocalRepository
 from holdfast.repository.decisions import stream_folder
 from holdfast.repository.files import failing_as, make_folder
+from holdfast.repository.opening import local_repository, local_root
 from holdfast.sinks.base import StreamIdentity, checked_position
 from holdfast.spark import adapter
 from holdfast.spark.adopted_folder import AdoptedFolder
@@ -105,10 +106,11 @@ def plan_adopt(
     """
     checked_type("pipeline", pipeline, Pipeline)
     checked_seconds("pause", pause)
+    repository = local_repository(pipeline.repository, "adopting a query")
     spec = spec_of(pipeline, stream)
     look = FolderLook.take(checkpoint_folder(checkpoint))  # 1
     folder, found = look.folder, examined(look.folder)
-    _require_new(pipeline.repository, spec.name, str(folder), found)
+    _require_new(repository, spec.name, str(folder), found)
     with session_or(spark) as session, tempfile.TemporaryDirectory(prefix="holdfast-adopt-") as scratch:
         built = built_stream(pipeline, spec.name, Path(scratch), session)  # 2
         program = sources_of(built.df)
@@ -151,7 +153,7 @@ def apply_adopt(
     4. Look at the old folder once more.  5. Rename the new one.  6. Record it in the history.
     """
     checked_type("plan", plan, AdoptPlan)
-    spec, repository = spec_of(pipeline, plan.stream), pipeline.repository
+    spec, repository = spec_of(pipeline, plan.stream), local_repository(pipeline.repository, "adopting a query")
     with failing_as("make", repository.where):
         make_folder(repository.root)
     with session_or(spark) as session, lease_of(repository, f"adopt {spec.name}", take_over=take_over) as lease:  # 1
@@ -232,7 +234,7 @@ def _require_empty_sinks(
                     owner,
                     spark=spark,
                     output_mode=built.spec.output_mode,
-                    root=pipeline.repository.root,
+                    root=local_root(pipeline.repository),
                     shared=pipeline.shared,
                 )
             )

@@ -72,7 +72,7 @@ def backfill_pipeline(  # noqa: PLR0917 - the pipeline, and what to fill
         lease = take_lease(pipeline, session)
         undo.callback(lease.release)
         finish_rewind(pipeline, lease, reach)
-        chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.root, session)
+        chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.where, session)
         _, specs = chain.join()
         run = RunContext(
             spark=session,

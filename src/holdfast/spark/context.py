@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.coordinator import StreamPosition
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import NotSupported
 from holdfast.formats.manifest import Manifest
 from holdfast.policy import Backoff
-from holdfast.repository import GapRecord, Identity, Lease, Lineage, LocalRepository
+from holdfast.repository import GapRecord, Identity, Lease, Lineage, Repository
+from holdfast.repository.objectstore import ObjectRepository
 from holdfast.spark.failures import Kind
 from holdfast.spark.outages import Outage
 from holdfast.spark.spec import StreamSpec
@@ -64,7 +66,7 @@ class RunContext:
     """Everything that the streams of one run share."""
 
     spark: SparkSession
-    repository: LocalRepository
+    repository: Repository
     lineage: Lineage
     lease: Lease
     retain: int
@@ -79,6 +81,16 @@ class RunContext:
     build: Callable[[StreamSpec], DataFrame] = _built_alone
     outage: Mapping[Kind, float | None] = field(default_factory=dict)  # limits that replace those of the streams
     poll_ms: int | None = None  # between two polls for input of an idle stream; `None`: as the session has it
+
+    def together(self, *reads: Callable[[], Any]) -> list[Any]:
+        """Call functions that only read, and return their results; the error of the first one that failed is raised.
+
+        On a store they are called at the same time, because each of them is a round trip.
+        """
+        if not isinstance(self.repository, ObjectRepository):
+            return [read() for read in reads]
+        with ThreadPoolExecutor(len(reads), "holdfast-look") as pool:
+            return [each.result() for each in [pool.submit(read) for read in reads]]
 
     @property
     def identity(self) -> Identity:

@@ -20,6 +20,8 @@ from holdfast.program.description import (
     StreamDescription,
 )
 from holdfast.program.records import Programs
+from holdfast.repository import Repository
+from holdfast.repository.opening import local_root
 from holdfast.spark import adapter
 
 if TYPE_CHECKING:
@@ -34,6 +36,12 @@ _READS = ("path", "subscribe", "subscribepattern", "assign", "table")  # options
 _NAMED = re.compile(r"(\w+)\[(.*)\]", re.DOTALL)  # FileSource[/data/in]
 
 _log = logging.getLogger(__name__)
+
+
+def movable(repository: Repository) -> tuple[Path, ...]:
+    """Return the folder of a repository, which may be moved; a place on a store may not."""
+    root = local_root(repository)
+    return () if root is None else (root,)
 
 
 def described(spec: StreamSpec, df: DataFrame, *roots: Path) -> StreamDescription:

@@ -20,7 +20,7 @@ from holdfast._error_text import one_line
 from holdfast.epoch import Attempt, Decision, EpochProgress, Facts, Move, State, Verdict
 from holdfast.errors import Storage, StorageFailed, TimelineEnded
 from holdfast.plainspark.records import AdoptedRecord
-from holdfast.repository import GapRecord
+from holdfast.repository import GapRecord, Slots
 from holdfast.repository.gaps import QUARANTINED
 from holdfast.sinks.base import EpochKey
 from holdfast.spark import adapter
@@ -180,9 +180,8 @@ class EpochRunner:
         """
         parts, progress = self._parts, batch.progress
         parts.reach("opening")
-        parts.lease.check()  # 1
-        offsets = parts.log.offsets(batch.number)
-        found = self._slots.open(batch.epoch, progress)
+        offsets, slots = self._look(batch)  # 1
+        found = self._slots.open(batch.epoch, slots, progress)
         if isinstance(found, Decision):
             self._replay(batch, offsets, found)  # 6
             return
@@ -197,7 +196,7 @@ class EpochRunner:
                 prepared = preparer.skip(batch.df, last.stage, progress)
             else:
                 prepared = preparer.prepare(batch.df, found, last.stage, progress)
-        entries = parts.log.source_entries(last.source_log)  # 3
+        entries = parts.log.source_entries(last.source_log, offsets.ends)  # 3
         parts.log.harden(batch.number, entries, prepared.paths)
         progress.move(Move.HARDEN)
         parts.reach("durable")
@@ -206,6 +205,17 @@ class EpochRunner:
         parts.reach("decided")
         self._commit(decision, facts, progress)  # 5
         self._complete(batch, facts, prepared.stage)
+
+    def _look(self, batch: _EpochTry) -> tuple[Offsets, Slots]:
+        """Check the lease; return the offsets and the slots of an epoch. On a store, all are requested at once."""
+        parts = self._parts
+
+        def offsets() -> Offsets:
+            parts.log.expect(batch.number)
+            return parts.log.offsets(batch.number)
+
+        _, found, slots = parts.run.together(parts.lease.check, offsets, lambda: self._slots.look(batch.epoch))
+        return found, slots
 
     def _held_already(self, batch: _EpochTry, offsets: Offsets) -> frozenset[str]:
         """Return the sinks that must not be given an epoch: a plain Spark query has written its rows there."""

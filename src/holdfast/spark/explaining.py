@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 from holdfast._error_text import one_line
@@ -17,8 +16,10 @@ from holdfast.spark.gate import Stopping
 from holdfast.spark.last_decided import LastDecided
 from holdfast.spark.outages import Outage
 from holdfast.spark.parts import StreamParts
+from holdfast.sparkfiles.folder import SparkFolder, files_below
 from holdfast.sparkfiles.statefiles import VERSIONED
 
+_STATE = "state"
 _SECOND = (
     "epoch {before} was quarantined just before, so epoch {epoch} is not: both may have failed because of the same "
     "outage; fix it, then run again. If the rows themselves are bad, filter them out, or quarantine this epoch too: "
@@ -37,7 +38,7 @@ def explained(parts: StreamParts, raised: Exception) -> Exception:
     if why := adapter.session_end(parts.run.spark):
         found = SessionLost(why=why)
     elif path := damaged_file(error, parts.log.folder):
-        found = _damage(parts, Path(path))
+        found = _damage(parts, path)
         with contextlib.suppress(HoldfastError):  # the damage is what must be reported
             found.do = way_back(parts.run.repository, parts.run.lineage) or found.do
     if found is None:
@@ -46,20 +47,21 @@ def explained(parts: StreamParts, raised: Exception) -> Exception:
     return found
 
 
-def _damage(parts: StreamParts, path: Path) -> SparkFileDamaged:
+def _damage(parts: StreamParts, path: str) -> SparkFileDamaged:
     """Return the error for a file that Spark could not read. If all state is gone, it names the folder.
 
     Spark 4.1 names the first file that it misses; later versions check the folder.
     """
-    state = parts.log.folder / "state"
-    if path == state or (path.is_relative_to(state) and not _has_state_files(state)):
+    folder = parts.log.folder
+    if path == _STATE or (path.startswith(f"{_STATE}/") and not _has_state_files(folder)):
         why = "it is missing or empty; it was deleted, or the query had no stateful operator before"
-        return SparkFileDamaged(stream=parts.name, path=str(state), why=why)
-    return SparkFileDamaged(stream=parts.name, path=str(path), **({} if path.exists() else {"why": "it is missing"}))
+        return SparkFileDamaged(stream=parts.name, path=folder.place(_STATE), why=why)
+    why_of = {} if folder.exists(path) else {"why": "it is missing"}
+    return SparkFileDamaged(stream=parts.name, path=folder.place(path), **why_of)
 
 
-def _has_state_files(state: Path) -> bool:
-    return any(VERSIONED.fullmatch(path.name) for path in state.rglob("*"))
+def _has_state_files(folder: SparkFolder) -> bool:
+    return any(VERSIONED.fullmatch(path.rpartition("/")[2]) for path in files_below(folder.listed(), _STATE))
 
 
 def final_error(

@@ -5,6 +5,8 @@ Rules:
   classified by Spark's text, because reading, user code, state and a sink's writing all fail inside the same job.
 - An outage is not a failure of the program: a server that cannot be reached, a lost executor, a full disk. It does not
   use the restart budget, and an epoch is never quarantined for it.
+- A driver that was replaced may write one more entry of Spark's log. The new driver then fails on this entry, and
+  continues from it after a restart.
 - A missing module or a damaged file stays as it is however often the stream is restarted.
 """
 
@@ -16,7 +18,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from pyspark.errors import AnalysisException
 
@@ -39,6 +40,7 @@ from holdfast.errors import (
 )
 from holdfast.repository import Lease
 from holdfast.spark import adapter
+from holdfast.sparkfiles.folder import SparkFolder
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class Remedy(StrEnum):
 
     RESTART = "restart"
     WAIT = "wait"  # it is an outage
+    AGAIN = "again"  # a driver that this one has replaced was in the way: at once, and without using the budget
     NONE = "none"
 
 
@@ -107,6 +110,9 @@ _OUTAGE = re.compile(
 _LOST_EXECUTOR = re.compile(
     r"ExecutorLostFailure|CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND|FetchFailed|MetadataFetchFailed|heartbeat timed out"
 )
+_OTHER_DRIVER = re.compile(
+    r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are concurrently using|was written by another driver"
+)
 _WORKER_CRASHED = "Python worker exited unexpectedly"  # its socket is reset then, which is not an outage
 _MODULE = re.compile(r"(?:ModuleNotFoundError: )?No module named '([\w.]+)'")
 _IMPORT = re.compile(r"\b(?:ModuleNotFoundError|ImportError|PySparkImportError)\b")
@@ -136,6 +142,8 @@ def diagnose(error: BaseException, failure: EpochFailure | None, step: Kind = Ki
         return Diagnosis(refused, Remedy.NONE)
     text = _text(error)
     kind = _kind(error, failure, step, text)
+    if _OTHER_DRIVER.search(_said(text)):
+        return Diagnosis(Kind.REPOSITORY, Remedy.AGAIN)
     if _LOST_EXECUTOR.search(text):
         return Diagnosis(Kind.EXECUTORS, Remedy.WAIT)
     if _is_outage(error, text):
@@ -186,17 +194,18 @@ def or_fenced(lease: Lease, error: BaseException) -> BaseException:
     return error
 
 
-def damaged_file(error: BaseException, folder: Path) -> str | None:
-    """Return the path of the file below Spark's checkpoint folder that is missing or damaged, where Spark names it."""
+def damaged_file(error: BaseException, folder: SparkFolder) -> str | None:
+    """Return the path in Spark's checkpoint folder of a file that is missing or damaged, where Spark names it."""
     said = _said(_text(error))
     if "STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY" in said:
-        return str(folder / "state")
+        return "state"
     if not _DAMAGE.search(said) or _is_outage(error, said):
         return None
     if "MISSING_METADATA_FILE" in said:
-        return str(folder / "metadata")
-    found = re.search(re.escape(f"{folder}/") + r"(?:state|metadata|offsets|commits|sources)[\w./-]*", said)
-    return found[0].rstrip(".") if found else None
+        return "metadata"
+    place = folder.address.partition(":")[2]  # Spark names some files without the scheme
+    found = re.search(re.escape(f"{place}/") + r"((?:state|metadata|offsets|commits|sources)[\w./-]*)", said)
+    return found[1].rstrip(".") if found else None
 
 
 def same(one: EpochFailure, other: EpochFailure) -> bool:

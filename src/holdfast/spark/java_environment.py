@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.spark.localfiles import JAR
+from holdfast.spark.s3a import jars_folder
 
 SUBMITTED = "PYSPARK_SUBMIT_ARGS"
 GATEWAY = "PYSPARK_GATEWAY_PORT"  # of a JVM that spark-submit has started
@@ -32,8 +33,10 @@ def with_variable(name: str, value: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def with_jar() -> Iterator[None]:
-    """Put the classes of Holdfast on the class path of a JVM that is started in this block."""
-    with with_variable(CLASS_PATH, os.pathsep.join(filter(None, (os.environ.get(CLASS_PATH), str(JAR))))):
+    """Put the classes of Holdfast, and the s3a connector if there is one, on the class path of a JVM started here."""
+    connector = jars_folder()
+    added = [str(JAR), *([f"{connector}/*"] if connector else [])]
+    with with_variable(CLASS_PATH, os.pathsep.join(filter(None, (os.environ.get(CLASS_PATH), *added)))):
         yield
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def sink_folder(root: Path, stream: str, sink: Sink) -> Path:
-    """Return the folder in the repository for a sink's own files."""
-    return root / "sinks" / stream / sink.name
+def sink_folder(root: Path | None, stream: str, sink: Sink) -> Path | None:
+    """Return the folder in the repository for a sink's own files; `None` if the repository is not on a disk."""
+    return None if root is None else root / "sinks" / stream / sink.name
 
 
 def sink_context(
@@ -28,11 +28,11 @@ def sink_context(
     *,
     spark: SparkSession,
     output_mode: str,
-    root: Path,
+    root: Path | None,
     shared: bool,
     reach: Reach = unwatched,
 ) -> SinkContext:
-    """Return the context of a sink; `root` is the folder of the repository."""
+    """Return the context of a sink; `root` is the folder of the repository, if it is one."""
     name = owner.stream
     return SinkContext(
         owner=owner,

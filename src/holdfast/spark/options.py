@@ -58,6 +58,7 @@ class StartOptions(TypedDict, total=False):
     accept: Accept | Collection[Accept]
     outage: OutageLimits | None
     poll_every: float | str | timedelta | None
+    take_over: bool
     callbacks: StreamCallbacks | None
     reach: Reach
 
@@ -85,6 +86,7 @@ START_DEFAULTS: StartOptions = {
     "accept": (),
     "outage": None,
     "poll_every": None,
+    "take_over": False,
     "callbacks": None,
     "reach": unwatched,
 }

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from holdfast.epoch import Reach
 from holdfast.repository import Decisions, Gaps, Lease
 from holdfast.repository.decisions import stream_folder
+from holdfast.repository.opening import local_repository
 from holdfast.sinks.base import Sink, StreamIdentity
 from holdfast.spark.context import RunContext
 from holdfast.spark.sparklog import SparkLog
 from holdfast.spark.spec import StreamSpec
 from holdfast.spark.stages import StageKeeper
+from holdfast.sparkfiles.places import spark_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,9 @@ class StreamParts:
         folder = stream_folder(spec.name, timeline)
         stage = None
         if spec.stage is not None:
-            stage = StageKeeper(spec.stage, repository, spec.name, timeline, run.lease.number)
+            stage = StageKeeper(
+                spec.stage, local_repository(repository, "a stage"), spec.name, timeline, run.lease.number
+            )
         return cls(
             spec=spec,
             run=run,
@@ -44,7 +48,7 @@ class StreamParts:
             folder=folder,
             decisions=Decisions(repository),
             gaps=Gaps(repository),
-            log=SparkLog(repository.root / folder / "spark", spec.name),
+            log=SparkLog(spark_folder(repository, spec.name, timeline), spec.name),
             stage=stage,
         )
 

@@ -90,9 +90,9 @@ class Links:
         with failing_as("read", path):
             return self.linked[path].path.read_bytes()
 
-    def path_of(self, path: str) -> Path:
+    def path_of(self, path: str) -> str:
         """Return the path of one of Spark's files, for errors."""
-        return self._folder / path
+        return str(self._folder / path)
 
     def changelog(self, path: str) -> bytes:
         """Link a changelog and return its bytes."""

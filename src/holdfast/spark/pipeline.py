@@ -11,8 +11,7 @@ from holdfast._validation import checked_name
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import AlreadyExists, BadValue
 from holdfast.policy import Backoff
-from holdfast.repository import LocalRepository
-from holdfast.repository.files import local_path
+from holdfast.repository.opening import repository_below
 from holdfast.rewind.program import Program
 from holdfast.sinks.base import Sink
 from holdfast.spark.backfilling import Backfilled, backfill_pipeline
@@ -68,7 +67,8 @@ class Pipeline:
     another one that tries is refused with `Locked`.
 
     - `name`: letters, digits, `_`, `.` and `-`, at most 64 characters. It names the repository; do not change it.
-    - `root`: a folder on a local disk, or on a file system that every machine of a cluster mounts.
+    - `root`: a folder on a local disk, or on a file system that every machine of a cluster mounts; or a place on S3,
+      `s3://bucket/prefix`.
     - `shared`: the root, and local paths of sinks, are the same on every machine that may run the pipeline. Required on
       a cluster. There is no OS lock then: a new start takes over from an old one, which stops with `Fenced`.
     - `restart`: how often a stream that failed is restarted: a `RestartPolicy`, or a dict of them by kind of failure
@@ -88,12 +88,7 @@ class Pipeline:
     @takes(PipelineOptions, PIPELINE_DEFAULTS)
     def __init__(self, name: str, root: str | os.PathLike[str], **options: Unpack[PipelineOptions]) -> None:
         self.name = checked_name("pipeline", name)
-        folder = local_path("root", root)
-        if folder.exists() and not folder.is_dir():
-            raise BadValue(
-                what="root", value=str(folder), why="it is a file", do="pass a folder; it is created if missing"
-            )
-        self.repository = LocalRepository(folder / self.name)
+        self.repository = repository_below(root, self.name)
         self.shared = options["shared"]
         checked_restart(options["restart"])
         checked_outage(options["outage"])
@@ -204,6 +199,8 @@ class Pipeline:
         - `outage`: replaces the limits of `Pipeline` and of its streams.
         - `poll_every`: how often an idle stream polls for new input, from "1ms" to "60s". By default, 10 ms times the
           number of streams, at most 200 ms, unless the session sets `spark.sql.streaming.pollingDelay`.
+        - `take_over`: with a root on S3, start at once even if the last driver did not end cleanly. Without it, a
+          start waits until that driver has been silent for 30 seconds. A driver that still runs stops with `Fenced`.
         - `callbacks`: called after the pipeline's own.
         - `reach`: called at each point of the protocol, for tests.
         """

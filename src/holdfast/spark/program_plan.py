@@ -13,7 +13,7 @@ from holdfast.program.changes import ChangeEffect, ProgramChange, changes
 from holdfast.program.records import Programs
 from holdfast.repository import Lineage
 from holdfast.spark.chain import Chain
-from holdfast.spark.describing import described
+from holdfast.spark.describing import described, movable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,10 +50,9 @@ def plan_program(pipeline: PipelineDefinition, session: SparkSession) -> Program
     stored = {name: programs.newest(name, lineage) for name in programs.streams()}
     known = {name: record for name, record in stored.items() if record is not None}
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
-        root = repository.root
-        chain = Chain(pipeline.name, pipeline.streams, root, session, scratch=Path(scratch))
+        chain = Chain(pipeline.name, pipeline.streams, repository.where, session, scratch=Path(scratch))
         _, specs = chain.join()
-        now = {spec.name: described(spec, chain.build(spec), root, Path(scratch)) for spec in specs}
+        now = {spec.name: described(spec, chain.build(spec), *movable(repository), Path(scratch)) for spec in specs}
     found = [
         change
         for name in sorted(known.keys() | now.keys())

@@ -91,7 +91,7 @@ class StreamQuery:
             output_mode=spec.output_mode,
             trigger=self.trigger,
             options=spec.options,
-            checkpoint=self._parts.log.folder,
+            checkpoint=self._parts.log.folder.address,
             settings=recovered.settings,
         )
 
@@ -137,7 +137,7 @@ class StreamQuery:
         while returned is not None and not self._parts.log.is_committed(returned):
             if time.monotonic() > end or not self._started.is_set():
                 break
-            time.sleep(0.005)
+            time.sleep(self._parts.log.folder.poll_s)
         adapter.stop_from_within(query)
 
     def stop_from_within(self) -> None:

@@ -37,6 +37,8 @@ from holdfast.recovery import RecoveryPlan, plan
 from holdfast.repository import History
 from holdfast.repository.backfills import BackfillRecord, Backfills
 from holdfast.repository.forks import fork_of
+from holdfast.repository.objectstore import ObjectRepository
+from holdfast.repository.opening import local_root
 from holdfast.repository.stream_records import StreamRecord, stream_record_key
 from holdfast.rewind.asking import held_in_lineage
 from holdfast.sinks.base import EpochKey, Link, Sink, SinkContext, checked_position
@@ -44,13 +46,14 @@ from holdfast.sinks.places import record_places
 from holdfast.spark import adapter
 from holdfast.spark.acknowledging import Acknowledger
 from holdfast.spark.delivery import commit_to_sinks
-from holdfast.spark.describing import described
+from holdfast.spark.describing import described, movable
 from holdfast.spark.failures import Kind
 from holdfast.spark.last_decided import LastDecided
 from holdfast.spark.opening import sink_context
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.slots import AttemptSlots
 from holdfast.spark.stages import refuse_lost_stage
+from holdfast.sparkfiles.storefolder import hadoop_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -146,6 +149,8 @@ class StreamRecovery:
                     why=_UNREPLAYABLE[source],
                     do="put a durable log in front of it (Kafka, or files)",
                 )
+        if isinstance(run.repository, ObjectRepository):  # the stream may have been built in a session of its own
+            adapter.serve_root(df.sparkSession, hadoop_root(run.repository))
         if fork_of(run.repository) is not None:
             _refuse_clean_source(spec.name, df)
         adapter.require_packages(df)
@@ -155,7 +160,7 @@ class StreamRecovery:
     def _compared_program(self, df: DataFrame) -> StreamDescription:
         """Return the description of the program; refuse one that cannot continue the state of the stored one."""
         run, name = self._parts.run, self._parts.name
-        description = described(self._parts.spec, df, run.repository.root)
+        description = described(self._parts.spec, df, *movable(run.repository))
         stored = Programs(run.repository).newest(name, run.lineage)
         found = changes(name, stored.description, description) if stored else []
         impossible = [each for each in found if each.effect is ChangeEffect.IMPOSSIBLE]
@@ -180,7 +185,10 @@ class StreamRecovery:
             what = f"the output mode of stream {self._parts.name!r}"
             raise StreamChanged(what=what, before=repr(first.output_mode), now=repr(mode))
         settings = {**first.settings, adapter.RETAIN: str(run.retain)}
-        if not run.shared:
+        if isinstance(run.repository, ObjectRepository):
+            adapter.require_store_state(self._parts.name, first.settings)
+            settings |= adapter.STORE_QUERY
+        elif not run.shared:
             settings |= adapter.FAST_FILES  # no other process writes there: this one holds the lock
         if run.poll_ms is not None:
             settings[adapter.POLLING_DELAY] = f"{run.poll_ms}ms"
@@ -353,7 +361,7 @@ def context_of(parts: StreamParts, df: DataFrame, sink: Sink) -> SinkContext:
         parts.owner,
         spark=run.spark,
         output_mode=parts.spec.output_mode,
-        root=run.repository.root,
+        root=local_root(run.repository),
         shared=run.shared,
         reach=run.reach,
     )

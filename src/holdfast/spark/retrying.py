@@ -7,6 +7,8 @@ Rules:
   plan itself is sound: for stateless streams, and for failures of a sink.
 - Two epochs in a row are quarantined only if the user accepts gaps. The second failure looks like an outage, which
   would cost all input that arrives while it lasts.
+- A failure that a replaced driver has caused, by writing an entry of Spark's log first, is not this stream's: it is
+  restarted at once, and its budget is not used.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from holdfast.errors import SinkFailed, Storage
 from holdfast.policy import RestartBudget
 from holdfast.spark.failures import BUDGETED, Diagnosis, EpochFailure, Kind, Remedy, same
 from holdfast.spark.parts import StreamParts
+
+_COLLISIONS = 5  # with another driver in a row, before they count as failures
 
 
 @dataclass(slots=True)
@@ -43,6 +47,7 @@ class Retries:
         self._repeats = _Repeats()
         self._in_a_row = 0
         self._poison: EpochFailure | None = None
+        self._collisions = 0  # since the last epoch
 
     @property
     def poison(self) -> EpochFailure | None:
@@ -62,6 +67,14 @@ class Retries:
         """Take a restart from the budget; return whether there was one left."""
         budget = self.budget(found)
         return budget is not None and budget.spend(self._parts.run.clock())
+
+    def collide(self) -> bool:
+        """Count a failure that another driver has caused; return whether the stream is restarted at once.
+
+        A driver that was replaced stops at its next step, so this happens a few times at most.
+        """
+        self._collisions += 1
+        return self._collisions <= _COLLISIONS
 
     def next_wait(self) -> float:
         """Return the seconds to wait before the next restart."""
@@ -85,7 +98,7 @@ class Retries:
 
     def epoch_succeeded(self) -> None:
         """Start counting from the beginning: an epoch is in every sink."""
-        self._in_a_row, self._repeats, self._poison = 0, _Repeats(), None
+        self._in_a_row, self._repeats, self._poison, self._collisions = 0, _Repeats(), None, 0
 
     def query_idle(self) -> None:
         """Let the waits start from the shortest again: the query works and has no new input."""

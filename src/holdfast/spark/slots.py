@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from holdfast.epoch import Attempt, Decision, EpochProgress, Move, Verdict
 from holdfast.errors import TimelineEnded
+from holdfast.repository import Slots
 from holdfast.sinks.base import EpochKey
 from holdfast.spark.parts import StreamParts
 
@@ -28,10 +29,13 @@ class AttemptSlots:
         self._clean = False  # the last epoch was completed here, so this driver has used no slot of the next one
         self._unused: Attempt | None = None  # its slot is open, and nothing was staged under its number
 
-    def open(self, epoch: int, progress: EpochProgress) -> Attempt | Decision:
-        """Return the attempt to use, or the decision to commit that exists already."""
+    def look(self, epoch: int) -> Slots:
+        """Return the slots of an epoch as they are now."""
+        return self._parts.decisions.look(self._parts.name, self._parts.timeline, epoch)
+
+    def open(self, epoch: int, slots: Slots, progress: EpochProgress) -> Attempt | Decision:
+        """Return the attempt to use, or the decision to commit that exists already; `slots` is what `look` found."""
         self._begun = True
-        slots = self._parts.decisions.look(self._parts.name, self._parts.timeline, epoch)
         if decided := self._committed(slots.closed):
             return decided
         if slots.open == self._unused or (self._clean and not slots.closed):
@@ -48,7 +52,7 @@ class AttemptSlots:
         """
         parts = self._parts
         parts.lease.check()
-        slots = parts.decisions.look(parts.name, parts.timeline, epoch)
+        slots = self.look(epoch)
         closed = [*slots.closed, *([] if _has_ended(slots.closed) else self._close(slots.open))]
         if decided := self._committed(closed):
             return decided

@@ -16,11 +16,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.errors import NotFound, StorageFailed
-from holdfast.repository import FileRepository
+from holdfast.errors import NotFound, NotSupported, StorageFailed
+from holdfast.repository import FileRepository, LocalRepository, Repository
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.spark.pins import PINS, KnownFile, Links, Pinned, SnapshotFacts, SparkCut
 from holdfast.sparkfiles.closure import keep_closure
+from holdfast.sparkfiles.localfolder import LocalSparkFolder
+from holdfast.sparkfiles.places import spark_key
 from holdfast.sparkfiles.statefiles import Vanished
 
 _TRIES = 3
@@ -82,8 +84,31 @@ class Snapshots:
         return Links(self._folder, self._repository, known)
 
     def _link(self, batch: int, links: Links) -> SnapshotFacts:
-        found = keep_closure(self._folder, batch, links)
+        found = keep_closure(LocalSparkFolder(self._folder), batch, links)
         return SnapshotFacts(batch, found.offsets.confs, ", ".join(found.formats) or None)
 
     def _all_there(self, cut: SparkCut, place: CheckpointPlace) -> bool:
         return None not in self._repository.sizes(place.object(each.sha256) for each in cut.files).values()
+
+
+class NoSnapshots(Snapshots):
+    """Stands for the snapshots of a stream whose checkpoint is not on a disk: none can be taken."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._known = {}
+        self._where = repository.where
+
+    def pin(self, batch: int, place: CheckpointPlace, *, copy: bool = False) -> Pinned:
+        """Refuse."""
+        del batch, place, copy
+        raise NotSupported(what=f"a checkpoint of {self._where}", why="its files are not on a disk", do="use a folder")
+
+    def release_all(self) -> None:
+        """Do nothing."""
+
+
+def snapshots_of(repository: Repository, stream: str, timeline: int) -> Snapshots:
+    """Return what takes the snapshots of a stream."""
+    if isinstance(repository, LocalRepository):
+        return Snapshots(repository.root / spark_key(stream, timeline), repository)
+    return NoSnapshots(repository)

@@ -6,6 +6,7 @@ import contextlib
 import queue
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,10 +26,13 @@ from holdfast.errors import (
 )
 from holdfast.formats.manifest import pipeline_hash
 from holdfast.policy import Backoff, CheckpointPolicy
-from holdfast.repository import Checkpoints, Identity, Lease, Lineage, LocalRepository
+from holdfast.repository import Checkpoints, Identity, Lease, Lineage, LocalRepository, Repository
 from holdfast.repository.files import failing_as, make_folder
 from holdfast.repository.guards import LOCK
 from holdfast.repository.lease import RUN
+from holdfast.repository.objectstore import ObjectRepository
+from holdfast.repository.opening import local_repository, local_root
+from holdfast.repository.probe import probe
 from holdfast.rewind.finishing import finish_unfinished
 from holdfast.rewind.program import Program, ProgramStream
 from holdfast.rewind.way_back import way_back
@@ -45,6 +49,7 @@ from holdfast.spark.options import StartOptions
 from holdfast.spark.polling import checked_delay_ms, chosen_delay_ms
 from holdfast.spark.session import active_or_new, require_java
 from holdfast.spark.spec import ACCEPTABLE, Accept, StreamSpec, checked_outage
+from holdfast.spark.store_session import prepare_session
 from holdfast.spark.stream import StreamRun
 from holdfast.spark.stream_threads import StreamThreads
 from holdfast.stages import FlushObserver
@@ -58,7 +63,7 @@ class PipelineDefinition:
     """A pipeline as it is started."""
 
     name: str
-    repository: LocalRepository
+    repository: Repository
     shared: bool
     backoff: Backoff
     callbacks: StreamCallbacks
@@ -75,6 +80,7 @@ class RunSettings:
     accept: frozenset[str]
     outage: Mapping[Kind, float | None]
     poll_ms: int | None
+    take_over: bool
     callbacks: StreamCallbacks | None
     reach: Reach
 
@@ -88,6 +94,7 @@ class RunSettings:
             accept=_checked_accept(options["accept"]),
             outage={} if outage is None else checked_outage(outage),
             poll_ms=checked_delay_ms(options["poll_every"]),
+            take_over=options["take_over"],
             callbacks=options["callbacks"],
             reach=options["reach"],
         )
@@ -111,8 +118,7 @@ def obtain_session(
         require_java()  # nothing is created if Spark cannot start
     else:
         _require_fit(pipeline, given)
-    with failing_as("make", pipeline.repository.where):
-        make_folder(pipeline.repository.root)  # before Spark takes its seconds to start
+    _make_root(pipeline.repository)  # before Spark takes its seconds to start
     with contextlib.ExitStack() as undo:
         if given is not None:
             return given, undo.pop_all()
@@ -121,6 +127,16 @@ def obtain_session(
             undo.callback(adapter.stop_session, session)
         _require_fit(pipeline, session)
         return session, undo.pop_all()
+
+
+def _make_root(repository: Repository) -> None:
+    """Create the folder of a repository, or find out whether a bucket can hold one."""
+    if isinstance(repository, ObjectRepository):
+        probe(repository)
+        return
+    root = local_repository(repository, "running a pipeline").root
+    with failing_as("make", repository.where):
+        make_folder(root)
 
 
 def start_pipeline(
@@ -133,12 +149,13 @@ def start_pipeline(
     """
     with undo:
         retain = max(adapter.require_retention(session), adapter.RETAINED)
-        lease = take_lease(pipeline, session)  # 1
+        prepare_session(session, pipeline.repository)
+        lease = take_lease(pipeline, session, take_over=settings.take_over)  # 1
         undo.callback(lease.release)
         finish_rewind(pipeline, lease, settings.reach)
         channel = ControlChannel(pipeline.repository, lease, RequestKind)
         undo.callback(channel.close)  # before the lease is released: askers wait for the lock
-        chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.root, session)
+        chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.where, session)
         topology, specs = chain.join()  # 2
         inbox: Inbox = queue.SimpleQueue()
         own, more = pipeline.callbacks, settings.callbacks
@@ -226,12 +243,14 @@ def program_of(pipeline: PipelineDefinition) -> Program:
     )
 
 
-def _program_stream(spec: StreamSpec, repository: LocalRepository) -> ProgramStream:
-    inner = inner_log(repository.root, spec.name)
+def _program_stream(spec: StreamSpec, repository: Repository) -> ProgramStream:
+    root, inner = local_root(repository), inner_log(repository.where, spec.name)
     added = (inner,) if inner.exists() and not any(isinstance(sink, LogSink) for sink in spec.sinks) else ()
     stage = None if spec.stage is None else spec.stage.codec.type_name
     for sink in spec.sinks:
-        sink.set_folder(sink_folder(repository.root, spec.name, sink))
+        folder = sink_folder(root, spec.name, sink)
+        if folder is not None:
+            sink.set_folder(folder)
     return ProgramStream(spec.name, (*spec.sinks, *added), spec.reads, stage)
 
 
@@ -254,7 +273,8 @@ def _naming_the_way_back(run: RunContext) -> Iterator[None]:
 def _require_fit(pipeline: PipelineDefinition, spark: SparkSession) -> None:
     """Refuse a session that this pipeline cannot run on."""
     adapter.require_classic(spark)
-    if not adapter.is_local(spark) and not pipeline.shared:
+    on_disk = isinstance(pipeline.repository, LocalRepository)
+    if on_disk and not adapter.is_local(spark) and not pipeline.shared:
         raise NotSupported(
             what=f"the local root {pipeline.repository.where} on a cluster",
             why="executors on other machines would not see Spark's checkpoint in it",
@@ -262,15 +282,22 @@ def _require_fit(pipeline: PipelineDefinition, spark: SparkSession) -> None:
         )
 
 
-def take_lease(pipeline: PipelineDefinition, spark: SparkSession) -> Lease:
-    """Become the only process that writes to the pipeline's repository."""
-    return Lease.take(pipeline.repository, locker=lambda: _lock(pipeline, spark), shared=pipeline.shared, why=RUN)
+def take_lease(pipeline: PipelineDefinition, spark: SparkSession, *, take_over: bool = False) -> Lease:
+    """Become the only process that writes to the pipeline's repository.
+
+    On a store there is no lock: a start waits for the beat of the last holder to end, unless it takes over.
+    """
+    repository = pipeline.repository
+    if not isinstance(repository, LocalRepository):
+        return Lease.take(repository, take_over=take_over, why=RUN)
+    root = repository.root
+    return Lease.take(repository, locker=lambda: _lock(pipeline, root, spark), shared=pipeline.shared, why=RUN)
 
 
-def _lock(pipeline: PipelineDefinition, spark: SparkSession) -> adapter.JvmLock | None:
+def _lock(pipeline: PipelineDefinition, root: Path, spark: SparkSession) -> adapter.JvmLock | None:
     if pipeline.shared:
         return None  # drivers may be on other machines: only the leases keep them apart
-    path = pipeline.repository.root / LOCK
+    path = root / LOCK
     with failing_as("make", str(path.parent)):
         make_folder(path.parent)
     try:

@@ -138,8 +138,7 @@ class StatusReporter:
         query = self._query.running
         try:
             if self._unread is None and query is not None:
-                sources = self._parts.log.folder / "sources"
-                self._unread = UnreadFiles(sources, adapter.file_inputs(recovered.df, query))
+                self._unread = UnreadFiles(self._parts.log.folder, adapter.file_inputs(recovered.df, query))
             return self._unread.count(self._acknowledger.last.ends) if self._unread is not None else None
         except Exception:  # a folder that is gone, or a log that Spark is compacting: the next status may succeed
             _log.debug("stream %s: unread files cannot be counted now", self._parts.name, exc_info=True)

@@ -18,7 +18,7 @@ from holdfast.spark.gate import EpochGate
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.query import StreamQuery
 from holdfast.spark.recovering import RecoveredStream
-from holdfast.spark.snapshot import Snapshots
+from holdfast.spark.snapshot import snapshots_of
 from holdfast.spark.spec import StreamSpec
 from holdfast.spark.status import EpochTally, StatusReporter, StreamStatus
 from holdfast.spark.supervisor import Supervisor
@@ -37,7 +37,7 @@ class StreamRun:
         self.injector = BarrierInjector()
         self.oldest_kept: int | None = None  # the first epoch that a checkpoint needs
         self._parts = parts = StreamParts.of(spec, run)
-        self.snapshots = Snapshots(parts.log.folder, run.repository)
+        self.snapshots = snapshots_of(run.repository, spec.name, parts.timeline)
         self._gate = gate = EpochGate()
         self._acknowledger = Acknowledger(parts, gate, self.injector.handle(), self._drained)
         self._query = StreamQuery(parts, gate)

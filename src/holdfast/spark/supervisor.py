@@ -164,6 +164,9 @@ class Supervisor:
         self.in_doubt = _in_doubt(error, failure) or self.in_doubt
         if found.remedy is Remedy.WAIT and self.outages.has_limit(found.kind):
             return self._wait_out(error, found, failure)
+        if found.remedy is Remedy.AGAIN and self._retries.collide() and not self._gate.stopping.is_set():
+            _log.warning("stream %s continues after an entry of the driver that it has replaced", self._parts.name)
+            return True
         if found.remedy is Remedy.RESTART and failure is not None and self._is_poison(failure, found.kind):
             return True
         if not self._retries.spend(found):

@@ -19,8 +19,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from holdfast.errors import NotFound
 from holdfast.policy import seconds_of
-from holdfast.sparkfiles.sourcelog import entry_path, log_offset
+from holdfast.sparkfiles.folder import SparkFolder
+from holdfast.sparkfiles.sourcelog import SOURCES, entry_of, log_offset
 
 _MOST = 200_000  # files: with more, nothing is counted
 _FRESH_S = 5.0  # how long a count is kept
@@ -58,8 +60,10 @@ class _SeenFiles:
 class UnreadFiles:
     """Counts the unread files of one stream's file sources. A count is kept for some seconds."""
 
-    def __init__(self, sources: Path, inputs: Sequence[FileInput], clock: Callable[[], float] = time.monotonic) -> None:
-        self._sources = sources  # Spark's folder of the sources' logs
+    def __init__(
+        self, spark: SparkFolder, inputs: Sequence[FileInput], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._spark = spark
         self._inputs = inputs
         self._clock = clock
         self._seen = {each.number: _SeenFiles() for each in inputs}
@@ -91,18 +95,19 @@ class UnreadFiles:
 
     def _read_log(self, number: int, last: int) -> _SeenFiles:
         """Read a source's log up to an entry; the first time, from the last compacted entry on."""
-        seen, folder = self._seen[number], self._sources / str(number)
+        seen, source = self._seen[number], str(number)
         if last < seen.entry:
             seen = self._seen[number] = _SeenFiles()
         first = seen.entry + 1
         if seen.entry < 0 and last >= 0:
-            compacted = (n for n in range(last, -1, -1) if (folder / f"{n}.compact").exists())
+            compacted = (n for n in range(last, -1, -1) if self._spark.exists(f"{SOURCES}/{source}/{n}.compact"))
             first = next(compacted, 0)
         for entry in range(first, last + 1):
-            path = entry_path(folder, entry)
-            if path is None:
-                raise FileNotFoundError(folder / str(entry))
-            for line in path.read_text("utf-8", "surrogateescape").splitlines()[1:]:
+            name = entry_of(self._spark, source, entry)
+            data = self._spark.read(f"{SOURCES}/{source}/{name}")
+            if data is None:
+                raise NotFound(key=f"{SOURCES}/{source}/{entry}", where=self._spark.where)
+            for line in data.decode("utf-8", "surrogateescape").splitlines()[1:]:
                 taken = json.loads(line)
                 seen.names.add(unquote(urlsplit(taken["path"]).path))
                 seen.latest_ms = max(seen.latest_ms, taken["timestamp"])

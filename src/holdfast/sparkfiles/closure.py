@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
+from holdfast.sparkfiles.folder import SparkFolder, files_in
 from holdfast.sparkfiles.records import CommitEntry, OffsetEntry
-from holdfast.sparkfiles.sourcelog import entries_up_to, log_of, log_offset
+from holdfast.sparkfiles.sourcelog import SOURCES, entries_up_to, log_of, log_offset
 from holdfast.sparkfiles.statefiles import (
     StateReader,
     Vanished,
     VersionNames,
     descriptions_in,
     listed_in_zip,
-    names_in,
     stores_in,
 )
 
@@ -46,34 +45,37 @@ class Closure:
     formats: tuple[str, ...]  # providers and formats of the state stores, such as `rocksdb-2`; empty: no state
 
 
-def keep_closure(folder: Path, batch: int, keeper: ClosureKeeper) -> Closure:
+def keep_closure(folder: SparkFolder, batch: int, keeper: ClosureKeeper) -> Closure:
     """Keep the closure of a committed batch; raise `Vanished` if a file of it does not exist."""
     logs = [f"offsets/{each}" for each in (batch - 1, batch) if each >= 0] + [f"commits/{batch}"]
     keeper.add(["metadata", *logs])
-    offsets = OffsetEntry(keeper.read(f"offsets/{batch}"), folder / f"offsets/{batch}")
-    commit = CommitEntry(keeper.read(f"commits/{batch}"), folder / f"commits/{batch}")
-    stores = list(stores_in(folder))
+    offsets = OffsetEntry(keeper.read(f"offsets/{batch}"), folder.place(f"offsets/{batch}"))
+    commit = CommitEntry(keeper.read(f"commits/{batch}"), folder.place(f"commits/{batch}"))
+    now = folder.listed()
+    stores = list(stores_in(now))
     names = VersionNames(keeper, batch, commit)
     chosen = [f"{store.path}/{name}" for store in stores for name in store.chain(batch + 1, names)]
     zips = [path for path in chosen if path.endswith(".zip")]
     keeper.add(zips)
     inside = [
-        f"{path.rpartition('/')[0]}/{name}" for path in zips for name in listed_in_zip(keeper.read(path), folder / path)
+        f"{path.rpartition('/')[0]}/{name}"
+        for path in zips
+        for name in listed_in_zip(keeper.read(path), folder.place(path))
     ]
-    keeper.add([*chosen, *inside, *source_entries(folder, offsets), *descriptions_in(folder)])
+    keeper.add([*chosen, *inside, *source_entries(now, offsets), *descriptions_in(now)])
     formats = {f"{store.kind}-{2 if commit.ids else 1}" for store in stores}
     return Closure(offsets, commit, tuple(sorted(formats)))
 
 
-def source_entries(folder: Path, offsets: OffsetEntry) -> Iterator[str]:
+def source_entries(folder: SparkFolder, offsets: OffsetEntry) -> Iterator[str]:
     """Yield the entries of each source's log up to its offset; for a source without a log, all of its files."""
     for number, offset in enumerate(offsets.ends):
-        if log_of(number, offsets.ends, lambda each: (folder / "sources" / str(each)).is_dir()) != number:
+        if log_of(number, offsets.ends, lambda each: folder.exists(f"{SOURCES}/{each}")) != number:
             continue
-        names = frozenset(names_in(folder / "sources" / str(number)))
+        names = frozenset(files_in(folder, f"{SOURCES}/{number}"))
         last = log_offset(offset)
         chosen = sorted(names) if last is None else entries_up_to(last, names)
         for name in chosen:
             if name not in names:
-                raise Vanished(f"sources/{number}/{name}")  # before a damaged offset requests countless others
-            yield f"sources/{number}/{name}"
+                raise Vanished(f"{SOURCES}/{number}/{name}")  # before a damaged offset requests countless others
+            yield f"{SOURCES}/{number}/{name}"

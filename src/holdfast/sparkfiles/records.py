@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import PurePath
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -32,7 +32,7 @@ class _States(msgspec.Struct):
 class OffsetEntry:
     """An entry of the offset log."""
 
-    def __init__(self, data: bytes, path: Path) -> None:
+    def __init__(self, data: bytes, path: str) -> None:
         version, record, *ends = lines_of(data, path)
         _require_version("offset log", path, version, ("v1", "v2"))
         batch = record_of(record, _Batch, path)
@@ -45,7 +45,7 @@ class OffsetEntry:
 class CommitEntry:
     """An entry of the commit log: in format 2, the ids of the state versions, by operator and partition."""
 
-    def __init__(self, data: bytes, path: Path) -> None:
+    def __init__(self, data: bytes, path: str) -> None:
         version, record, *_ = lines_of(data, path)
         _require_version("commit log", path, version, ("v1", "v2", "v3"))
         self.version = version
@@ -57,7 +57,7 @@ class CommitEntry:
         return partitions[partition] if partition < len(partitions) else []
 
 
-def lines_of(data: bytes, path: Path) -> list[str]:
+def lines_of(data: bytes, path: str) -> list[str]:
     """Return the lines of one of Spark's files: at least two, the version and a record."""
     try:
         lines = data.decode().split("\n")
@@ -66,7 +66,7 @@ def lines_of(data: bytes, path: Path) -> list[str]:
     return lines if len(lines) > 1 else [*lines, ""]
 
 
-def record_of(text: str, kind: type[T], path: Path) -> T:
+def record_of(text: str, kind: type[T], path: str) -> T:
     """Return a record from its JSON text."""
     try:
         return from_json(text.encode(), kind)
@@ -74,13 +74,13 @@ def record_of(text: str, kind: type[T], path: Path) -> T:
         raise damaged(path, str(error)) from error
 
 
-def damaged(path: Path, why: str) -> SparkFileDamaged:
+def damaged(path: str, why: str) -> SparkFileDamaged:
     """Return the error for a damaged file in `streams/<stream>/spark`."""
-    stream = next((above.name for above in path.parents if above.parent.name == "streams"), "")
-    return SparkFileDamaged(stream=stream, path=str(path), why=why)
+    stream = next((above.name for above in PurePath(path).parents if above.parent.name == "streams"), "")
+    return SparkFileDamaged(stream=stream, path=path, why=why)
 
 
-def _require_version(what: str, path: Path, found: str, known: tuple[str, ...]) -> None:
+def _require_version(what: str, path: str, found: str, known: tuple[str, ...]) -> None:
     if found not in known:
         number = int(found[1:]) if re.fullmatch(r"v\d{1,9}", found) else 0
         raise UnsupportedVersion(what=f"Spark's {what} {path}", found=number, known=" and ".join(known))

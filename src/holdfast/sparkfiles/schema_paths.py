@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 from holdfast.errors import NotSupported, UnsupportedVersion
-from holdfast.repository.files import hadoop_address
 
 _OPERATOR = re.compile(r"state/(\d+)/_metadata/v(\d{1,9})/.+")
 _PATHS = "stateSchemaFilePaths"
@@ -22,8 +20,10 @@ def has_schema_paths(path: str) -> bool:
     return _OPERATOR.fullmatch(path) is not None
 
 
-def with_schema_paths(data: bytes, path: str, folder: Path) -> bytes:
-    """Return an operator's metadata with the paths of its schema files moved to `folder`, otherwise unchanged.
+def with_schema_paths(data: bytes, path: str, address: str) -> bytes:
+    """Return an operator's metadata with the paths of its schema files moved to a folder, otherwise unchanged.
+
+    `address` is what Spark is given as the `checkpointLocation` of that folder.
 
     An unknown format is refused: if a path were missed, the copy would depend on the original.
     """
@@ -39,7 +39,7 @@ def with_schema_paths(data: bytes, path: str, folder: Path) -> bytes:
         _, found, name = old.rpartition(below)
         if not found:
             raise ValueError(f"path {old!r}")
-        return f"{hadoop_address(folder)}{below}{name}"
+        return f"{address}{below}{name}"
 
     try:
         metadata = json.loads(text)

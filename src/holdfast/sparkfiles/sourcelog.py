@@ -5,15 +5,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import Path
+
+from holdfast.sparkfiles.folder import SparkFolder
 
 ENTRY = re.compile(r"(\d+)(?:\.compact)?")
 _COMPACT = re.compile(r"(\d+)\.compact")
 
 
-def entry_path(source: Path, number: int) -> Path | None:
-    """Return the file of one entry of a source's log, compacted or not, or `None` if there is none."""
-    return next((path for name in (str(number), f"{number}.compact") if (path := source / name).exists()), None)
+SOURCES = "sources"
+_INTERVAL = 10  # by default, Spark compacts every tenth entry
+
+
+def entry_names(number: int) -> tuple[str, str]:
+    """Return the names that an entry of a source's log may have, plain or compacted, the likelier one first."""
+    plain, merged = str(number), f"{number}.compact"
+    return (merged, plain) if (number + 1) % _INTERVAL == 0 else (plain, merged)
+
+
+def entry_of(folder: SparkFolder, source: str, number: int) -> str | None:
+    """Return the name of one entry of a source's log, compacted or not, or `None` if there is none."""
+    return next((name for name in entry_names(number) if folder.exists(f"{SOURCES}/{source}/{name}")), None)
 
 
 def log_offset(end: str | None) -> int | None:

@@ -11,7 +11,6 @@ V is the version.
 
 from __future__ import annotations
 
-import os
 import re
 import struct
 import zipfile
@@ -19,18 +18,20 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from holdfast.errors import UnsupportedVersion
 from holdfast.formats.decoding import Undecodable, from_json
+from holdfast.sparkfiles.folder import SparkFolder, files_below, files_in, folders_in
 from holdfast.sparkfiles.lz4 import MAGIC, BadBlock, first_bytes
 from holdfast.sparkfiles.records import CommitEntry, damaged, lines_of, record_of
 
 VERSIONED = re.compile(r"(\d+)(?:_([0-9a-fA-F-]+))?\.(delta|snapshot|changelog|zip)")
+_STATE = "state"
 _DESCRIPTIONS = ("_metadata", "_stateSchema")
+_DATA = frozenset(("SSTs", "logs"))  # folders of a store that its zips list
 _CODEC = "spark.sql.streaming.stateStore.compression.codec"
 _BESIDE_ZIP = re.compile(r"(?:SSTs|logs)/[^/\0]*[^/\0.][^/\0]*")  # a file in the folder, not a path out of it
 _ZIP_DAMAGED = (zipfile.BadZipFile, zlib.error, KeyError, EOFError, OSError, ValueError, RuntimeError)
@@ -49,8 +50,8 @@ class StateReader(Protocol):
     def changelog(self, path: str) -> bytes:
         """Return the bytes of a changelog."""
 
-    def path_of(self, path: str) -> Path:
-        """Return the path of a file, for errors."""
+    def path_of(self, path: str) -> str:
+        """Return the place of a file, for errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class _Version(msgspec.Struct):
     checkpointUniqueId: str  # noqa: N815 - Spark's name, as are the next ones
 
 
-def _lineage(changelog: bytes, version: int, path: Path) -> Iterator[str]:
+def _lineage(changelog: bytes, version: int, path: str) -> Iterator[str]:
     """Yield the name of a version from the header of a later changelog: its first record lists versions and ids."""
     try:
         if not changelog.startswith(MAGIC):
@@ -161,12 +162,12 @@ class _Archive(msgspec.Struct):
     logFiles: list[_LogFile] = []  # noqa: N815
 
 
-def listed_in_zip(data: bytes, path: Path) -> Iterator[str]:
+def listed_in_zip(data: bytes, path: str) -> Iterator[str]:
     """Yield the files beside a zip that its metadata lists."""
     yield from sizes_in_zip(data, path)
 
 
-def sizes_in_zip(data: bytes, path: Path) -> dict[str, int | None]:
+def sizes_in_zip(data: bytes, path: str) -> dict[str, int | None]:
     """Return the files beside a zip that its metadata lists, with their sizes as far as it has them."""
     try:
         with zipfile.ZipFile(BytesIO(data)) as archive:
@@ -183,40 +184,24 @@ def sizes_in_zip(data: bytes, path: Path) -> dict[str, int | None]:
     return sizes
 
 
-def stores_in(folder: Path) -> Iterator[StoreFolder]:
+def stores_in(folder: SparkFolder) -> Iterator[StoreFolder]:
     """Find every store: a folder of versions in `state/<operator>/<partition>`."""
-    for operator in _folders(folder / "state"):
-        for partition in _folders(operator):
-            for each in (partition, *_folders(partition)):
-                names = names_in(each)
-                if partition.name.isdecimal() and any(VERSIONED.fullmatch(name) for name in names):
-                    path = each.relative_to(folder).as_posix()
-                    yield StoreFolder(path, operator.name, int(partition.name), frozenset(names))
+    for operator in _folders(folder, _STATE):
+        for partition in _folders(folder, f"{_STATE}/{operator}"):
+            inside = f"{_STATE}/{operator}/{partition}"
+            for path in (inside, *(f"{inside}/{name}" for name in _folders(folder, inside))):
+                names = files_in(folder, path)
+                if partition.isdecimal() and any(VERSIONED.fullmatch(name) for name in names):
+                    yield StoreFolder(path, operator, int(partition), frozenset(names))
 
 
-def descriptions_in(folder: Path) -> Iterator[str]:
+def descriptions_in(folder: SparkFolder) -> Iterator[str]:
     """Yield the files that describe the state: few, and required for every version."""
-    for top, folders, names in os.walk(folder / "state"):
-        inside = Path(top).relative_to(folder)
-        if any(part in _DESCRIPTIONS for part in inside.parts):
-            yield from (f"{inside.as_posix()}/{name}" for name in names if not name.startswith("."))
-        folders[:] = [each for each in folders if each not in ("SSTs", "logs")]
+    for path in files_below(folder, _STATE, _DATA):
+        if any(part in _DESCRIPTIONS for part in path.split("/")[:-1]):
+            yield path
 
 
-def names_in(folder: Path) -> list[str]:
-    """Return the names of the plain files in a folder, without hidden ones."""
-    try:
-        with os.scandir(folder) as found:
-            return [each.name for each in found if not each.name.startswith(".") and each.is_file()]
-    except FileNotFoundError:
-        return []
-
-
-def _folders(folder: Path) -> list[Path]:
+def _folders(folder: SparkFolder, path: str) -> list[str]:
     """Return the subfolders that belong to operators, partitions or stores."""
-    try:
-        with os.scandir(folder) as found:
-            inside = [each.name for each in found if each.is_dir() and not each.name.startswith((".", "_"))]
-    except FileNotFoundError:
-        return []
-    return [folder / name for name in sorted(inside) if name not in ("SSTs", "logs")]
+    return [name for name in folders_in(folder, path) if not name.startswith("_") and name not in _DATA]

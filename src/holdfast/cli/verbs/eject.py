@@ -22,6 +22,7 @@ from holdfast.cli.target import located, shown
 from holdfast.plainspark import Ejection
 from holdfast.plainspark import eject as write_checkpoint
 from holdfast.repository import LocalRepository
+from holdfast.repository.opening import local_repository
 
 
 class Ejected(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +80,7 @@ def _repository(target: str, *, as_json: bool) -> LocalRepository:
     if os.path.isdir(target) or not (":" in target or target.endswith(".py")):  # noqa: PTH112 - any text
         return located(target)
     with into_stderr() if as_json else contextlib.nullcontext():  # the program may print something
-        return pipeline_of(find_target(target)).repository
+        return local_repository(pipeline_of(find_target(target)).repository, "ejecting a stream")
 
 
 def _print(console: Console, done: Ejection) -> None:

@@ -73,6 +73,14 @@ PollEvery = Annotated[
         show_default=False,
     ),
 ]
+TakeOverNow = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="With a root on S3: start at once, even if the last driver did not end cleanly. Without it, the start "
+        "waits until that driver has been silent for 30 s.",
+    ),
+]
 Interval = Annotated[
     str,
     typer.Option("--interval", metavar="DURATION", help="Interval between two progress reports, without a live view."),
@@ -100,6 +108,7 @@ def run(
     accept: Accepted = None,
     outage: OutageLimit = None,
     poll_every: PollEvery = None,
+    take_over: TakeOverNow = False,
     interval: Interval = "10s",
     plain: Plain = False,
     log_file: LogFile = None,
@@ -140,7 +149,7 @@ def run(
         with _terminable(), _reporter(found, live, as_json, log_file, checkpoints=every is not None) as (reporter, log):
             current = PipelineRun(found, reporter, interval_s=interval_s, live=live, log=log)
             current.load(arguments or [])
-            current.execute(every, once, cast("list[Accept]", accept or []), limits, poll_every)
+            current.execute(every, once, cast("list[Accept]", accept or []), limits, poll_every, take_over=take_over)
     except Exception as error:
         if current is not None and not as_json:
             current.print_context(error)

@@ -42,6 +42,7 @@ from holdfast.spark.adapter.settings import RETAIN as RETAIN
 from holdfast.spark.adapter.settings import RETAINED as RETAINED
 from holdfast.spark.adapter.settings import STATE as STATE
 from holdfast.spark.adapter.settings import STATE_STORE as STATE_STORE
+from holdfast.spark.adapter.settings import STORE_QUERY as STORE_QUERY
 from holdfast.spark.adapter.settings import adopted_settings as adopted_settings
 from holdfast.spark.adapter.settings import folder_mode as folder_mode
 from holdfast.spark.adapter.settings import is_local as is_local
@@ -49,10 +50,18 @@ from holdfast.spark.adapter.settings import let_replace_sources as let_replace_s
 from holdfast.spark.adapter.settings import quiet as quiet
 from holdfast.spark.adapter.settings import require_classic as require_classic
 from holdfast.spark.adapter.settings import require_retention as require_retention
+from holdfast.spark.adapter.settings import require_store_settings as require_store_settings
+from holdfast.spark.adapter.settings import require_store_state as require_store_state
 from holdfast.spark.adapter.settings import setting as setting
 from holdfast.spark.adapter.settings import state_reading as state_reading
 from holdfast.spark.adapter.settings import state_settings as state_settings
 from holdfast.spark.adapter.settings import with_settings as with_settings
 from holdfast.spark.adapter.sized import frozen_with_size as frozen_with_size
+from holdfast.spark.adapter.storefiles import STORE_FILES as STORE_FILES
+from holdfast.spark.adapter.storefiles import StoreFiles as StoreFiles
+from holdfast.spark.adapter.storefiles import hadoop_version as hadoop_version
+from holdfast.spark.adapter.storefiles import has_class as has_class
+from holdfast.spark.adapter.storefiles import serve_root as serve_root
+from holdfast.spark.adapter.storefiles import set_for_bucket as set_for_bucket
 from holdfast.spark.adapter.threads import job_properties as job_properties
 from holdfast.spark.adapter.versions import FACTS as FACTS

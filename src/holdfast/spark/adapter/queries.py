@@ -10,7 +10,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from py4j.java_gateway import JavaObject
@@ -21,7 +20,6 @@ from pyspark.sql.types import StructType
 
 from holdfast._error_text import one_line
 from holdfast.errors import Closed
-from holdfast.repository.files import hadoop_address
 from holdfast.spark.adapter.settings import with_settings
 from holdfast.spark.adapter.versions import FACTS
 
@@ -115,7 +113,7 @@ def start_query(
     output_mode: str,
     trigger: Mapping[str, Any],
     options: Mapping[str, str],
-    checkpoint: Path,
+    checkpoint: str,
     settings: Mapping[str, str],
 ) -> StreamingQuery:
     """Start a query that passes its batches to Python."""
@@ -124,7 +122,7 @@ def start_query(
     helper = gateway.jvm.org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper
     helper.callForeachBatch(writer._jwrite, batches)  # as writer.foreachBatch does
     ensure_callback_server_started(gateway)
-    writer = writer.option("checkpointLocation", hadoop_address(checkpoint))
+    writer = writer.option("checkpointLocation", checkpoint)
     if trigger:
         writer = writer.trigger(**trigger)
     _has_started.set()

@@ -27,6 +27,11 @@ STATE = {
     f"{STATE_STORE}.checkpointFormatVersion": "2",
     f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
 }
+_FORMAT = f"{STATE_STORE}.checkpointFormatVersion"
+STORE_QUERY = {  # for queries whose checkpoint is on an object store
+    f"{STATE_STORE}.maxVersionsToDeletePerMaintenance": "0",  # Holdfast removes state files, Spark must not
+    "spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint": "1000000",  # otherwise "deleted" files are read again
+}
 _VERBOSE = (  # loggers, relative to Spark's root package
     "broadcast.TorrentBroadcast",
     "executor.Executor",
@@ -36,7 +41,7 @@ _VERBOSE = (  # loggers, relative to Spark's root package
     "sql.execution.streaming.runtime.MicroBatchExecution",
     "util.Utils",
 )
-_changing = threading.RLock()  # the settings of a session are changed for one query at a time
+changing = threading.RLock()  # the settings of a session are changed for one query at a time
 _log = logging.getLogger(__name__)
 
 
@@ -69,6 +74,30 @@ def require_retention(spark: SparkSession) -> int:
     return kept
 
 
+def require_store_settings(spark: SparkSession) -> None:
+    """Refuse explicit settings of a session with which Spark's checkpoint cannot be on an object store."""
+    kept = int(setting(spark, RETAIN) or RETAINED)
+    if kept < RETAINED:
+        why = f"on an object store, at least {RETAINED} batches are needed: clean-up goes by them"
+        raise NotSupported(what=f"{RETAIN}={kept}", why=why, do=f"unset it, or set it to {RETAINED} or more")
+    for name, value in STORE_QUERY.items():
+        found = setting(spark, name)
+        if found is not None and float(found) != float(value):
+            why = "on an object store, Spark must not remove state files: Holdfast does"
+            raise NotSupported(what=f"{name}={found}", why=why, do=f"unset it, or set it to {value}")
+
+
+def require_store_state(stream: str, settings: Mapping[str, str]) -> None:
+    """Refuse state settings of a stream whose checkpoint is on an object store: names of files must be used once."""
+    wanted = {PROVIDER: _ROCKSDB, _FORMAT: "2"}
+    for name, value in wanted.items():
+        found = settings.get(name)
+        if found != value:
+            why = "on an object store, every state file needs a name of its own, which only RocksDB in format 2 gives"
+            do = f"set {name}={value} before the first start of the stream, or use a root on a local disk"
+            raise NotSupported(what=f"{name}={found} in stream {stream!r}", why=why, do=do)
+
+
 def state_settings(spark: SparkSession) -> dict[str, str]:
     """Return the state-store settings of a new stream: Holdfast's defaults, overridden by explicit settings."""
     if setting(spark, PROVIDER) not in (None, _ROCKSDB):
@@ -96,7 +125,7 @@ def state_reading(state_format: str, confs: Mapping[str, str]) -> dict[str, str]
 @contextlib.contextmanager
 def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Change settings of a session for a while. A query that starts meanwhile keeps them: it clones the session."""
-    with _changing:
+    with changing:
         before = {name: setting(spark, name) for name in settings}
         for name, value in settings.items():
             spark.conf.set(name, value)

@@ -1,0 +1,195 @@
+"""Pipelines with their repository on S3: started, refused, and started again."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from faultproxy import FaultProxy
+from holdfast.errors import NotSupported, SparkFileDamaged, StoresDiffer
+from holdfast.sinks.files.sink import FileSink
+from holdfast.sinks.sqlite import SqliteSink
+from holdfast.spark import adapter
+from holdfast.spark.context import StreamCallbacks
+from holdfast.spark.pipeline import Pipeline
+from pgfixture import server
+from rig import PostgresTarget, Rig
+from s3fixture import SECRET, S3Place
+from s3spark import StoreRig
+from storekinds import stateful, stateless, totals
+
+LOGS = "timelines/1/streams/rows/spark"
+
+
+@pytest.fixture
+def rig(spark: SparkSession, s3: S3Place, tmp_path: Path) -> StoreRig:
+    pg = server()
+    return StoreRig(spark, s3, tmp_path, [PostgresTarget(pg.dsn(pg.fresh_database()), "rows", create=True)])
+
+
+@pytest.fixture
+def counting(spark: SparkSession, s3: S3Place, tmp_path: Path) -> StoreRig:
+    pg = server()
+    target = PostgresTarget(pg.dsn(pg.fresh_database()), "totals", create=True, key=["k"])
+    return StoreRig(spark, s3, tmp_path, [target], totals, output_mode="update")
+
+
+def test_a_stateless_stream_runs_and_continues(rig: StoreRig) -> None:
+    for rows in ([1, 2], [3]):
+        rig.add(*rows)
+        rig.run()
+    assert rig.visible() == [[1, 2, 3]]
+    names = sorted(each.name for each in (rig.repository / LOGS / "offsets").iterdir())
+    assert names == ["0", "1"]
+    assert not list(rig.folder.glob("root"))  # nothing of the repository is on the disk
+    kinds = {each.name for each in rig.repository.rglob("*") if each.is_file() and each.name.endswith((".crc", ".tmp"))}
+    assert kinds == set()
+
+
+def test_a_stateful_stream_runs_and_continues_and_spark_deletes_nothing(counting: StoreRig) -> None:
+    for number in range(4):
+        counting.add(number)
+        counting.run()
+    assert counting.targets[0].visible(None, "k total rows") == [(0, 3, 2), (1, 1, 1), (2, 2, 1)]
+    state = counting.repository / LOGS / "state/0/0"
+    versions = {int(each.name.partition("_")[0]) for each in state.iterdir() if each.name[0].isdigit()}
+    assert versions == {1, 2, 3, 4}
+    assert all("_" in each.name for each in state.iterdir() if each.name[0].isdigit())  # format 2
+
+
+def test_the_file_manager_is_set_for_the_rest_of_the_session(rig: StoreRig) -> None:
+    rig.add(1)
+    rig.run()
+    assert adapter.setting(rig.spark, adapter.FILE_MANAGER) == adapter.STORE_FILES
+    assert f"s3a://{rig.s3.bucket}/pipelines/torment" in str(adapter.setting(rig.spark, "spark.holdfast.store.roots"))
+
+
+def test_a_local_pipeline_of_the_same_session_is_not_affected(
+    rig: StoreRig, spark: SparkSession, tmp_path: Path
+) -> None:
+    rig.add(1)
+    rig.run()
+    pg = server()
+    other = Rig(spark, tmp_path / "local", [PostgresTarget(pg.dsn(pg.fresh_database()), "rows", create=True)])
+    other.add(7)
+    other.run()
+    assert other.visible() == [[7]]
+    assert (other.checkpoint / "commits/0").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.sql.streaming.minBatchesToRetain", "99"),
+        ("spark.sql.streaming.stateStore.maxVersionsToDeletePerMaintenance", "30"),
+        ("spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint", "0.3"),
+        (adapter.PROVIDER, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"),
+        ("spark.sql.streaming.stateStore.checkpointFormatVersion", "1"),
+    ],
+)
+def test_settings_that_cannot_work_on_a_store_are_refused(
+    rig: StoreRig, spark: SparkSession, name: str, value: str
+) -> None:
+    rig.add(1)
+    with adapter.with_settings(spark, {name: value}), pytest.raises(NotSupported, match=name):
+        rig.run()
+    assert rig.visible() == [[]]
+
+
+def test_a_session_that_writes_elsewhere_is_refused(rig: StoreRig, spark: SparkSession) -> None:
+    """The connector has another endpoint than Holdfast: each of them alone would work."""
+    conf: Any = spark.sparkContext._jsc.hadoopConfiguration()
+    conf.set(f"fs.s3a.bucket.{rig.s3.bucket}.secret.key", "another")
+    rig.add(1)
+    with pytest.raises(StoresDiffer) as caught:
+        rig.run()
+    assert SECRET not in str(caught.value)
+    assert "another" not in str(caught.value)
+
+
+def test_a_damaged_entry_is_reported_and_never_removed(rig: StoreRig) -> None:
+    for rows in ([1], [2]):
+        rig.add(*rows)
+        rig.run()
+    path = rig.repository / LOGS / "offsets/1"
+    path.write_bytes(path.read_bytes()[:-3])
+    rig.add(3)
+    with pytest.raises(SparkFileDamaged, match="offsets/1"):
+        rig.run()
+    assert path.exists()
+    assert rig.visible() == [[1, 2]]
+
+
+def test_the_secret_is_in_no_object_and_no_status(rig: StoreRig) -> None:
+    rig.add(1)
+    status = rig.run()
+    assert SECRET not in repr(status)
+    assert not [each for each in rig.repository.rglob("*") if each.is_file() and SECRET.encode() in each.read_bytes()]
+
+
+def test_sinks_that_cannot_be_on_a_store_name_what_can() -> None:
+    with pytest.raises(NotSupported, match=r"Delta Lake or Iceberg"):
+        FileSink("s3://bucket/out")
+    with pytest.raises(NotSupported, match="one machine"):
+        SqliteSink("s3://bucket/rows.db", "rows")
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az", "hdfs", "s3a"])
+def test_other_stores_are_refused_by_name(scheme: str) -> None:
+    with pytest.raises(NotSupported, match=scheme):
+        Pipeline("orders", f"{scheme}://bucket/pipelines")
+
+
+class Answers(list[Any]):
+    """Requests that the proxy has seen, and when each was answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: list[float] = []
+
+    def append(self, found: Any) -> None:
+        self.at.append(time.monotonic())
+        super().append(found)
+
+    def rounds(self, first: int, last: int, apart_s: float) -> list[list[str]]:
+        """Return the requests in groups that were under way at the same time."""
+        found: list[list[str]] = []
+        before = 0.0
+        for number in range(first, last):
+            if "requests%2F" in self[number].key or self[number].key.endswith(".beat"):
+                continue  # of threads that run beside the epochs
+            if self.at[number] - before > apart_s:
+                found.append([])
+            before = self.at[number]
+            found[-1].append(f"{self[number].kind} {self[number].key}")
+        return found
+
+
+@pytest.mark.parametrize("kind", ["stateless", "stateful"])
+def test_an_epoch_takes_at_most_five_round_trips_of_ours(
+    kind: str, spark: SparkSession, s3: S3Place, s3_faults: FaultProxy, tmp_path: Path
+) -> None:
+    """Only Holdfast's own requests pass the proxy: Spark's connector has the server's own address."""
+    rig = {"stateless": stateless, "stateful": stateful}[kind](spark, s3, tmp_path)
+    s3_faults.seen = seen = Answers()
+    begun: list[int] = []
+    ended: list[int] = []
+
+    def reach(point: str) -> None:
+        if point == "opening":
+            begun.append(len(seen))
+            s3_faults.delay_s = 0.1 if len(begun) > 2 else 0.0
+
+    def on_epoch(*_: object) -> None:
+        ended.append(len(seen))
+        s3_faults.delay_s = 0.0
+
+    for number in range(5):
+        rig.add(number)
+    rig.run(reach, callbacks=StreamCallbacks(on_epoch=on_epoch))
+    for first, last in list(zip(begun, ended, strict=True))[2:]:
+        rounds = seen.rounds(first, last, 0.06)
+        assert 3 <= len(rounds) <= 5, rounds
+        assert len([each for group in rounds for each in group if each.startswith("LIST")]) <= 3
