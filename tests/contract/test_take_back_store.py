@@ -200,5 +200,5 @@ class TestStoreLog(StoreLog):
         assert "1 objects" in shown.output
         done = command.invoke(app, ["prune", "-r", str(tmp_path / "root"), "--deep", "--yes", "--json"])
         assert done.exit_code == 0, done.output
-        assert json.loads(done.output)["deep"] == 1
+        assert json.loads(done.output)["result"]["deep"] == 1
         assert len(self.objects(tmp_path)) == 4

@@ -20,6 +20,7 @@ from holdfast.testing import CrashAt
 from holdfast.testing.sinks import SinkContract, VisibleRows
 from rig import FilesTarget, LogTarget, Rig
 from s3fixture import KEY_ID, SECRET, S3Place, environment, with_faults
+from s3spark import StoreRig
 
 
 @pytest.fixture(autouse=True)
@@ -217,3 +218,31 @@ def test_the_log_is_rewound_and_its_events_are_skipped(spark: SparkSession, s3: 
     rig.pipeline().run(spark, available_now=True)
     events = [(event.sequence, event.payload["n"]) for event in EventLog.open(s3.url("log")).read()]
     assert events == [(0, 1), (1, 2), (5, 3), (6, 4)]
+
+
+def test_streams_are_chained_below_a_root_on_s3(spark: SparkSession, s3: S3Place, tmp_path: Path) -> None:
+    """Nothing but the inputs of the test is on a disk: repository, Spark's checkpoints, the log and its readers."""
+    rig = StoreRig(spark, s3, tmp_path, [StoreTarget(s3.url("own"), entity="text")])
+
+    def run() -> None:
+        pipeline = rig.pipeline()
+
+        def copy(spark: SparkSession) -> DataFrame:
+            return pipeline.read("rows", rows_per_epoch=2)
+
+        def again(spark: SparkSession) -> DataFrame:
+            return pipeline.read("copy")
+
+        pipeline.stream(copy, name="copy", sinks=hf.FileSink(tmp_path / "copy"))
+        pipeline.stream(again, name="again", sinks=hf.LogSink(s3.url("again")))
+        pipeline.run(spark, available_now=True, checkpoint_every=None)
+
+    for _ in range(3):
+        rig.add_more(3)
+        run()
+    expected = list(range(9))
+    assert rig.visible() == [expected]
+    assert FilesTarget(tmp_path / "copy").visible(spark) == expected
+    assert sorted(event.payload["n"] for event in EventLog.open(s3.url("again")).read()) == expected
+    inner = EventLog.open(s3.url("pipelines/torment/logs/copy/log"))
+    assert sorted(event.payload["n"] for event in inner.read()) == expected
