@@ -25,9 +25,9 @@ from holdfast.formats.sealed_json import digest_of
 from holdfast.policy import Backoff
 from holdfast.repository import Decisions, Identity, Lease, Lineage, LocalRepository
 from holdfast.repository.decisions import stream_folder
+from holdfast.sinks._log_local import SEGMENTS_FILE, SegmentsRecord, StagedFile
 from holdfast.sinks.base import EpochKey, SinkContext
 from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord, folder_name
-from holdfast.sinks.log import SEGMENTS_FILE, SegmentsRecord, StagedFile
 from holdfast.sinks.staged_files import digests
 from holdfast.spark.adapter import RETAINED
 from holdfast.spark.context import RunContext
@@ -57,7 +57,8 @@ class History:
         handles = {}
         for epoch in range(epochs - REAL + 1, epochs + 1):
             key = EpochKey(self.owner, Attempt(stream=STREAM, timeline=1, epoch=epoch, attempt=1), self.lease.number)
-            handles[epoch] = self.staged(sink._staging.folder(key), key)  # type: ignore[attr-defined] # each of the three has it
+            staging = sink._place.staging if isinstance(sink, LogSink) else sink._staging  # type: ignore[attr-defined]
+            handles[epoch] = self.staged(staging.folder(key), key)
             sink.commit(key, handles[epoch])
         self._write_logs()
         self._decide(sink.name, handles)

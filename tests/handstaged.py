@@ -17,10 +17,13 @@ from holdfast.epoch import Reach, unwatched
 from holdfast.eventlog import EventLog, NewEvent
 from holdfast.eventlog.segment import to_table
 from holdfast.formats.sealed_json import digest_of
+from holdfast.sinks._log_local import SEGMENTS_FILE, LocalPlace, SegmentsRecord, listed_files
+from holdfast.sinks._log_store import StorePlace
+from holdfast.sinks._log_task import RESULT_SCHEMA
 from holdfast.sinks.base import EpochKey, Sink, SinkContext, Staged, StreamIdentity
 from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord
 from holdfast.sinks.files.sink import FileSink
-from holdfast.sinks.log import SEGMENTS_FILE, LogSink, SegmentsRecord, _listed
+from holdfast.sinks.log import LogSink
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.sinks.staged_files import key_record
@@ -137,15 +140,46 @@ class Log(HandStaged):
         return [(event.payload["n"], event.payload["text"]) for event in EventLog.open(sink.path).read()]
 
 
+class StoreLog(Log):
+    """The same log on a store. A folder stands for an address below `root`."""
+
+    root: str
+
+    def make(self, folder: Path) -> Sink:
+        return LogSink(f"{self.root}/{folder.name}/log", entity="text")
+
+
 def staged_events(sink: LogSink, key: EpochKey, *numbers: int) -> dict[str, Any]:
     """Stage events as one future segment, and return the handle."""
     rows = [NewEvent(f"row {n}", {"n": n, "text": f"row {n}"}) for n in numbers]
     table = to_table(rows, EventLog.open(sink.path).schema)
-    handle = staged_files(sink._staging, key, table)
-    folder = sink._staging.folder(key)
-    record = SegmentsRecord(segments=_listed(folder, key_record(folder, key, handle, sink.name))).sealed()
+    if isinstance(sink._place, StorePlace):
+        return sink._place.stage(TaskFrame(table), key, sink.context, sink._view()).handle  # type: ignore[arg-type]
+    staging = staging_of(sink)
+    handle = staged_files(staging, key, table)
+    folder = staging.folder(key)
+    record = SegmentsRecord(segments=listed_files(folder, key_record(folder, key, handle, sink.name))).sealed()
     (folder / SEGMENTS_FILE).write_bytes(record)
     return handle | {"segments": digest_of(record)}
+
+
+class TaskFrame:
+    """A DataFrame of one partition, as far as a LogSink on a store needs one. The task runs in this process."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def mapInArrow(self, task: Any, _: str) -> TaskFrame:  # noqa: N802 - Spark's name
+        return TaskFrame(pa.Table.from_batches(list(task(iter(self.table.to_batches()))), RESULT_SCHEMA))
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self.table.to_pylist()
+
+
+def staging_of(sink: LogSink) -> Staging:
+    """The staging folder of a log on this machine."""
+    assert isinstance(sink._place, LocalPlace)
+    return sink._place.staging
 
 
 def query(path: Path, statement: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -19,13 +19,14 @@ import msgspec
 
 from holdfast.epoch import Facts
 from holdfast.errors import HoldfastError
-from holdfast.eventlog._cursor_file import cursor_names, read_cursor
+from holdfast.eventlog._cursor_slot import cursor_names, read_cursor
 from holdfast.eventlog.keeping import LogTrim, read_keep
 from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.formats.manifest import Manifest
 from holdfast.repository import Checkpoints, Decisions, Repository, Status, Summary
 from holdfast.repository.decisions import streams_of
 from holdfast.repository.lineage import timelines
+from holdfast.repository.opening import is_store
 from holdfast.repository.targets import newest_targets
 
 LOG = "log "  # the target of every LogSink begins with it
@@ -51,19 +52,19 @@ def plan_trims(repository: Repository, remaining: Sequence[Summary]) -> tuple[tu
 
     `remaining` are the checkpoints and savepoints that a prune keeps.
     """
-    logs = [folder for folder in _logs(repository) if _keeps(folder)]
+    logs = [address for address in _logs(repository) if _keeps(address)]
     if not logs:
         return (), None
     needs = _needs(repository, remaining)
     if needs.blocked:
         return (), needs.blocked
-    from holdfast.eventlog._files import read_about  # noqa: PLC0415 - needs an extra
+    from holdfast.eventlog.homes import home_of  # noqa: PLC0415 - needs an extra
     from holdfast.eventlog.trimming import plan_trim  # noqa: PLC0415 - needs an extra
 
     found = []
-    for folder in logs:
+    for address in logs:
         try:
-            trim = plan_trim(folder, needs.first.get(read_about(folder).uid, _EVERYTHING))
+            trim = plan_trim(address, needs.first.get(home_of(address).about().uid, _EVERYTHING))
         except HoldfastError as error:
             return (), error.summary
         found += [trim] if trim else []
@@ -73,15 +74,20 @@ def plan_trims(repository: Repository, remaining: Sequence[Summary]) -> tuple[tu
 _EVERYTHING = 1 << 63  # no reader of this pipeline needs an event
 
 
-def _logs(repository: Repository) -> list[Path]:
+def _logs(repository: Repository) -> list[str]:
     newest, _ = newest_targets(repository)
     targets = {target for each in newest.values() for target in each.values()}
-    return [Path(target.removeprefix(LOG)) for target in sorted(targets) if target.startswith(LOG)]
+    return [target.removeprefix(LOG) for target in sorted(targets) if target.startswith(LOG)]
 
 
-def _keeps(folder: Path) -> bool:
+def _keeps(address: str) -> bool:
+    """Whether events of a log may be removed at all. In a folder this is answered without the packages that read it."""
     try:
-        return read_keep(folder) is not None
+        if is_store(address):
+            from holdfast.eventlog.homes import home_of  # noqa: PLC0415 - needs an extra
+
+            return home_of(address).keep() is not None
+        return read_keep(Path(address)) is not None
     except HoldfastError:
         return False
 

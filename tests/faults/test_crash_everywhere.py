@@ -13,7 +13,7 @@ from deaths import crash_everywhere
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import LogMissing, NotFound, StageBlank
 from holdfast.eventlog import DurableCursor, EventLog, Region, repair
-from holdfast.eventlog._cursor_file import read_cursor
+from holdfast.eventlog._cursor_slot import read_cursor
 from holdfast.repository import FileBlocks, History, Lease, LocalRepository
 from holdfast.repository.lease import newest_lease
 from holdfast.stages import CheckpointedStage, MsgpackCodec

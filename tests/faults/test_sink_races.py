@@ -11,14 +11,16 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 import holdfast.sinks.log
+from handstaged import staging_of
 from holdfast.epoch import Attempt
 from holdfast.errors import SinkFailed, StagedDamaged
 from holdfast.eventlog import EventLog, LogWriter, NewEvent
 from holdfast.formats.sealed_json import digest_of
+from holdfast.sinks._log_local import SEGMENTS_FILE, SegmentsRecord, listed_files
 from holdfast.sinks.base import EpochKey, Sink, SinkContext, StreamIdentity
 from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord
 from holdfast.sinks.files.sink import FileSink
-from holdfast.sinks.log import SEGMENTS_FILE, LogSink, SegmentsRecord, _listed
+from holdfast.sinks.log import LogSink
 from support import segment_files
 
 OWNER = StreamIdentity("races", "uid", "s")
@@ -85,7 +87,7 @@ SCHEMA = StructType([StructField("n", LongType())])
 
 def staged_in_log(sink: LogSink, key: EpochKey, *counts: int) -> dict[str, object]:
     """Stage files of so many events each as Spark would."""
-    folder = sink._staging.folder(key)
+    folder = staging_of(sink).folder(key)
     log = EventLog.open(sink.path)
     files = segment_files(folder, log, *[[NewEvent("s", {"n": key.epoch})] * count for count in counts])
     listed = KeyRecord(
@@ -99,7 +101,7 @@ def staged_in_log(sink: LogSink, key: EpochKey, *counts: int) -> dict[str, objec
         rows=sum(counts),
         files={each.path.name: each.size for each in files},
     )
-    record = SegmentsRecord(segments=_listed(folder, listed)).sealed()
+    record = SegmentsRecord(segments=listed_files(folder, listed)).sealed()
     (folder / SEGMENTS_FILE).write_bytes(record)
     (folder / KEY_FILE).write_bytes(listed.sealed())
     return {"rows": sum(counts), "digest": digest_of(listed.sealed()), "segments": digest_of(record)}
@@ -146,7 +148,7 @@ def test_a_paused_writer_is_waited_for_and_named(tmp_path: Path, monkeypatch: py
 def test_what_is_not_what_was_staged_never_enters_a_log(tmp_path: Path) -> None:
     sink = log_sink(tmp_path / "log")
     handle = staged_in_log(sink, key_of(1), 3)
-    path = sink._staging.folder(key_of(1)) / "part-00000.parquet"
+    path = staging_of(sink).folder(key_of(1)) / "part-00000.parquet"
     data = bytearray(path.read_bytes())
     data[10] ^= 1
     path.write_bytes(data)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from holdfast.eventlog import NewEvent
-from holdfast.eventlog._cursor_file import read_cursor
+from holdfast.eventlog._cursor_slot import read_cursor
 from holdfast.repository import LocalRepository
 from support import eventually, new_log, rounds
 

@@ -42,12 +42,14 @@ from holdfast.control.results import result_of
 from holdfast.doctor import examine
 from holdfast.doctor.offsets import described, goes_back
 from holdfast.epoch import Attempt, Decision, Facts, Share, Verdict
-from holdfast.errors import CheckpointDamaged, HoldfastError
+from holdfast.errors import CheckpointDamaged, HoldfastError, LogCorrupt
 from holdfast.eventlog import _files as loghead
 from holdfast.eventlog import repair
-from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, cursor_names, read_cursor
-from holdfast.eventlog.index import Committed, IndexHead, Segment, StoredHead, encode
+from holdfast.eventlog._cursor_file import CursorRecord
+from holdfast.eventlog._cursor_slot import cursor_key, cursor_names, read_cursor
+from holdfast.eventlog.index import Cancelled, Committed, IndexHead, RangeDamaged, Rewound, Segment, StoredHead, encode
 from holdfast.eventlog.keeping import LogFloor, LogKeep
+from holdfast.eventlog.store_record import IndexRecord, record_key
 from holdfast.eventlog.worker import Quarantined, read_quarantine
 from holdfast.eventlog.writer import LogWriter
 from holdfast.formats import envelope, state
@@ -96,11 +98,11 @@ from holdfast.repository.rewinds import (
 )
 from holdfast.repository.stream_records import StreamRecord
 from holdfast.repository.targets import SinksRecord
+from holdfast.sinks._log_local import SegmentsRecord, StagedFile
 from holdfast.sinks._sqlite_undo import decoded
 from holdfast.sinks.files.epoch_folders import KeyRecord, folder_of
 from holdfast.sinks.files.position import POSITION_FILE, PositionRecord, PositionStamp
 from holdfast.sinks.foreach import CalledRecord
-from holdfast.sinks.log import SegmentsRecord, StagedFile
 from holdfast.sinks.owners import OwnerRecord, owner_of
 from holdfast.sinks.places import file_sinks
 from holdfast.spark.lag import behind_topics
@@ -303,6 +305,24 @@ def test_cursors() -> None:
             Format("cursor v2", [CURSOR.to_bytes()], read, v2, key, inputs=400),
         ]
     )
+
+
+def test_records_of_an_index_on_a_store() -> None:
+    """As the log reads them: damage is translated there."""
+    segment = Segment("segments/s/t1-0000000001/1.1/00000-0.parquet", 0, 3, 99, b"\0" * 32)
+    first = IndexRecord.after(None, UID, Committed(0, 3, (segment,), "key"), {"mark": "key"})
+    second = IndexRecord.after(first, UID, Rewound(3, 1, "stamp", ((0, 3),)), {"mark": "stamp"})
+    name = record_key(3)
+
+    def read(data: bytes) -> object:
+        try:
+            return IndexRecord.read(data, name, UID).range
+        except RangeDamaged as damage:
+            raise LogCorrupt(path="log", part="index", why=str(damage)) from damage
+
+    cancelled = IndexRecord.after(first, UID, Cancelled(3, 1, "why"), {})
+    samples = [each.sealed(one_line=True) for each in (second, cancelled)]
+    fuzzed([Format("index record", samples, read, resealed, "index", inputs=600)])
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------
@@ -581,6 +601,7 @@ RECORDS: list[Record] = [
     ),
     UnfinishedEpoch(stream="orders", sink="files", epoch=3, why="w"),
     TimelineRecord(timeline=2, parent=1, bases={"orders": 3}, checkpoint=1, who="me", why="w", at_ms=5),
+    IndexRecord.after(None, UID, Committed(0, 3, (Segment("segments/s/x", 0, 3, 99, bytes(32)),), "k"), {"m": "k"}),
 ]
 
 

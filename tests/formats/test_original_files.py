@@ -15,7 +15,8 @@ from holdfast.errors import (
     UnsupportedVersion,
 )
 from holdfast.eventlog import Region
-from holdfast.eventlog._cursor_file import CursorRecord, read_cursor
+from holdfast.eventlog._cursor_file import CursorRecord
+from holdfast.eventlog._cursor_slot import read_cursor
 from holdfast.eventlog.cursor import DurableCursor
 from holdfast.repository import LocalRepository
 from holdfast.stages import CheckpointedStage, EdgeCheckpoint, MemoryBlocks, MsgpackCodec

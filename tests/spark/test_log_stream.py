@@ -33,6 +33,7 @@ from holdfast.errors import (
     StreamFailed,
 )
 from holdfast.eventlog import Cursor, EventLog, NewEvent, Region
+from holdfast.eventlog.homes import home_of
 from holdfast.sinks.base import EpochKey, SinkContext, StreamIdentity
 from holdfast.spark import adapter
 from holdfast.spark.backlog import Backlog
@@ -161,7 +162,7 @@ def df_type(df: DataFrame) -> str:
 
 
 def reader_of(log: Path, limit: int | None = None, partitions: int = 2) -> LogReader:
-    return LogReader(log, spark_schema(log), limit, partitions)
+    return LogReader(home_of(log), spark_schema(home_of(log)), limit, partitions)
 
 
 def test_types_that_spark_does_not_have_are_read_as_larger_ones(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_types_that_spark_does_not_have_are_read_as_larger_ones(tmp_path: Path) 
     (batch,) = reader.read(run)
     assert batch.to_pylist()[0]["payload"] == said | {"wide": Decimal("1.25")}
     zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}  # Spark 4.1 needs none
-    assert batch.schema == to_arrow_schema(spark_schema(log.path), **zone), "what Spark asks for"
+    assert batch.schema == to_arrow_schema(spark_schema(log.home), **zone), "what Spark asks for"
 
 
 def test_a_look_at_the_keys_that_fails_passes_over_none(

@@ -19,7 +19,7 @@ from holdfast.errors import (
     StorageFailed,
 )
 from holdfast.eventlog import Cursor, DurableCursor, EventLog, Gap, Region
-from holdfast.eventlog._cursor_file import read_cursor
+from holdfast.eventlog._cursor_slot import read_cursor
 from holdfast.repository import LocalRepository, MemoryRepository
 from holdfast.testing import FaultyRepository
 from support import events, new_log, refused_in_a_child

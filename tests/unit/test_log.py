@@ -29,7 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.eventlog import EventLog, KindFilter, LogWriter, NewEvent, Region, repair
 from holdfast.eventlog import index as ranges
-from holdfast.eventlog import log as eventlogs
+from holdfast.eventlog import local_home as eventlogs
 from holdfast.eventlog import writer as logwriter
 from holdfast.eventlog._files import read_stored
 from holdfast.eventlog.index import Cancelled, IndexHead, StoredHead, encode
@@ -264,7 +264,7 @@ def test_a_log_is_made_once_and_opened_where_it_is(tmp_path: Path) -> None:
     assert EventLog.open_or_create(tmp_path).identity == made.identity
     with pytest.raises(AlreadyExists, match="other columns"):
         EventLog.open_or_create(tmp_path, keep_clock=True)
-    for path in ("", "s3://bucket/x", None, 3):
+    for path in ("", "s3://bucket/x?y", "http://host/x", None, 3):
         with pytest.raises(BadValue):
             EventLog.create(path)
     (tmp_path / "log.json").unlink()  # as a creation that was cut off leaves it
@@ -394,7 +394,7 @@ def test_an_abort_by_an_error_with_an_odd_text_still_leaves_its_range(tmp_path: 
                 append.add(events("a"))
                 raise error
     assert log.refresh() == 2
-    assert [log._ranges.holding(each) for each in (0, 1)] == [
+    assert [log.index.holding(each) for each in (0, 1)] == [
         Cancelled(0, 1, "RuntimeError: \\udc80"),
         Cancelled(1, 1, "Mute: (its text cannot be shown)"),
     ]
@@ -586,7 +586,7 @@ def test_an_append_that_is_dropped_is_aborted_when_the_next_one_begins(tmp_path:
             before = writer.tail
             follow()
             log.refresh()
-            found = log._ranges.holding(before)
+            found = log.index.holding(before)
             assert found == Cancelled(before, 3, "dropped without commit or abort")
         writer.begin()  # holds nothing, so there is nothing to record
         assert writer.append(events("c")) == range(writer.tail - 1, writer.tail)
@@ -810,7 +810,7 @@ def test_a_log_is_opened_at_its_end_and_read_back_on_demand(tmp_path: Path, monk
     log = new_log(tmp_path, *[events("a")] * 40)
     whole, read = (tmp_path / "index").stat().st_size, watched_index(monkeypatch)
     end = EventLog.open_end(tmp_path)
-    assert (end.tail, end.records) == (40, 40) and end.first_checked > 20
+    assert (end.tail, end.records) == (40, 40) and end.first_known > 20
     assert sum(read) <= 1600 < whole // 3
     assert end.chain_at(39) == log.chain_at(39) and len(read) == 1
     assert names(end, start=38) == [(38, "a"), (39, "a")] and len(read) == 1
@@ -818,7 +818,7 @@ def test_a_log_is_opened_at_its_end_and_read_back_on_demand(tmp_path: Path, monk
         writer.append(events("b"))
     assert end.refresh() == 41 and names(end, start=39) == [(39, "a"), (40, "b")]
     assert end.chain_at(0) == log.chain_at(0), "now the rest is read"
-    assert end.first_checked == 0 and len(names(end)) == 41
+    assert end.first_known == 0 and len(names(end)) == 41
 
 
 def test_damage_before_the_anchor_is_found_when_it_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -845,12 +845,12 @@ def test_a_head_of_an_earlier_version_gets_its_anchors_with_the_next_append(tmp_
     assert msgspec.msgpack.encode(StoredHead.of(before.head)) == msgspec.msgpack.encode(before.head)
     repair(tmp_path)
     assert read_stored(tmp_path) == StoredHead.of(before.head)
-    assert EventLog.open_end(tmp_path).first_checked == 0
+    assert EventLog.open_end(tmp_path).first_known == 0
     with log.writer() as writer:
         writer.append(events("b"))
     assert read_stored(tmp_path).anchors == (before.head,)
     end = EventLog.open_end(tmp_path)
-    assert (end.first_checked, end.tail, len(names(end))) == (3, 4, 4)
+    assert (end.first_known, end.tail, len(names(end))) == (3, 4, 4)
 
 
 def test_a_missing_log_is_missing_at_its_end_too(tmp_path: Path) -> None:

@@ -236,10 +236,10 @@ def test_a_cursor_is_reset_to_any_place(log: EventLog, repository: MemoryReposit
 
 
 def test_a_stream_that_has_read_past_the_cut_is_stopped(log: EventLog) -> None:
-    reader = LogReader(log.path, spark_schema(log.path), None, 2)
+    reader = LogReader(log.home, spark_schema(log.home), None, 2)
     offsets = [reader._offset(sequence) for sequence in range(7)]
     rewound(log, (4, 1), (5, 1))
-    again = LogReader(log.path, spark_schema(log.path), None, 2)
+    again = LogReader(log.home, spark_schema(log.home), None, 2)
     assert [again.position(offset) for offset in offsets[:5]] == [0, 1, 2, 3, 4]
     for offset in offsets[5:]:
         with pytest.raises(LogRewound, match="from sequence 4 on"):

@@ -41,7 +41,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:20])
 def test_hostile_names_are_refused_at_every_edge(name: object, tmp_path: object) -> None:
-    from holdfast.eventlog._cursor_file import cursor_key
+    from holdfast.eventlog._cursor_slot import cursor_key
 
     edges = [
         lambda: checked_name("stream", name),

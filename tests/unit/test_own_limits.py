@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import LogDiverged, NotSupported
 from holdfast.eventlog import EventLog
+from holdfast.eventlog.homes import home_of
 from holdfast.spark import adapter
 from holdfast.spark.adapter.limits_of_source import SelfLimitedReader
 from holdfast.spark.backlog import Backlog
@@ -26,7 +27,7 @@ def reader_of(log: Path, rows: int | None) -> Any:
     kind: Any = LogReader
     if adapter.FACTS.passes_read_limits:
         kind = type("OwnLimits", (SelfLimitedReader, LogReader), {})
-    return kind(log, spark_schema(log), rows, 2)
+    return kind(home_of(log), spark_schema(home_of(log)), rows, 2)
 
 
 class Crash(Exception):
@@ -145,7 +146,7 @@ def test_the_first_offset_stays_when_events_are_removed_meanwhile(
 ) -> None:
     """Spark asks for it a second time, after it has logged the end of the first batch."""
     floors = iter([0, 2])
-    monkeypatch.setattr("holdfast.spark.logsource.read_floor", lambda _: next(floors))
+    monkeypatch.setattr("holdfast.eventlog.local_home.read_floor", lambda _: next(floors))
     spark = model(new_log(tmp_path / "log", events(*"ab"), events(*"cd")), rows=3)
     spark.trigger()
     assert spark.read == {0: [0, 1, 2]}

@@ -15,10 +15,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 import fakespark
 from holdfast.eventlog import EventLog
 from holdfast.eventlog import index as ranges
-from holdfast.eventlog import log as eventlogs
+from holdfast.eventlog import local_home as eventlogs
 from holdfast.eventlog.segment import NewEvent, schema_of, to_table
 from holdfast.formats.sealed_json import digest_of
-from holdfast.sinks import log as logsinks
+from holdfast.sinks import _log_local as logsinks
 from holdfast.sinks import sqlite as sqlitesinks
 from holdfast.sinks._log_events import EventColumns, payload_type
 from holdfast.sinks.base import EpochKey, Sink, Staged, StreamIdentity

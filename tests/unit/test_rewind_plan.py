@@ -12,7 +12,8 @@ import holdfast as hf
 from fabricated import Fabricated
 from holdfast.epoch import Attempt, Decision, Facts, Share, Verdict
 from holdfast.errors import BadValue, NotSupported, RewindRefused
-from holdfast.eventlog._cursor_file import CursorRecord, cursor_key
+from holdfast.eventlog._cursor_file import CursorRecord
+from holdfast.eventlog._cursor_slot import cursor_key
 from holdfast.repository import Decisions, Lineage, LocalRepository
 from holdfast.repository.decisions import stream_folder
 from holdfast.rewind import Program, ProgramStream, Readable, apply_rewind, plan_rewind

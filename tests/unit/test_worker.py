@@ -22,7 +22,7 @@ from holdfast.errors import (
     WorkerFailed,
 )
 from holdfast.eventlog import Action, AtLeastOnce, Batch, CursorWorker, EventLog, Region, WorkerCallbacks
-from holdfast.eventlog._cursor_file import read_cursor
+from holdfast.eventlog._cursor_slot import read_cursor
 from holdfast.eventlog.worker import Quarantined, _Run, read_quarantine
 from holdfast.repository import LocalRepository, MemoryRepository
 from holdfast.testing import FaultyRepository, ManualClock

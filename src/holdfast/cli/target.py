@@ -117,8 +117,10 @@ def missing(repo: str | None) -> RepositoryMissing:
     return RepositoryMissing(key=KEY, where=" or ".join(map(str, searched)), why=why)
 
 
-def located_cursors(repo: str | None) -> LocalRepository:
+def located_cursors(repo: str | None) -> Repository:
     """Return a repository that contains cursors: a pipeline's, or one that only workers use."""
+    if repo is not None and _is_url(repo):
+        return open_repository(repo)
     return located(repo, holds=(KEY, CURSORS))
 
 

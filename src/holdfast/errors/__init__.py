@@ -34,6 +34,7 @@
     │   ├── RequestUnanswered        the lease holder did not carry out a request in time
     │   ├── EpochClosed              the epoch was decided while this writer was paused: it must stop
     │   └── Fenced                   a newer lease was taken: this writer must stop
+    │       └── CursorFenced         another process uses the cursor: this owner must stop
     ├── Mismatch                     resolve the difference: this is intact, but not what was expected
     │   ├── AlreadyExists            something already exists where a new one was to be created
     │   ├── UnsupportedVersion       written by a newer version of Holdfast
@@ -148,6 +149,7 @@ from holdfast.errors.busy import (
     AppendOpen,
     Busy,
     CommitOpen,
+    CursorFenced,
     EpochClosed,
     Fenced,
     LeaseHeld,
@@ -266,6 +268,7 @@ __all__ = [
     "CursorAhead",
     "CursorCorrupt",
     "CursorDiverged",
+    "CursorFenced",
     "CursorLogMismatch",
     "CursorMissing",
     "CursorRegionMismatch",

@@ -95,6 +95,18 @@ class Fenced(Busy):
     next_step = "stop this process; the newer one continues the pipeline"
 
 
+class CursorFenced(Fenced):
+    """Another process has saved this cursor since: this owner has been replaced and must stop. Nothing was changed."""
+
+    cursor: str
+    where: str
+    holder: str = ""
+    says = (
+        "cursor {e.cursor!r} in {e.where} was saved by another process: number {e.newer}, where {e.number} was expected"
+    )
+    next_step = "let only one process use the cursor; opened again, it continues after the position that was saved last"
+
+
 class RequestUnanswered(Busy):
     """The lease holder did not answer in time.
 

@@ -3,17 +3,19 @@
 The file `cursors/<name>.ckpt` is an envelope (see `formats.envelope`) around the MessagePack map `{version, position,
 started, process_boot_ns, region_identity, log_identity, log_chain}`. Version 1 is the bare map of `position`,
 `started`, `process_boot_ns` and `region_identity`; it is read, and rewritten as version 2 at the next commit.
+
+If the log is on an object store, the map also has `log_record`: the first sequence of the record that contains the
+position. Where the cursor itself is kept, and how one owner keeps another out, is described in `_cursor_slot`.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast._validation import checked_bytes, checked_name, is_name
-from holdfast.errors import CursorCorrupt, NotFound, UnsupportedVersion
+from holdfast._validation import checked_bytes
+from holdfast.errors import CursorCorrupt, UnsupportedVersion
 from holdfast.formats import envelope
 from holdfast.formats.decoding import Undecodable, from_msgpack
-from holdfast.repository import Repository
 
 MAGIC = b"HFCURSOR"
 VERSION = 2
@@ -39,6 +41,12 @@ class CursorRecord(msgspec.Struct, frozen=True, kw_only=True):
     region_identity: str | None
     log_identity: str | None
     log_chain: bytes | None = None
+    log_record: int | msgspec.UnsetType = msgspec.UNSET  # not stored unless the log needs it
+
+    @property
+    def record(self) -> int | None:
+        """The first sequence of the record of the position, if it is stored."""
+        return None if isinstance(self.log_record, msgspec.UnsetType) else self.log_record
 
     def to_bytes(self) -> bytes:
         """Encode as version 2."""
@@ -69,29 +77,3 @@ class CursorRecord(msgspec.Struct, frozen=True, kw_only=True):
     def _v1(cls, data: bytes) -> CursorRecord:
         old = from_msgpack(data, _CursorV1)
         return cls(version=1, **msgspec.structs.asdict(old), log_identity=None)
-
-
-def cursor_key(name: str) -> str:
-    """Return the key of a cursor file."""
-    return f"{FOLDER}/{checked_name('cursor', name)}{SUFFIX}"
-
-
-def lock_key(name: str) -> str:
-    """Return the key of the lock that the owner of a cursor holds."""
-    return f"{FOLDER}/{name}.lock"
-
-
-def read_cursor(repository: Repository, name: str) -> CursorRecord | None:
-    """Return a cursor as it was last saved, or `None` if it does not exist. Takes no lock."""
-    key = cursor_key(name)
-    try:
-        data = repository.read(key)
-    except NotFound:
-        return None
-    return CursorRecord.from_bytes(data, name, repository.where)
-
-
-def cursor_names(repository: Repository) -> list[str]:
-    """Return the sorted names of all saved cursors; a folder in place of a cursor file is included."""
-    names = [name.removesuffix("/") for name in repository.list(FOLDER)]
-    return [stem for name in names if name.endswith(SUFFIX) and is_name(stem := name.removesuffix(SUFFIX))]

@@ -11,8 +11,9 @@ import msgspec
 
 from holdfast._validation import checked_u64
 from holdfast.errors import BadValue, CursorLogMismatch, CursorMissing
-from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, lock_key, read_cursor
-from holdfast.repository import FileRepository
+from holdfast.eventlog._cursor_file import CursorRecord
+from holdfast.eventlog._cursor_slot import open_slot, read_cursor
+from holdfast.repository import Repository
 
 if TYPE_CHECKING:
     from holdfast.eventlog.log import EventLog
@@ -27,7 +28,7 @@ class CursorReset(msgspec.Struct, frozen=True):
     log: str | None = None  # the identity of its log
 
 
-def plan_reset(repository: FileRepository, name: str, log: EventLog | None, to: int | None = None) -> CursorReset:
+def plan_reset(repository: Repository, name: str, log: EventLog | None, to: int | None = None) -> CursorReset:
     """Return where a reset would move a cursor: to a sequence or, by default, to before all events that have changed.
 
     Without a log, the only place to go to is 0, the beginning. Changes nothing.
@@ -44,6 +45,8 @@ def plan_reset(repository: FileRepository, name: str, log: EventLog | None, to: 
     if record.log_identity not in (None, log.identity):
         raise CursorLogMismatch(cursor=name, saved=str(record.log_identity), asked=log.identity)
     tail = log.refresh()
+    if 0 < before <= tail:
+        log.seek(before - 1, record.record)
     if to is None:
         changed = log.changed_before(min(before, tail))
         return CursorReset(name, before, before if changed is None else changed, log.identity)
@@ -52,17 +55,24 @@ def plan_reset(repository: FileRepository, name: str, log: EventLog | None, to: 
     return CursorReset(name, before, to, log.identity)
 
 
-def apply_reset(repository: FileRepository, plan: CursorReset, log: EventLog | None) -> None:
-    """Move a cursor. Raises `Locked` if a process is using it."""
-    with repository.lock(lock_key(plan.cursor), f"cursor {plan.cursor!r} in {repository.where}"):
-        saved = read_cursor(repository, plan.cursor)
+def apply_reset(repository: Repository, plan: CursorReset, log: EventLog | None) -> None:
+    """Move a cursor. Raises `Locked` if a process is using it; on a store, its next commit raises `CursorFenced`."""
+    slot = open_slot(repository, plan.cursor)
+    try:
+        saved = slot.read()
         if saved is None:
             raise CursorMissing(cursor=plan.cursor, where=repository.where)
-        record = CursorRecord(
-            position=max(plan.after - 1, 0),
-            started=plan.after > 0,
-            region_identity=saved.region_identity,
-            log_identity=plan.log,
-            log_chain=log.chain_at(plan.after - 1) if log is not None and plan.after else None,
+        last = plan.after - 1
+        record = None if log is None or not plan.after else log.record_of(last)
+        slot.write(
+            CursorRecord(
+                position=max(last, 0),
+                started=plan.after > 0,
+                region_identity=saved.region_identity,
+                log_identity=plan.log,
+                log_chain=log.chain_at(last) if log is not None and plan.after else None,
+                log_record=msgspec.UNSET if record is None else record,
+            )
         )
-        repository.put(cursor_key(plan.cursor), record.to_bytes())
+    finally:
+        slot.release()

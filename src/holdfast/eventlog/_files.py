@@ -193,7 +193,7 @@ def write_head(blocks: BlockDevice, head: StoredHead, over: Found | None) -> Fou
     return Device(blocks, _HEAD_NAME).write(image, over)
 
 
-def read_schema(about: About, folder: Path) -> pa.Schema:
+def read_schema(about: About, folder: Path | str) -> pa.Schema:
     """Return the columns of a log."""
     try:
         return schema_from_text(about.schema)

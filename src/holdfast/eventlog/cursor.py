@@ -5,13 +5,14 @@ Rules:
   from "at sequence 0".
 - `commit` saves the position; `rollback` returns to the last committed one. The commit of a durable cursor is on disk
   when it returns, and the committed position never moves backwards, except by a reset (`_cursor_reset`).
-- A durable cursor has at most one live owner: opening it takes a lock.
+- A durable cursor has at most one live owner: opening it takes a lock. On an object store there is no lock, and the
+  second owner replaces the first, whose next commit raises `CursorFenced`.
 - Opening a cursor raises a specific error if it was saved for another region or another log, is past the end of its
   log, is in a history that its log no longer contains, or is damaged.
 - If a rewind takes back events that the cursor has delivered, opening or polling it raises `LogRewound`. Events that it
   has not delivered are skipped, and delivered after all if the rewind is undone.
 
-The file format is described in `_cursor_file`.
+The file format is described in `_cursor_file`, and where it is kept in `_cursor_slot`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+import msgspec
 
 from holdfast._validation import checked_name, checked_positive, checked_type
 from holdfast.errors import (
@@ -30,11 +33,12 @@ from holdfast.errors import (
     CursorRegionMismatch,
     LogRewound,
 )
-from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, lock_key, read_cursor
+from holdfast.eventlog._cursor_file import CursorRecord
+from holdfast.eventlog._cursor_slot import open_slot
 from holdfast.eventlog.log import EventLog
 from holdfast.eventlog.region import Region
 from holdfast.eventlog.segment import LogEvent
-from holdfast.repository import FileRepository
+from holdfast.repository import Repository
 from holdfast.repository.base import checked_repository
 
 
@@ -189,19 +193,19 @@ class DurableCursor(Cursor):
     """A cursor whose committed position is stored in a repository. Close it, or use it as a context manager."""
 
     def __init__(
-        self, repository: FileRepository, name: str, log: EventLog, region: Region, *, gap_buffer: int = 0
+        self, repository: Repository, name: str, log: EventLog, region: Region, *, gap_buffer: int = 0
     ) -> None:
         """Lock the cursor and continue after its committed position; without a file, start at the beginning."""
         super().__init__(log, region, gap_buffer=gap_buffer)
         self.name = checked_name("cursor", name)
         self._repository = checked_repository(repository)
-        self._lock = repository.lock(lock_key(self.name), f"cursor {self.name!r} in {repository.where}")
+        self._slot = open_slot(repository, self.name)
         self._closed = False
         try:
             self._committed = self._saved_position()
             self._go_to(self._committed, self._settled)
         except BaseException:
-            self._lock.release()
+            self._slot.release()
             raise
 
     def poll_batch(self, limit: int) -> list[LogEvent]:
@@ -218,18 +222,19 @@ class DurableCursor(Cursor):
             region_identity=self.region.identity,
             log_identity=self.log.identity,
             log_chain=None if self._position is None else self.log.chain_at(self._position),
+            log_record=stored_record(self.log, self._position),
         )
-        self._repository.put(cursor_key(self.name), record.to_bytes())
+        self._slot.write(record)
         super().commit()
 
     def close(self) -> None:
         """Release the cursor without saving an uncommitted position. Closing twice is harmless."""
         self._closed = True
-        self._lock.release()
+        self._slot.release()
 
     def _require_open(self) -> None:
         """Raise if the cursor was released: another owner may have advanced it since."""
-        if self._closed or not self._lock.held:  # a forked child does not hold its parent's lock
+        if self._closed or not self._slot.held:  # a forked child does not hold its parent's lock
             raise Closed(what=f"cursor {self.name!r}")
 
     def __enter__(self) -> DurableCursor:
@@ -239,7 +244,7 @@ class DurableCursor(Cursor):
         self.close()
 
     def _saved_position(self) -> int | None:
-        record = read_cursor(self._repository, self.name)
+        record = self._slot.read()
         if record is None:
             return None
         if record.region_identity != self.region.identity:
@@ -251,6 +256,7 @@ class DurableCursor(Cursor):
         tail = self.log.refresh()
         if record.position >= tail:
             raise CursorAhead(cursor=self.name, position=record.position, tail=tail)
+        self.log.seek(record.position, record.record)
         if record.log_chain not in (None, self.log.chain_at(record.position)):
             raise CursorDiverged(cursor=self.name, position=record.position)
         changed = self.log.changed_before(record.position + 1)
@@ -264,3 +270,9 @@ class DurableCursor(Cursor):
         found.reader = f"cursor {self.name!r}"
         found.do = f"holdfast cursor reset {self.name} -r {self._repository.where} --log {self.log.path}"
         return found
+
+
+def stored_record(log: EventLog, position: int | None) -> int | msgspec.UnsetType:
+    """Return what a stored position contains besides its sequence: the name of its record, if the log needs it."""
+    found = None if position is None else log.record_of(position)
+    return msgspec.UNSET if found is None else found

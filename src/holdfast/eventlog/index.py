@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -220,7 +221,131 @@ def _walk(read: ReadIndex, head: IndexHead, end: int) -> Iterator[tuple[Range, I
             head, size = after, _PIECE
 
 
-class LogIndex:
+class Ranges(ABC):
+    """The committed ranges of a log in order, and the head after them: the questions that any index answers."""
+
+    def __init__(self, head: IndexHead) -> None:
+        self.head = head
+        self._rewound: list[Rewound] = []  # of all records that were read
+        self._abandoned: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    @abstractmethod
+    def begins(self) -> int:
+        """The number of the first record that was read."""
+
+    @abstractmethod
+    def ranges(self) -> Iterator[Range]:
+        """Yield all ranges, in order."""
+
+    @abstractmethod
+    def keys(self, since: int) -> Iterator[str]:
+        """Yield the keys of committed ranges and of rewinds from record number `since` on, in order."""
+
+    @abstractmethod
+    def _read_from(self, sequence: int) -> None:
+        """Read earlier records, if necessary, so that all records that contain later sequences are known."""
+
+    @abstractmethod
+    def _find(self, sequence: int) -> tuple[Range, bytes] | None:
+        """Return the range that contains a sequence, with its chain; read earlier records if necessary."""
+
+    @property
+    def rewinds(self) -> int:
+        """The number of rewinds and undos in the records that were read."""
+        return len(self._rewound)
+
+    def _note(self, rewound: list[Rewound]) -> None:
+        """Replace the list of rewinds by a longer one."""
+        if len(rewound) == len(self._rewound):
+            return
+        abandoned: set[tuple[int, int]] = set()
+        for each in rewound:
+            abandoned |= set(each.abandoned)
+            abandoned -= set(each.restored)
+        self._rewound, self._abandoned = rewound, frozenset(abandoned)
+
+    def is_abandoned(self, range_: Range) -> bool:
+        """Whether a rewind has abandoned a range, and no undo has restored it."""
+        return (range_.first, range_.count) in self._abandoned
+
+    def changed_before(self, sequence: int) -> int | None:
+        """Return the first sequence before this one that a later record abandoned or restored, or `None`.
+
+        A reader that has read up to here has then read events that are abandoned, or has missed restored ones.
+        """
+        self._read_from(sequence)
+        changed: set[tuple[int, int]] = set()
+        for each in self._rewound:
+            if each.first >= sequence:
+                changed ^= set(each.abandoned)
+                changed ^= set(each.restored)
+        return min((first for first, _ in changed if first < sequence), default=None)
+
+    def holding(self, sequence: int) -> Range | None:
+        """Return the range that contains a sequence, or `None` past the end."""
+        found = self._find(sequence)
+        return None if found is None else found[0]
+
+    def chain_at(self, sequence: int) -> bytes | None:
+        """Return the chain of the record that contains a sequence: a digest of the history up to that record."""
+        found = self._find(sequence)
+        return None if found is None else found[1]
+
+    def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the half-open ranges without events, clipped to `start` and `end`; adjacent ranges are merged.
+
+        They were cancelled, or a rewind has abandoned them, or they are the sequences of rewinds.
+        """
+        found: list[tuple[int, int]] = []
+        at = start
+        while at < end and (range_ := self.holding(at)) is not None:
+            after = range_.first + range_.count
+            if not isinstance(range_, Committed) or self.is_abandoned(range_):
+                adjacent = found and found[-1][1] == at
+                found.append((found.pop()[0] if adjacent else at, min(after, end)))
+            at = after
+        return found
+
+
+class LiveIndex(Ranges):
+    """The index of a log that can be looked at again.
+
+    Reading it raises `RangeDamaged` if it fails its checks. `record_of` and `seek` are for places where a record can
+    only be found by its name: a position that is stored elsewhere contains that name too.
+    """
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Read the records that were appended since the last look."""
+
+    @abstractmethod
+    def catch_up(self) -> None:
+        """Do the same before an append, unless the append itself fails if there are such records."""
+
+    @property
+    def first_known(self) -> int:
+        """The number of the first record that `known_keys` accounts for."""
+        return self.begins
+
+    def known_keys(self, since: int) -> Iterator[str]:
+        """Yield the keys from record number `since` on without reading earlier records.
+
+        An index whose records summarise those before them yields at least the last key of each timeline.
+        """
+        return self.keys(max(since, self.begins))
+
+    def record_of(self, sequence: int) -> int | None:
+        """Return the first sequence of the record that contains a sequence, if positions must contain it."""
+        del sequence
+        return None
+
+    def seek(self, sequence: int, record: int | None) -> None:
+        """Read the records from the one on that a stored position names."""
+        del sequence, record
+
+
+class LogIndex(Ranges):
     """The committed ranges in order, and the head after them; `read` returns bytes of the index on demand.
 
     `anchor` is the head to begin at, by default that of an empty index.
@@ -228,18 +353,11 @@ class LogIndex:
 
     def __init__(self, uid: str, read: ReadIndex, anchor: IndexHead | None = None) -> None:
         self._first = IndexHead.first(uid)
-        self.head = anchor or self._first
+        super().__init__(anchor or self._first)
         self._read = read
         self._starts = [self.head]  # the head before each block
         self._newest: Block = []  # the last block, which is appended to
         self._cache: OrderedDict[int, Block] = OrderedDict()
-        self._rewound: list[Rewound] = []  # of all records that were read
-        self._abandoned: frozenset[tuple[int, int]] = frozenset()
-
-    @property
-    def rewinds(self) -> int:
-        """The number of rewinds and undos in the records that were read."""
-        return len(self._rewound)
 
     @property
     def begins(self) -> int:
@@ -266,19 +384,6 @@ class LogIndex:
         self.head = head
         self._note(rewound)
 
-    def _note(self, rewound: list[Rewound]) -> None:
-        if len(rewound) == len(self._rewound):
-            return
-        abandoned: set[tuple[int, int]] = set()
-        for each in rewound:
-            abandoned |= set(each.abandoned)
-            abandoned -= set(each.restored)
-        self._rewound, self._abandoned = rewound, frozenset(abandoned)
-
-    def is_abandoned(self, range_: Range) -> bool:
-        """Whether a rewind has abandoned a range, and no undo has restored it."""
-        return (range_.first, range_.count) in self._abandoned
-
     def ranges(self) -> Iterator[Range]:
         """Yield all ranges, in order."""
         if self.begins:
@@ -286,30 +391,6 @@ class LogIndex:
         for number in range(len(self._starts)):
             for each, _ in self._block(number):
                 yield each
-
-    def changed_before(self, sequence: int) -> int | None:
-        """Return the first sequence before this one that a later record abandoned or restored, or `None`.
-
-        A reader that has read up to here has then read events that are abandoned, or has missed restored ones.
-        """
-        if sequence < self._starts[0].tail:
-            self._read_earlier()
-        changed: set[tuple[int, int]] = set()
-        for each in self._rewound:
-            if each.first >= sequence:
-                changed ^= set(each.abandoned)
-                changed ^= set(each.restored)
-        return min((first for first, _ in changed if first < sequence), default=None)
-
-    def holding(self, sequence: int) -> Range | None:
-        """Return the range that contains a sequence, or `None` past the end."""
-        found = self._find(sequence)
-        return None if found is None else found[0]
-
-    def chain_at(self, sequence: int) -> bytes | None:
-        """Return the chain of the record that contains a sequence: a digest of the history up to that record."""
-        found = self._find(sequence)
-        return None if found is None else found[1]
 
     def keys(self, since: int) -> Iterator[str]:
         """Yield the keys of committed ranges and of rewinds from record number `since` on, in order."""
@@ -323,28 +404,16 @@ class LogIndex:
                 if not isinstance(each, Cancelled) and each.key:
                     yield each.key
 
-    def cancelled(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the half-open ranges without events, clipped to `start` and `end`; adjacent ranges are merged.
-
-        They were cancelled, or a rewind has abandoned them, or they are the sequences of rewinds.
-        """
-        found: list[tuple[int, int]] = []
-        at = start
-        while at < end and (range_ := self.holding(at)) is not None:
-            after = range_.first + range_.count
-            if not isinstance(range_, Committed) or self.is_abandoned(range_):
-                adjacent = found and found[-1][1] == at
-                found.append((found.pop()[0] if adjacent else at, min(after, end)))
-            at = after
-        return found
-
     def _find(self, sequence: int) -> tuple[Range, bytes] | None:
         if not 0 <= sequence < self.head.tail:
             return None
-        if sequence < self._starts[0].tail:
-            self._read_earlier()
+        self._read_from(sequence)
         block = self._block(bisect_right(self._starts, sequence, key=attrgetter("tail")) - 1)
         return block[bisect_right(block, sequence, key=_first) - 1]
+
+    def _read_from(self, sequence: int) -> None:
+        if sequence < self._starts[0].tail:
+            self._read_earlier()
 
     def _block(self, number: int) -> Block:
         """Return a block; the newest one and the last few that were used are in memory."""

@@ -1,13 +1,9 @@
-"""The event log on a local disk: committed events in one global sequence, read by region.
+"""The event log: committed events in one global sequence, read by region.
 
-    <log>/
-      log.json      uid and columns of the log; sealed
-      head          two slots (see `formats.blocks`): how many records of the index are committed
-      index         committed and cancelled ranges, and rewinds, append-only (see `index`)
-      segments/first=<sequence>/<token>.parquet
-
-The sequence of a row is the first sequence of its segment plus its row number, so sequences are not stored. Readers
-take no lock and see the records that the head counts. The write protocol is described in `writer`.
+A log consists of `log.json` (its identity and columns), an index of committed and cancelled ranges and of rewinds (see
+`index`), and segments, which are Parquet files of events. Where they are kept is described in `local_home` and
+`store_home`. The sequence of a row is the first sequence of its segment plus its row number, so sequences are not
+stored. Readers take no lock.
 """
 
 from __future__ import annotations
@@ -16,39 +12,20 @@ import contextlib
 import itertools
 import os
 import time
-import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast._validation import checked_type, checked_u64
-from holdfast.errors import AlreadyExists, BadValue, ClockNotKept, Locked, LogCorrupt, LogMissing
-from holdfast.eventlog._files import (
-    ABOUT,
-    HEAD,
-    HEAD_BLOCKS,
-    INDEX,
-    SEGMENTS,
-    About,
-    has_records,
-    read_about,
-    read_head,
-    read_index,
-    read_schema,
-    read_segment,
-    read_stored,
-    sync_head,
-    write_head,
-)
-from holdfast.eventlog.index import Committed, IndexHead, LogIndex, Range, RangeDamaged, Segment, StoredHead
+from holdfast.errors import AlreadyExists, ClockNotKept, Locked, LogCorrupt, LogMissing
+from holdfast.eventlog._files import INDEX, About, read_schema
+from holdfast.eventlog.appending import Appender
+from holdfast.eventlog.home import LogHome
+from holdfast.eventlog.homes import home_of
+from holdfast.eventlog.index import Committed, LiveIndex, Range, RangeDamaged, Segment
 from holdfast.eventlog.region import Region
-from holdfast.eventlog.segment import LogEvent, matching, schema_of, schema_to_text
-from holdfast.eventlog.writer import LogWriter
-from holdfast.formats.blocks import MemoryBlocks
-from holdfast.repository import FileBlocks, files
-from holdfast.repository.files import local_path
+from holdfast.eventlog.segment import LogEvent, matching, schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,13 +38,13 @@ _OPEN_PAUSE_S = 0.01
 class EventLog:
     """The reader's view of a log; `writer()` opens it for writing. Not thread-safe."""
 
-    def __init__(self, path: Path, about: About, anchor: IndexHead | None = None) -> None:
-        self.path = path
+    def __init__(self, home: LogHome, about: About, *, whole: bool) -> None:
+        self.home = home
         self.keep_clock = about.keep_clock
         self.identity = about.uid
-        self._ranges = LogIndex(about.uid, partial(read_index, path), anchor)
+        self.schema = read_schema(about, home.address)
+        self.index: LiveIndex = home.index(about, whole=whole)
         self._cache: OrderedDict[str, pa.Table] = OrderedDict()
-        self.schema = read_schema(about, path)
 
     @classmethod
     def create(
@@ -78,36 +55,17 @@ class EventLog:
         `log.json` is written last: until then there is no log, and an interrupted creation can be repeated. A folder
         that contains records never becomes a new log.
         """
-        folder = local_path("event log", path)
-        schema = schema_of(payload, keep_clock=keep_clock)
-        _require_own_folder(folder)
-        with files.failing_as("create", str(folder)):
-            files.make_folder(folder / SEGMENTS)
-        with FileBlocks.lock(folder / HEAD, f"the writer lock of event log {folder}"):
-            if (folder / ABOUT).exists():
-                raise AlreadyExists(what=f"an event log at {folder}")
-            if has_records(folder):
-                raise LogCorrupt(path=str(folder), part=ABOUT, why="it is missing, but the log has records")
-            uid, head = uuid.uuid4().hex, MemoryBlocks(HEAD_BLOCKS)
-            write_head(head, StoredHead.of(IndexHead.first(uid)), None)
-            files.replace_durably(folder / INDEX, b"", INDEX)
-            files.replace_durably(folder / HEAD, head.data, HEAD)
-            about = About(
-                uid=uid,
-                keep_clock=keep_clock,
-                columns=", ".join(f"{each.name}: {each.type}" for each in schema),
-                schema=schema_to_text(schema),
-            )
-            files.replace_durably(folder / ABOUT, about.sealed(), ABOUT)
-        return cls.open(folder)
+        home = home_of(path)
+        home.create(schema_of(payload, keep_clock=keep_clock), keep_clock=keep_clock)
+        return cls.open(path)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> EventLog:
-        """Open a log and check its whole index."""
-        folder = local_path("event log", path)
-        log = cls(folder, read_about(folder))
-        log.refresh()
-        return log
+        """Open a log: a folder, or `s3://bucket/path`. In a folder, its whole index is checked.
+
+        On a store only the end of the index is read, and earlier records when one of them is first needed.
+        """
+        return cls._opened(path, whole=True)
 
     @classmethod
     def open_end(cls, path: str | os.PathLike[str]) -> EventLog:
@@ -115,10 +73,12 @@ class EventLog:
 
         Earlier records are read and checked when one of them is first needed; until then damage to them is not noticed.
         """
-        folder = local_path("event log", path)
-        about = read_about(folder)
-        anchors = read_stored(folder).anchors
-        log = cls(folder, about, anchors[0] if anchors else None)
+        return cls._opened(path, whole=False)
+
+    @classmethod
+    def _opened(cls, path: str | os.PathLike[str], *, whole: bool) -> EventLog:
+        home = home_of(path)
+        log = cls(home, home.about(), whole=whole)
         log.refresh()
         return log
 
@@ -145,26 +105,30 @@ class EventLog:
         return f"EventLog({str(self.path)!r}, tail={self.tail})"
 
     @property
+    def path(self) -> Path | str:
+        """The address of the log."""
+        return self.home.address
+
+    @property
     def tail(self) -> int:
         """The sequence after the last committed or cancelled one, as of the last refresh."""
-        return self._ranges.head.tail
+        return self.index.head.tail
 
     @property
     def records(self) -> int:
         """The number of records: committed and cancelled ranges, and rewinds, as of the last refresh."""
-        return self._ranges.head.records
+        return self.index.head.records
 
     def refresh(self) -> int:
         """Read the records that were appended since the last refresh, and return the tail."""
-        head = read_head(self.path)
-        known = self._ranges.head
-        if head != known:
-            sync_head(self.path)
-            with self._damage_translated():
-                if head.records < known.records:
-                    raise RangeDamaged(f"the head counts {head.records} records, but there were {known.records}")
-                self._ranges.advance(head)
-        return head.tail
+        with self._damage_translated():
+            self.index.refresh()
+        return self.tail
+
+    def catch_up(self) -> None:
+        """Do the same before an append, unless the append itself notices records of other writers."""
+        with self._damage_translated():
+            self.index.catch_up()
 
     def check_region(self, region: Region) -> None:
         """Raise `ClockNotKept` if the region filters by clock and this log does not store clocks."""
@@ -186,17 +150,27 @@ class EventLog:
         They were cancelled, or a rewind has abandoned them.
         """
         with self._damage_translated():
-            return self._ranges.cancelled(start, end)
+            return self.index.cancelled(start, end)
 
     def chain_at(self, sequence: int) -> bytes | None:
         """Return the digest of the log's history up to the record of a sequence, or `None` past the end."""
         with self._damage_translated():
-            return self._ranges.chain_at(sequence)
+            return self.index.chain_at(sequence)
+
+    def record_of(self, sequence: int) -> int | None:
+        """Return the first sequence of the record of a sequence if a stored position needs it, as on a store."""
+        with self._damage_translated():
+            return self.index.record_of(sequence)
+
+    def seek(self, sequence: int, record: int | None) -> None:
+        """Read the records from a stored position on; raise `LogCorrupt` if the first is not the one that it names."""
+        with self._damage_translated():
+            self.index.seek(sequence, record)
 
     @property
     def rewinds(self) -> int:
         """The number of rewinds and undos that this object has read, as of the last refresh."""
-        return self._ranges.rewinds
+        return self.index.rewinds
 
     def changed_before(self, sequence: int) -> int | None:
         """Return the first sequence that was taken back, or put back, after a reader read up to `sequence`.
@@ -204,26 +178,31 @@ class EventLog:
         `None` if there is none: the events before `sequence` are still those that the reader has read.
         """
         with self._damage_translated():
-            return self._ranges.changed_before(sequence)
+            return self.index.changed_before(sequence)
 
     def ranges(self) -> Iterator[Range]:
         """Yield all ranges of the index, in order, as of the last refresh."""
         with self._damage_translated():
-            yield from self._ranges.ranges()
+            yield from self.index.ranges()
 
     def is_abandoned(self, range_: Range) -> bool:
         """Whether readers skip a range, because a rewind has abandoned it."""
-        return self._ranges.is_abandoned(range_)
-
-    @property
-    def first_checked(self) -> int:
-        """The number of the first record that was read and checked; 0 unless the log was opened by `open_end`."""
-        return self._ranges.begins
+        return self.index.is_abandoned(range_)
 
     def keys(self, since: int = 0) -> Iterator[str]:
         """Yield the keys of the appends that have one, from record number `since` on, in order."""
         with self._damage_translated():
-            yield from self._ranges.keys(since)
+            yield from self.index.keys(since)
+
+    @property
+    def first_known(self) -> int:
+        """The number of the first record whose keys `known_keys` accounts for."""
+        return self.index.first_known
+
+    def known_keys(self, since: int) -> Iterator[str]:
+        """Yield the keys from record number `since` on, or what is known of them without reading earlier records."""
+        with self._damage_translated():
+            yield from self.index.known_keys(since)
 
     def segments(self, start: int, end: int) -> Iterator[Segment]:
         """Yield the segments with events from `start` to before `end`, in order, as of the last refresh."""
@@ -234,13 +213,17 @@ class EventLog:
                         yield segment
             start = range_.first + range_.count
 
-    def writer(self) -> LogWriter:
-        """Open the log for writing, or raise `Locked` with the pid of the current writer."""
-        return LogWriter(self.path)
+    def writer(self) -> Appender:
+        """Open the log for writing. In a folder, raise `Locked` with the pid of the current writer if there is one."""
+        return self.home.writer()
+
+    def own_writer(self) -> Appender:
+        """Open the log for writing. On a store, the writer uses and advances the view of this object."""
+        return self.home.writer_of(self.index, self.schema)
 
     def _holding(self, sequence: int) -> Range | None:
         with self._damage_translated():
-            return self._ranges.holding(sequence)
+            return self.index.holding(sequence)
 
     @contextlib.contextmanager
     def _damage_translated(self) -> Iterator[None]:
@@ -256,19 +239,8 @@ class EventLog:
     def _table(self, segment: Segment) -> pa.Table:
         """Return the events of a segment; the last few segments are cached after their check."""
         if segment.path not in self._cache:
-            self._cache[segment.path] = read_segment(self.path, segment, self.schema)
+            self._cache[segment.path] = self.home.segment(segment, self.schema)
             if len(self._cache) > _CACHED_SEGMENTS:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(segment.path)
         return self._cache[segment.path]
-
-
-def _require_own_folder(folder: Path) -> None:
-    """Raise if the folder contains files that do not belong to a log."""
-    known = {ABOUT, HEAD, INDEX, SEGMENTS, f"{HEAD}.lock"}
-    with files.failing_as("create", str(folder)):
-        others = [path.name for path in folder.iterdir() if path.name not in known] if folder.is_dir() else []
-    foreign = sorted(name for name in others if not name.startswith(files.TEMP_PREFIX))
-    if foreign:
-        why = f"the folder contains other files, such as {foreign[0]!r}"
-        raise BadValue(what="event log", value=str(folder), why=why, do="use an empty folder")

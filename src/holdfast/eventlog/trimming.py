@@ -9,57 +9,41 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
-import re
+import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from holdfast.eventlog._files import SEGMENTS
-from holdfast.eventlog.keeping import FLOOR, LogFloor, LogTrim, read_floor, read_keep
+from holdfast.eventlog.home import OldSegments
+from holdfast.eventlog.homes import home_of
+from holdfast.eventlog.keeping import LogTrim
 from holdfast.eventlog.log import EventLog
-from holdfast.repository import files
-
-_FIRST = re.compile(r"first=(\d{20})")
 
 
-def plan_trim(folder: Path, needed: int, *, clock: Callable[[], float] = time.time) -> LogTrim | None:
+def plan_trim(
+    address: str | os.PathLike[str], needed: int, *, clock: Callable[[], float] = time.time
+) -> LogTrim | None:
     """Return what can be removed if no reader needs the events before `needed`; `None` if there is nothing."""
-    keep = read_keep(folder)
+    keep = home_of(address).keep()
     if keep is None:
         return None
-    floor = _new_floor(folder, needed, clock() - keep)
-    found = _below(folder, floor)
-    size = sum(each.stat().st_size for each in found)
-    return LogTrim(str(folder), floor, len(found), size) if found or floor > read_floor(folder) else None
+    log = EventLog.open_end(address)
+    before, old = log.home.floor(), log.home.old_segments(log.index)
+    floor = _new_floor(log, old, before, needed, clock() - keep)
+    found = old.below(floor)
+    return LogTrim(str(log.path), floor, len(found), sum(found.values())) if found or floor > before else None
 
 
 def apply_trim(trim: LogTrim) -> None:
     """Write the floor, then remove the segments before it."""
-    folder = Path(trim.path)
-    if trim.floor > read_floor(folder):
-        files.replace_durably(folder / FLOOR, LogFloor(first=trim.floor).sealed(), FLOOR)
-    with files.failing_as("remove segments of", trim.path):
-        for path in _below(folder, trim.floor):
-            path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # it holds another file
-                path.parent.rmdir()
+    log = EventLog.open_end(trim.path)
+    log.home.old_segments(log.index).remove(trim.floor)
 
 
-def _new_floor(folder: Path, needed: int, oldest: float) -> int:
+def _new_floor(log: EventLog, old: OldSegments, floor: int, needed: int, oldest: float) -> int:
     """Return the end of the last segment that lies before `needed` and was written before a time."""
-    log, floor = EventLog.open_end(folder), read_floor(folder)
     for segment in log.segments(floor, min(needed, log.tail)):
         end = segment.first + segment.count
-        if end > needed or (folder / segment.path).stat().st_mtime > oldest:
+        if end > needed or old.written_s(segment) > oldest:
             break
         floor = end
     return floor
-
-
-def _below(folder: Path, floor: int) -> list[Path]:
-    """Return the segment files before a sequence that is the end of a segment."""
-    with files.failing_as("list", str(folder / SEGMENTS)):
-        names = [(_FIRST.fullmatch(each.name), each) for each in (folder / SEGMENTS).iterdir()]
-        found = [each for name, each in names if name and int(name[1]) < floor]
-        return sorted(path for each in found for path in each.iterdir())

@@ -5,7 +5,8 @@ Rules:
   skipped.
 - An exception rolls back to the last committed position and retries within the restart budget. When the budget is
   exhausted, `join()` raises, with or without a callback.
-- A position that cannot be saved ends the worker: callback, rollback, stop, and `PersistFailed` from `join()`.
+- A position that cannot be saved ends the worker: callback, rollback, stop, and `PersistFailed` from `join()`, or
+  `CursorFenced` if another process has saved the cursor.
 - With `quarantine_after=n`, a batch that has failed n times in a row in the same way is recorded and skipped. With a
   durable cursor, the record is in the repository before the position advances. The restarts that led to the quarantine
   do not count against the budget.
@@ -24,7 +25,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from holdfast._validation import checked_name, checked_positive, checked_seconds, checked_type
-from holdfast.errors import BadValue, PersistFailed, WorkerFailed, describe_error
+from holdfast.errors import BadValue, Fenced, PersistFailed, WorkerFailed, describe_error
 from holdfast.eventlog._cursor_file import FOLDER
 from holdfast.eventlog.cursor import Cursor, DurableCursor, Gap
 from holdfast.eventlog.log import EventLog
@@ -32,7 +33,7 @@ from holdfast.eventlog.region import Region
 from holdfast.eventlog.segment import LogEvent
 from holdfast.formats.sealed_json import Record
 from holdfast.policy import RestartBudget, RestartPolicy
-from holdfast.repository import FileRepository, Repository
+from holdfast.repository import Repository
 from holdfast.repository.base import checked_repository
 
 _log = logging.getLogger(__name__)
@@ -131,10 +132,10 @@ class CursorWorker:
     handler: Handler
     _: KW_ONLY
     log: EventLog
-    repository: FileRepository | None = None
+    repository: Repository | None = None
     cursor: str | None = None
     batch: int = 64
-    idle_sleep: float = 0.010  # seconds between two polls of an idle log
+    idle_sleep: float = 0.010  # seconds between two polls of an idle log; at least 0.1 if it is on an object store
     restart: RestartPolicy = field(default_factory=RestartPolicy.once)  # how often a failed handler is retried
     gap_buffer: int = 0
     quarantine_after: int | None = None
@@ -323,7 +324,7 @@ class _Run:
             if not batch:
                 if last:
                     return False
-                self._waking.wait(self._worker.idle_sleep)
+                self._waking.wait(max(self._worker.idle_sleep, self.cursor.log.home.poll_every))
                 return True
             action = self._worker.handler(batch, self.cursor.log, self._witness())
             if not isinstance(action, Action):
@@ -360,6 +361,9 @@ class _Run:
         """Notify, roll back, and return the exception that ends the worker."""
         self._notify(self._worker.callbacks.on_persist_failed, error)
         self.cursor.rollback()
+        if isinstance(error, Fenced):  # another worker continues: there is nothing to fix
+            _log.error("%s", error)
+            return _Ended(error)
         failure = PersistFailed(worker=self._worker.name, position=self.cursor.committed, why=describe_error(error))
         failure.__cause__ = error
         _log.error("%s", failure)

@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -153,6 +154,14 @@ class Bucket:
         except Exception as error:
             raise self._translated(error, "write", key) from None
 
+    def put_file(self, key: str, path: Path, *, parts: bool) -> None:
+        """Write an object from a local file. The same errors as for `put` may come after it was written."""
+        try:
+            data = path if parts else path.read_bytes()
+            self._library.put(self._writes, self._path(key), data, use_multipart=parts)
+        except Exception as error:
+            raise self._translated(error, "write", key) from None
+
     def copy(self, source: str, target: str) -> None:
         """Copy an object on the server's side, or raise `NotFound`."""
         try:
@@ -174,6 +183,16 @@ class Bucket:
         prefix = self._path(folder) if folder else self.address.prefix
         try:
             found = self._library.list(self._reads, prefix or None).collect()
+        except Exception as error:
+            raise self._of_list(error, folder) from None
+        return [self._stored(each) for each in found]
+
+    def page(self, folder: str, after: str | None, most: int) -> list[StoredObject]:
+        """List the first objects below a folder, in the order of their names, from after a key on."""
+        after = self._path(after) if after is not None else None
+        try:
+            stream = self._library.list(self._reads, self._path(folder), offset=after, chunk_size=most)
+            found = next(iter(stream), ())
         except Exception as error:
             raise self._of_list(error, folder) from None
         return [self._stored(each) for each in found]

@@ -23,6 +23,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 from holdfast._validation import checked_key, checked_value_key
@@ -46,6 +47,7 @@ from holdfast.repository.storejournal import StoreJournal
 
 BEATS = BeatTiming()
 AT_ONCE = 32
+PAGE = 1000  # objects per request of a listing
 DELETED_AT_ONCE = 1000
 _CHUNK = 1 << 20
 _IN_PARTS = 32 << 20  # larger objects are written in parts
@@ -153,6 +155,12 @@ class ObjectRepository:
         body = joined(data)
         self.overwrite(checked_value_key(key), body)
 
+    def put_file(self, key: str, path: Path) -> None:
+        """Do the same with the content of a local file, without loading a large one into memory."""
+        checked_value_key(key)
+        parts = path.stat().st_size > _IN_PARTS
+        self._again("write", key, lambda: self.bucket.put_file(key, path, parts=parts))
+
     def overwrite(self, key: str, body: bytes) -> None:
         """Write an object whether it exists or not. Only for a name that has one writer and that no value depends on.
 
@@ -200,6 +208,11 @@ class ObjectRepository:
         found = self.bucket.flat(checked_key(folder.removesuffix("/")) if folder else "")
         parents = {parent for each in found for parent in _parents(each.key)}
         return sorted(self._without_markers(found, parents, 0), key=lambda each: each.key)
+
+    def page(self, folder: str, after: str | None = None) -> builtins.list[StoredObject]:
+        """Return the first thousand objects below a folder, sorted by key, from after a key on: one request."""
+        after = None if after is None else checked_key(after)
+        return sorted(self.bucket.page(checked_key(folder), after, PAGE), key=lambda each: each.key)
 
     def sizes(self, keys: Iterable[str]) -> dict[str, int | None]:
         """Return the size of each value in bytes; `None` if there is no value. Many keys of one folder: one listing."""

@@ -21,19 +21,21 @@ def open_repository(address: str | os.PathLike[str]) -> Repository:
     """
     if address == "memory:":
         return MemoryRepository()
-    if isinstance(address, str) and "://" in address:
-        if address.lower().startswith(SCHEME):
-            return ObjectRepository(address)
-        refuse_other_schemes(address)
-    return LocalRepository(address)
+    return ObjectRepository(address) if is_store(address) else LocalRepository(address)
+
+
+def is_store(address: str | os.PathLike[str]) -> bool:
+    """Whether an address is that of an object store; one that is not supported raises `NotSupported`."""
+    if not isinstance(address, str) or "://" not in address:
+        return False
+    refuse_other_schemes(address)
+    return address.lower().startswith(SCHEME)
 
 
 def repository_below(root: str | os.PathLike[str], name: str) -> LocalRepository | ObjectRepository:
     """Return the repository of a pipeline below its root: a folder, or a place on S3. Nothing is created yet."""
-    if isinstance(root, str) and "://" in root and not root.lower().startswith("file:"):
-        if root.lower().startswith(SCHEME):
-            return ObjectRepository(f"{root.rstrip('/')}/{name}")
-        refuse_other_schemes(root)
+    if is_store(root):
+        return ObjectRepository(f"{os.fspath(root).rstrip('/')}/{name}")
     folder = local_path("root", root)
     if folder.exists() and not folder.is_dir():
         why, do = "it is a file", "pass a folder; it is created if missing"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from holdfast.epoch import Facts
 from holdfast.errors import BadValue, CheckpointMissing, Corrupt, RewindUnfinished
-from holdfast.eventlog._cursor_file import cursor_names, read_cursor
+from holdfast.eventlog._cursor_slot import cursor_names, read_cursor
 from holdfast.formats.manifest import Manifest
 from holdfast.repository import Checkpoints, Decisions, Lineage, Repository
 from holdfast.repository.files import failing_as

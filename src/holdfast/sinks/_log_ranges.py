@@ -31,6 +31,11 @@ def stamp_key(owner: StreamIdentity, place: EpochPlace) -> str:
     return f"{owner.uid}/{owner.stream}/{place_name(*place)}"
 
 
+def mark_name(owner: StreamIdentity, timeline: int) -> str:
+    """Return the name under which a store remembers the last key of a timeline."""
+    return f"{owner.uid}/{owner.stream}/t{timeline}"
+
+
 def place_in(key: str, owner: StreamIdentity) -> tuple[EpochPlace, str] | None:
     """Return the epoch in a key and the digest of its handle, or `None` if the key is not this owner's."""
     match = _KEY.fullmatch(key)
@@ -41,7 +46,7 @@ def place_in(key: str, owner: StreamIdentity) -> tuple[EpochPlace, str] | None:
 
 def latest_timeline(log: EventLog, owner: StreamIdentity) -> int:
     """Return the latest timeline in which an owner has appended or stamped; 0 if there is none."""
-    found = (place_in(key, owner) for key in log.keys())  # noqa: SIM118 - not a dict
+    found = (place_in(key, owner) for key in log.known_keys(0))
     return max((each[0][0] for each in found if each is not None), default=0)
 
 

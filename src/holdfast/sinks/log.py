@@ -1,7 +1,8 @@
 """The event log as a sink: a stream's rows become events, appended once, in one global sequence.
 
-Spark writes an attempt as Parquet next to the log, with the columns of a segment. `commit` links those files into the
-log as segments, and makes them visible with one record of the index.
+An attempt is staged as Parquet with the columns of a segment: by Spark next to a log in a folder, and by the tasks
+below an address on an object store (`_log_local`, `_log_store`). `commit` makes the segments visible with one record of
+the index.
 
 Rules:
 - `commit` assigns the sequence numbers, not `prepare`: an aborted attempt leaves no gap.
@@ -9,8 +10,9 @@ Rules:
 - The log is never cut. A rewind appends one record, whose key is the stamp. It names the ranges of later epochs, which
   readers skip. An undo appends another one that restores them. The segments stay where they are: a program that reads
   them as plain Parquet sees abandoned events too.
-- The log has one owner, recorded in `owner.key` in its folder.
-- The writer lock is held for one commit only: a paused driver does not block the next one.
+- The log has one owner, recorded in `owner.key`.
+- Whether an epoch may be appended is decided for the very tail at which it is appended. In a folder the writer lock,
+  held for one commit only, ensures that. On a store, the name of the record does.
 - An event's payload is a struct of all columns of the stream, under their own names.
 - Events of one Spark partition keep their order; partitions follow one another by number.
 - An epoch without rows leaves no trace.
@@ -20,50 +22,51 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from holdfast.errors import (
     AlreadyExists,
     BadValue,
     Locked,
     LogMissing,
+    Mismatch,
     OutcomeUnknown,
-    RecordCorrupt,
     SinkFailed,
     SinkForeign,
+    SinkUnavailable,
     StorageFailed,
+    StoreUnreachable,
     StreamChanged,
 )
-from holdfast.eventlog._files import read_about, read_head, sync_head
-from holdfast.eventlog.keeping import set_keep
+from holdfast.eventlog.appending import Appender, StagedSegment
+from holdfast.eventlog.home import LogHome
+from holdfast.eventlog.homes import home_of
+from holdfast.eventlog.local_home import LocalHome
 from holdfast.eventlog.log import EventLog
 from holdfast.eventlog.region import checked_kind_part
 from holdfast.eventlog.segment import schema_of
-from holdfast.eventlog.writer import LogWriter, StagedSegment
-from holdfast.formats.sealed_json import Record, digest_of
+from holdfast.eventlog.store_home import StoreHome
 from holdfast.policy import seconds_of
-from holdfast.repository.files import local_path
 from holdfast.sinks import base
 from holdfast.sinks._log_events import EventColumns, payload_type
+from holdfast.sinks._log_local import LocalPlace
 from holdfast.sinks._log_ranges import (
     RangeBounds,
     abandoned_ranges,
     append_key,
     later_ranges,
     latest_timeline,
+    mark_name,
     place_in,
     stamp_key,
 )
+from holdfast.sinks._log_store import StorePlace
 from holdfast.sinks.base import (
     CannotTakeBack,
     EpochKey,
@@ -75,45 +78,16 @@ from holdfast.sinks.base import (
     TakeBack,
     failing,
 )
-from holdfast.sinks.files.epoch_folders import KeyRecord
 from holdfast.sinks.held_epochs import HeldEpochs, is_committed
-from holdfast.sinks.owners import claim, owner_of, position_in
-from holdfast.sinks.staged_files import (
-    StagedCheck,
-    digests,
-    key_record,
-    proven,
-    refuse_file,
-    require_seen_by_all,
-    stage,
-)
-from holdfast.sinks.staging import SUFFIX, Staging
+from holdfast.sinks.log_place import LogPlace
 from holdfast.sinks.taking_back import refuse_outdated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-SEGMENTS_FILE = "_segments.key"
-_SHAPE = "an event log"
 _LOCK_WAIT_S = 10.0
 _LOCK_PAUSE_S = 0.01
-_PART = re.compile(r"part-.*\.parquet")
-
-
-class StagedFile(msgspec.Struct, frozen=True):
-    """A file that becomes a segment."""
-
-    name: str
-    rows: int
-    size: int
-    sha256: str
-
-
-class SegmentsRecord(Record, frozen=True, kw_only=True):
-    """The files of an attempt that become segments, in the order of their sequence numbers."""
-
-    segments: list[StagedFile]
 
 
 class LogSink(base.Sink):
@@ -125,7 +99,8 @@ class LogSink(base.Sink):
     `pipeline.read(...)` or `hf.read_log_stream(...)`; `hf.eventlog.EventLog`, cursors and workers read it without
     Spark. All events of an epoch become visible at once and get consecutive sequence numbers then.
 
-    - `path`: the log's folder, on a local disk or on a file system that every machine mounts. One stream owns it.
+    - `path`: the log's folder, on a local disk or on a file system that every machine mounts, or its address on an
+      object store, such as `s3://bucket/logs/orders`. One stream owns it.
     - `entity`, `scope`, `clock`: columns with each event's entity, scope and entity clock. Without them the entity is
       the stream's name, the scope is "default", and the log keeps no clock. Entity and scope must not be null or empty.
     - `category`, `type`: the kind of the events: a small integer, or the name of a column of them. The default is 0.
@@ -157,8 +132,9 @@ class LogSink(base.Sink):
         keep: float | str | timedelta | None = None,
         name: str | None = None,
     ) -> None:
-        self.path = local_path("event log", path)
-        super().__init__(name or base.default_name("log", self.path.name))
+        self.home = home_of(path)
+        self.path = self.home.address
+        super().__init__(name or base.default_name("log", str(self.path).rpartition("/")[2]))
         for what, column in (("entity", entity), ("scope", scope), ("clock", clock)):
             if column is not None and not isinstance(column, str):
                 raise BadValue(what=what, value=column, expected="the name of a column")
@@ -170,8 +146,8 @@ class LogSink(base.Sink):
         self._columns = EventColumns(entity, scope, self.category, self.type, clock)
         self.changelog = changelog
         self.keep = None if keep is None else _kept_s(keep)
-        self.target = f"log {os.path.realpath(self.path)}"
-        self._staging = Staging(self.path.with_name(self.path.name + SUFFIX))
+        self._place = _place_of(self.home, self.name)
+        self.target = f"log {self._place.target}"
         self._log: EventLog | None = None
         self._read = range(0)  # the index records of that log that `_held` covers
         self._held: dict[int, tuple[int, str]] = {}  # by timeline: this owner's last epoch, and its handle's digest
@@ -191,15 +167,14 @@ class LogSink(base.Sink):
         """Check the columns and the path, create or open the log, and record its owner if it has none."""
         super().open(context)
         base.refuse_mode(self, context.output_mode, self.changelog, "use a table: SqliteSink or PostgresSink")
-        require_seen_by_all(self.name, context)
         self._columns.check(context.schema)
         payload = payload_type(context.schema)
-        refuse_file("event log", self.path)
+        self._place.check(context)
         with self._failing("be opened"):
-            self._staging.make()
+            self._place.make()
             log = self._open_log(context.owner, payload)
-            claim(self.path, context.owner, _SHAPE)
-            set_keep(self.path, self.keep)
+            self._place.claim(context.owner)
+            self.home.set_keep(self.keep)
         with self._mutex:
             self._log = None
             self._held = {}
@@ -208,7 +183,7 @@ class LogSink(base.Sink):
     def exists(self) -> bool:
         """Whether the log exists."""
         try:
-            read_about(self.path)
+            self.home.about()
         except LogMissing:
             return False
         return True
@@ -227,7 +202,7 @@ class LogSink(base.Sink):
         try:
             return EventLog.open_or_create(self.path, keep_clock=keep_clock, payload=payload)
         except AlreadyExists:
-            found = owner_of(self.path)
+            found = self._place.owner()
             if found is None:
                 raise
             if found.owner != owner:
@@ -238,69 +213,44 @@ class LogSink(base.Sink):
     # --- an epoch ---
 
     def prepare(self, df: DataFrame, key: EpochKey) -> Staged:
-        """Write the events as Parquet with Spark, and a list of the future segments next to them."""
+        """Write the events as Parquet, in files or objects that can become segments."""
         with self._failing("prepare"):
             events, misfits = self._columns.events(df, self.context.owner.stream)
-            staged = stage(events, key, self._staging, self.context)
+            staged = self._place.stage(events, key, self.context, self._view())
             if why := misfits():
-                self._staging.clear(key)
+                self._place.clear(key)
                 do = "give every row valid values in these columns (filter, coalesce), then run again"
                 raise SinkFailed(sink=self.name, action="accept the rows", why=why, do=do)
-            if not staged.rows:
-                return staged
-            folder = self._staging.folder(key)
-            listed = _listed(folder, key_record(folder, key, staged.handle, self.name))
-            self._check_rows("prepare", listed, staged.rows)
-            record = SegmentsRecord(segments=listed).sealed()
-            (folder / SEGMENTS_FILE).write_bytes(record)  # synced with the other files, before the decision
-        paths = (*staged.paths, folder / SEGMENTS_FILE)
-        return Staged(staged.handle | {"segments": digest_of(record)}, staged.rows, paths)
+        return staged
 
     def commit(self, key: EpochKey, handle: dict[str, Any]) -> None:
-        """Turn the staged files into segments of the log.
+        """Make the staged events visible.
 
-        1. Check whether the log holds the epoch.  2. Take the writer lock, and check again.  3. Check the staged files.
-        4. Adopt them into the log.
+        1. Check whether the log holds the epoch.  2. Open it for writing. At the tail, check again.  3. Check what was
+        staged.  4. Append it. If another writer was faster, repeat from 2.
         """
-        if handle["rows"]:
-            with self._failing(f"commit epoch {key.epoch}"):
-                if not self._holds(key, handle):  # 1
-                    with self._writing() as writer:  # 2
-                        if not self._holds(key, handle):
-                            segments = self._proven(key, handle)  # 3
-                            writer.adopt(segments, append_key(key, handle), self._reach)  # 4
-        self._staging.sweep(key)
+        with self._failing(f"commit epoch {key.epoch}"):
+            if handle["rows"] and not self._holds(key, handle):  # 1
+                with self._written_by(self._view()) as writer:
 
-    def _proven(self, key: EpochKey, handle: dict[str, Any]) -> list[StagedSegment]:
-        """Return the staged files after checking them against their records."""
-        action, folder = f"commit epoch {key.epoch}", self._staging.folder(key)
-        listed = proven(self.name, self._staging, key, handle)
-        path = folder / SEGMENTS_FILE
-        data = path.read_bytes()
-        record = SegmentsRecord.unsealed(data, str(path))
-        if digest_of(data) != handle["segments"]:
-            raise RecordCorrupt(key=str(path), why="it is not the one that the decision names")
-        if listed.digests is None:  # written by an earlier version: only this record has digests
-            segments = {each.name: each.sha256 for each in record.segments}
-            StagedCheck(self.name, folder, key).digests({each.name: each.size for each in record.segments}, segments)
-        self._check_rows(action, record.segments, handle["rows"])
-        return [
-            StagedSegment(folder / each.name, each.rows, each.size, bytes.fromhex(each.sha256))
-            for each in record.segments
-        ]
+                    def planned() -> list[StagedSegment] | None:
+                        return None if self._holds(key, handle) else self._place.proven(key, handle)  # 2, 3
 
-    def _check_rows(self, action: str, listed: list[StagedFile], rows: int) -> None:
-        staged = sum(each.rows for each in listed)
-        if staged != rows:
-            why = f"{staged} rows were staged where {rows} were counted"
-            raise SinkFailed(sink=self.name, action=action, why=why)
+                    mark = mark_name(key.owner, key.timeline)
+                    writer.adopt_as(planned, append_key(key, handle), self._reach, mark)  # 4
+            self._place.sweep(key, lambda: self._held_by(key))
 
-    def _writing(self) -> LogWriter:
-        """Take the writer lock of the log; wait up to `_LOCK_WAIT_S` for another writer."""
+    def _held_by(self, key: EpochKey) -> tuple[EpochPlace, EventLog]:
+        """Return the last epoch that the log holds in the timeline of a key, and the view that shows it."""
+        epoch, _ = self._places(key.owner, key.timeline).get(key.timeline, (0, ""))
+        return (key.timeline, epoch), self._view()
+
+    def _written_by(self, log: EventLog) -> Appender:
+        """Open the log for writing. In a folder, wait up to `_LOCK_WAIT_S` for another writer."""
         deadline = time.monotonic() + _LOCK_WAIT_S
         while True:
             try:
-                return LogWriter(self.path)
+                return log.own_writer()
             except Locked as locked:
                 if time.monotonic() > deadline:
                     do = "end that process, or wait for it to end, then run again: the epoch resumes where it was"
@@ -308,8 +258,9 @@ class LogSink(base.Sink):
             time.sleep(_LOCK_PAUSE_S)
 
     def abort(self, key: EpochKey) -> None:
-        """Remove the attempt's folder."""
-        self._staging.clear(key)
+        """Remove what the attempt has staged."""
+        with self._failing("abort"):
+            self._place.clear(key)
 
     # --- going back ---
 
@@ -320,7 +271,7 @@ class LogSink(base.Sink):
                 log = EventLog.open(self.path)
             except LogMissing:
                 return TakeBack(0, 0, "")
-            found = owner_of(self.path)
+            found = self._place.owner()
             if found is not None and found.owner != owner:
                 return CannotTakeBack(why=f"its log belongs to {found.owner.summary}", do="choose another path")
             later = later_ranges(log, owner, base)
@@ -345,28 +296,33 @@ class LogSink(base.Sink):
         stamp: EpochPlace,
         ranges: Callable[[EventLog], tuple[list[RangeBounds], list[RangeBounds]]],
     ) -> None:
-        """1. Take the writer lock.  2. Append the record, unless it is there.  3. Remove what is staged.
+        """1. Open the log for writing.  2. Append the record, unless it is there.  3. Remove what is staged.
 
-        The record is stamp and change in one, and commits check the stamp under the same lock. So if it is there,
-        nothing is left to do.
+        The record is stamp and change in one, and commits check the stamp for the tail at which they append. So if it
+        is there, nothing is left to do.
         """
         with self._failing(action):
             if not self.exists():
                 return  # no driver can commit to it either
-            with self._writing() as writer:  # 1
+            log = EventLog.open(self.path)
+            with self._written_by(log) as writer:  # 1
                 self._refuse_foreign(owner)
-                log = EventLog.open(self.path)
-                timeline = latest_timeline(log, owner)
-                refuse_outdated(owner, stamp[0], timeline)
-                self._reach("stamping")
-                if timeline < stamp[0]:
-                    writer.rewind(stamp_key(owner, stamp), *ranges(log))  # 2
+
+                def planned() -> tuple[list[RangeBounds], list[RangeBounds]] | None:
+                    log.catch_up()
+                    timeline = latest_timeline(log, owner)
+                    refuse_outdated(owner, stamp[0], timeline)
+                    self._reach("stamping")
+                    return ranges(log) if timeline < stamp[0] else None
+
+                writer.rewind_as(stamp_key(owner, stamp), planned, mark_name(owner, stamp[0]))  # 2
                 self._reach("stamped")
             self._reach("moved")
-            self._staging.retire(owner, (stamp[0], 0))  # 3
+            log.refresh()
+            self._place.retire(owner, (stamp[0], 0), log)  # 3
 
     def _refuse_foreign(self, owner: StreamIdentity) -> None:
-        found = claim(self.path, owner, _SHAPE)
+        found = self._place.claim(owner)
         if found.owner != owner:
             raise SinkForeign(sink=self.name, place=str(self.path), owner=found.owner.summary)
 
@@ -380,16 +336,23 @@ class LogSink(base.Sink):
         """Return the last epoch in the log's index, and a foreign owner if there is one."""
         with self._failing("be inspected"):
             try:
-                return position_in(self.path, owner, lambda: self._places(owner, timeline).get(timeline, (0, ""))[0])
+                found = self._place.owner()
+                if found is None:
+                    return base.SinkPosition()
+                if found.owner != owner:
+                    return base.SinkPosition(foreign=found.owner.summary)
+                self._refresh()
+                return base.SinkPosition(self._places(owner, timeline).get(timeline, (0, ""))[0])
             except LogMissing:
                 return base.SinkPosition()
 
     def mark(self) -> dict[str, Any]:
         """Return the log's identity, tail and path."""
         with self._failing("be marked"):
-            log = self._log or EventLog.open_end(self.path)
-            sync_head(self.path)
-            return {"log": log.identity, "tail": read_head(self.path).tail, "path": str(self.path)}
+            log = self._view()
+            with self._mutex:
+                log.catch_up()
+            return {"log": log.identity, "tail": log.tail, "path": str(self.path)}
 
     def close(self) -> None:
         """Discard the cached view of the log; no lock or file is held."""
@@ -399,12 +362,32 @@ class LogSink(base.Sink):
             self._held = {}
 
     def _holds(self, key: EpochKey, handle: dict[str, Any]) -> bool:
-        """Whether the log holds the epoch; raise if another copy of the repository appended it, or the one before."""
+        """Whether the log holds the epoch; raise if another copy of the repository appended it, or the one before.
+
+        A view that is not up to date cannot refuse an epoch: the log is looked at before that.
+        """
+        try:
+            return self._judged(key, handle)
+        except Mismatch:
+            self._refresh()
+            return self._judged(key, handle)
+
+    def _judged(self, key: EpochKey, handle: dict[str, Any]) -> bool:
         places = self._places(key.owner, key.timeline)
         epoch, digest = places.get(key.timeline, (0, ""))
         last = Link(epoch, digest or None)
         held = HeldEpochs(max(places, default=0), last if epoch == key.epoch else None, last)
         return is_committed(self, key, handle, held, str(self.path))
+
+    def _view(self) -> EventLog:
+        """Return this sink's view of the log."""
+        with self._mutex:
+            return self._log or EventLog.open_end(self.path)
+
+    def _refresh(self) -> None:
+        log = self._view()
+        with self._mutex:
+            log.refresh()
 
     def _places(self, owner: StreamIdentity, timeline: int) -> dict[int, tuple[int, str]]:
         """Read new records of the index; return the last epoch of each timeline and the digest of its handle.
@@ -420,14 +403,16 @@ class LogSink(base.Sink):
             return dict(self._held)
 
     def _read_keys(self, log: EventLog, owner: StreamIdentity) -> None:
-        known = self._read if log is self._log else range(log.first_checked, log.first_checked)
-        log.refresh()
-        self._hold(log.keys(known.stop), owner)  # if this fails, the next call reads the same records again
-        self._log, self._read = log, range(known.start, log.records)
+        known = self._read if log is self._log else range(log.first_known, log.first_known)
+        log.catch_up()
+        records = log.records  # a commit in another thread may add one meanwhile: the next call reads it
+        self._hold(log.known_keys(known.stop), owner)  # if this fails, the next call reads the same records again
+        self._log, self._read = log, range(known.start, records)
 
     def _read_all(self, log: EventLog, owner: StreamIdentity) -> None:
+        records = log.records
         self._hold(log.keys(), owner)
-        self._read = range(log.records)
+        self._read = range(records)
 
     def _hold(self, keys: Iterable[str], owner: StreamIdentity) -> None:
         for key in keys:
@@ -441,15 +426,19 @@ class LogSink(base.Sink):
         try:
             with failing(self.name, action):
                 yield
+        except StoreUnreachable as error:
+            raise SinkUnavailable(sink=self.name, action=action, why=error.summary) from error
         except (StorageFailed, OutcomeUnknown) as error:
             raise SinkFailed(sink=self.name, action=action, why=error.summary) from error
 
 
-def _listed(folder: Path, record: KeyRecord) -> list[StagedFile]:
-    """Return the files of an attempt that contain rows, ordered by name, each with its digest."""
-    found = [(name, pq.read_metadata(folder / name).num_rows) for name in sorted(record.files) if _PART.fullmatch(name)]
-    known = record.digests or digests(folder, record.files)
-    return [StagedFile(name, rows, record.files[name], known[name]) for name, rows in found if rows]
+def _place_of(home: LogHome, sink: str) -> LogPlace:
+    match home:
+        case StoreHome():
+            return StorePlace(home, sink)
+        case LocalHome():
+            return LocalPlace(home, sink)
+    raise TypeError(type(home))
 
 
 def _listing(schema: pa.Schema) -> str:

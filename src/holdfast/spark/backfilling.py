@@ -24,7 +24,6 @@ from holdfast.formats.sealed_json import plain
 from holdfast.repository import History
 from holdfast.repository.backfills import BackfillRecord, Backfills
 from holdfast.repository.files import sync_all
-from holdfast.repository.opening import local_root
 from holdfast.sinks.base import EpochKey, Sink, checked_position, checked_staged
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.log import LogSink
@@ -73,7 +72,7 @@ def backfill_pipeline(  # noqa: PLR0917 - the pipeline, and what to fill
         lease = take_lease(pipeline, session)
         undo.callback(lease.release)
         finish_rewind(pipeline, lease, reach)
-        chain = Chain(pipeline.name, pipeline.streams, local_root(pipeline.repository), session)
+        chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.where, session)
         _, specs = chain.join()
         run = RunContext(
             spark=session,

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast._offsets import log_position
-from holdfast.eventlog._files import read_about, read_head
-from holdfast.repository.files import local_path
+from holdfast.eventlog.homes import home_of
 from holdfast.spark import adapter
 from holdfast.spark.logsource import FORMAT
 
@@ -34,8 +33,8 @@ class Backlog:
         """Return what a streaming DataFrame can read now."""
         if adapter.FACTS.passes_read_limits:
             return cls({})
-        logs = [local_path("event log", each) for each in adapter.source_paths(df, FORMAT)]
-        return cls({read_about(each).uid: read_head(each).tail for each in logs})
+        homes = [home_of(each) for each in adapter.source_paths(df, FORMAT)]
+        return cls({each.about().uid: each.tail() for each in homes})
 
     def is_left(self, ends: Sequence[str | None]) -> bool:
         """Whether events are left after an epoch with these offsets."""

@@ -35,7 +35,7 @@ class Chain:
         self,
         pipeline: str,
         specs: Mapping[str, StreamSpec],
-        root: Path | None,
+        root: Path | str,
         spark: SparkSession,
         *,
         scratch: Path | None = None,
@@ -118,12 +118,9 @@ class Chain:
         return _streaming(name, df)
 
 
-def inner_log(root: Path | None, stream: str) -> LogSink:
+def inner_log(root: Path | str, stream: str) -> LogSink:
     """Return the event log that joins a stream without one of its own to its readers."""
-    if root is None:
-        why = "another stream reads it, and an event log of its own needs a repository on a local disk"
-        raise NotSupported(what=f"stream {stream!r}", why=why, do="join the streams by a topic, and pass reads=[...]")
-    return LogSink(root / FOLDER / stream / _INNER, name=_INNER, changelog=True, keep=0)
+    return LogSink(f"{root}/{FOLDER}/{stream}/{_INNER}", name=_INNER, changelog=True, keep=0)
 
 
 def _streaming(name: str, df: DataFrame | None) -> DataFrame:

@@ -7,14 +7,14 @@ are counted separately (see `unread`). With any other source, no lag is reported
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from holdfast._offsets import leaves, log_position
-from holdfast.eventlog._files import read_about, read_head
+from holdfast.eventlog.homes import home_of
 
 _KAFKA = "Kafka"
 _WINDOW_S = 60.0
@@ -47,10 +47,11 @@ class RowRate:
             self._recent.popleft()
 
 
-def behind_logs(logs: Sequence[Path], ends: Sequence[str | None]) -> int:
+def behind_logs(logs: Sequence[str | os.PathLike[str]], ends: Sequence[str | None]) -> int:
     """Return how many sequences event logs have after the offsets at which the last epoch ended."""
     read = dict(filter(None, map(log_position, ends)))
-    return sum(max(read_head(each).tail - read.get(read_about(each).uid, 0), 0) for each in logs)
+    homes = [home_of(each) for each in logs]
+    return sum(max(each.tail() - read.get(each.about().uid, 0), 0) for each in homes)
 
 
 def behind_topics(progress: Mapping[str, Any], ends: Sequence[str | None]) -> int | None:

@@ -1,7 +1,9 @@
 """An event log as a Spark source: streams are chained through it, and a batch query reads its current content.
 
 An offset is `{"log": uid, "sequence": the next one to read, "chain": 16 hex digits}`. The chain is a digest of the
-whole history before that sequence, so a log that was rolled back and continued differently is detected.
+whole history before that sequence, so a log that was rolled back and continued differently is detected. If the log is
+on an object store, the offset also has `"record"`: the first sequence of the record that contains the last event before
+it. The records from that one on are listed. A position may lie inside a record.
 
 Rules:
 - A new stream begins with the first event that is kept. One that needs events that were removed gets `LogTrimmed`.
@@ -10,7 +12,8 @@ Rules:
 - Each segment is checked against its digest before any of its events is returned.
 - Another log at the same path, one that ends before the offset, or one with another history is refused: `LogDiverged`.
 - A partition is a run of whole segments, or of parts at the ends of an epoch, and contains their facts: executors read
-  segments and `log.json`, and no index.
+  segments and `log.json`, and no index. Only the address of the log travels to them.
+- A batch query reads the segments of a folder with Spark itself, and those on a store by the index.
 
 Not done: a segment is never split between partitions, because each reader of a part must check the whole segment.
 """
@@ -19,37 +22,40 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as f
-from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StructField, StructType
 
 from holdfast._validation import checked_positive, checked_u64
 from holdfast.errors import BadValue, LogDiverged, LogRewound, LogTrimmed
-from holdfast.eventlog._files import SEGMENTS, read_about, read_schema, read_segment
+from holdfast.eventlog._files import read_schema
+from holdfast.eventlog.home import LogHome
+from holdfast.eventlog.homes import home_of
 from holdfast.eventlog.index import Segment
-from holdfast.eventlog.keeping import read_floor
 from holdfast.eventlog.log import EventLog
 from holdfast.formats.decoding import Undecodable, converted
-from holdfast.repository.files import hadoop_address, local_path
 from holdfast.sinks.log_types import arrow_of, spark_of
 from holdfast.spark import adapter
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming import DataStreamReader
 
 FORMAT = "holdfast_log"
 SEQUENCE = "sequence"
 _PATH = "path"
 _MAX_ROWS = "maxRowsPerTrigger"
 _PARTITIONS = "partitions"
+_START = "start"
+_END = "end"
 _DEFAULT_PARTITIONS = 8
 _CHAIN_DIGITS = 16
 _BATCH_ROWS = 32_768
@@ -66,15 +72,22 @@ def read_log_stream(
     rows that one epoch reads. The log must exist. Not guaranteed on Spark 4.1: that a plain query with the trigger
     availableNow reads all available events; it ends after one epoch. A pipeline reads all of them.
     """
-    folder = local_path("event log", path)
-    spark_schema(folder)  # an error here is clearer than Spark's own
-    reader = spark.readStream.format(FORMAT).option(_PATH, str(folder))
+    home = home_of(path)
+    spark_schema(home)  # an error here is clearer than Spark's own
+    reader = spark.readStream.format(FORMAT).option(_PATH, str(home.address))
     reader = reader.option(_PARTITIONS, str(spark.sparkContext.defaultParallelism))
     if rows_per_epoch is not None:
         reader = reader.option(_MAX_ROWS, str(checked_positive("rows per epoch", rows_per_epoch)))
+    return _loaded(spark, reader)
+
+
+def _loaded(spark: SparkSession, reader: DataStreamReader | DataFrameReader) -> DataFrame:
+    """Load the source. Each reader registers it again.
+
+    Two queries with the same registration share a map in the JVM, which one of them may change while the tasks of the
+    other are serialised.
+    """
     with _loading:
-        # Each reader registers the source again: two queries with the same registration share a map in the JVM, which
-        # one of them may change while the tasks of the other are serialised.
         adapter.let_replace_sources(spark)
         spark.dataSource.register(LogSource)
         return reader.load()
@@ -85,20 +98,25 @@ def read_log(
 ) -> DataFrame:
     """Return the events from `start`, or from the first one that is kept, to before `end`, or to the current tail.
 
-    The result is a batch DataFrame. Raises `LogTrimmed` if the events at `start` were removed. Spark reads the segments
-    itself, and only the requested columns and rows; therefore digests are not checked. Events that a rewind has taken
-    back are left out.
+    The result is a batch DataFrame. Raises `LogTrimmed` if the events at `start` were removed. Events that a rewind has
+    taken back are left out. In a folder, Spark reads the segments itself, and only the requested columns and rows;
+    therefore digests are not checked. On an object store, whole segments are read and checked.
     """
     log = EventLog.open(path)
-    floor = read_floor(log.path)
+    floor = log.home.floor()
     if start is not None and checked_u64("start", start) < floor:
         raise LogTrimmed(path=str(log.path), sequence=start, floor=floor)
     start = floor if start is None else start
     end = log.tail if end is None else min(checked_u64("end", end), log.tail)
+    columns = spark_schema(log.home)
+    segments = log.home.parquet
+    if segments is None:
+        reader = (
+            spark.read.format(FORMAT).option(_PATH, str(log.path)).option(_START, str(start)).option(_END, str(end))
+        )
+        return _loaded(spark, reader.option(_PARTITIONS, str(spark.sparkContext.defaultParallelism)))
     lowest = next((each.first for each in log.segments(start, end)), end)
-    columns = spark_schema(log.path)
     first = StructField("first", LongType())
-    segments = hadoop_address(log.path / SEGMENTS)
     files = spark.read.schema(StructType([*columns.fields[1:], first])).parquet(segments)
     sequence = (f.col("first") + f.col("_metadata.row_index")).alias(SEQUENCE)
     events = files.where(f.col("first").between(lowest, end - 1)).select(sequence, "first", *columns.names[1:])
@@ -120,12 +138,12 @@ def abandoned_in(log: EventLog, start: int, end: int) -> list[tuple[int, int]]:
 
 def uid_of(path: str | os.PathLike[str]) -> str:
     """Return the uid of an event log."""
-    return read_about(local_path("event log", path)).uid
+    return home_of(path).about().uid
 
 
-def spark_schema(folder: Path) -> StructType:
+def spark_schema(home: LogHome) -> StructType:
     """Return the columns of a log as Spark types; raise if the log cannot be read."""
-    schema = read_schema(read_about(folder), folder)
+    schema = read_schema(home.about(), home.address)
     columns = [StructField(each.name, spark_of(each.type), each.nullable) for each in schema]
     return StructType([StructField(SEQUENCE, LongType(), nullable=False), *columns])
 
@@ -157,13 +175,19 @@ class LogSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """Return the log's columns."""
-        return spark_schema(_folder(self.options))
+        return spark_schema(_home(self.options))
 
     def streamReader(self, schema: StructType) -> LogReader:  # noqa: N802 - Spark's name
         """Return the reader; it opens the log on first use."""
         limit = _integer(self.options, _MAX_ROWS, None)
         partitions = _integer(self.options, _PARTITIONS, _DEFAULT_PARTITIONS)
-        return LogReader(_folder(self.options), schema, limit, partitions or _DEFAULT_PARTITIONS)
+        return LogReader(_home(self.options), schema, limit, partitions or _DEFAULT_PARTITIONS)
+
+    def reader(self, schema: StructType) -> LogBatchReader:
+        """Return the reader of a batch query. Further options: start, end."""
+        partitions = _integer(self.options, _PARTITIONS, _DEFAULT_PARTITIONS)
+        start, end = (_integer(self.options, name, None, least=0) for name in (_START, _END))
+        return LogBatchReader(_home(self.options), schema, start, end, partitions or _DEFAULT_PARTITIONS)
 
 
 class _Offset(msgspec.Struct):
@@ -172,28 +196,30 @@ class _Offset(msgspec.Struct):
     log: str
     sequence: int
     chain: str
+    record: int | None = None
 
 
 class LogReader(adapter.LimitedReader):  # type: ignore[misc]
     """Reports the end of the log to Spark, and reads it. The methods that Spark calls are those of its base class."""
 
-    def __init__(self, folder: Path, schema: StructType, limit: int | None, partitions: int) -> None:
-        self._folder = folder
+    def __init__(self, home: LogHome, schema: StructType, limit: int | None, partitions: int) -> None:
+        self._home = home
         self._schema = schema
         self.rows_per_batch = limit
         self._partitions = partitions
         self._target: int | None = None
         self._opened: EventLog | None = None
+        self._looked_s = float("-inf")
 
     # --- on the driver ---
 
     def first_offset(self) -> dict[str, Any]:
         """Return the offset at which a new stream begins: the first event that is kept."""
-        return self._offset(read_floor(self._folder))
+        return self._offset(self._home.floor())
 
     def last_offset(self) -> dict[str, Any]:
         """Return the tail."""
-        return self._offset(self._log.refresh())
+        return self._offset(self._look())
 
     def end_here(self) -> None:
         """Read up to the current tail, and no further."""
@@ -221,17 +247,26 @@ class LogReader(adapter.LimitedReader):  # type: ignore[misc]
         return end
 
     def _pieces(self, begin: int, end: int) -> Iterator[Piece]:
-        for each in self._log.segments(begin, end):
-            yield Piece(each, max(begin - each.first, 0), min(end - each.first, each.count))
+        return pieces_between(self._log, begin, end)
 
     @property
     def _log(self) -> EventLog:
         if self._opened is None:
-            self._opened = EventLog.open_end(self._folder)
+            self._opened = EventLog.open_end(self._home.address)
         return self._opened
 
+    def _look(self) -> int:
+        """Return the tail. Spark asks every few milliseconds; where a look is a request, it is not made so often."""
+        now = time.monotonic()
+        if now - self._looked_s < self._home.poll_every:
+            return self._log.tail
+        self._looked_s = now
+        return self._log.refresh()
+
     def _offset(self, sequence: int) -> dict[str, Any]:
-        return {"log": self._log.identity, SEQUENCE: sequence, "chain": self._chain(sequence)}
+        offset = {"log": self._log.identity, SEQUENCE: sequence, "chain": self._chain(sequence)}
+        record = self._log.record_of(sequence - 1) if sequence else None
+        return offset if record is None else {**offset, "record": record}
 
     def _chain(self, sequence: int) -> str:
         chain = self._log.chain_at(sequence - 1) if sequence else None
@@ -242,8 +277,14 @@ class LogReader(adapter.LimitedReader):  # type: ignore[misc]
         try:
             at = converted(offset, _Offset)
         except Undecodable as error:
-            raise LogDiverged(path=str(self._folder), sequence=0, why=f"its offset cannot be read: {error}") from error
-        sequence, tail = at.sequence, self._log.refresh()
+            raise LogDiverged(
+                path=str(self._home.address), sequence=0, why=f"its offset cannot be read: {error}"
+            ) from error
+        sequence, tail = at.sequence, self._look()
+        if sequence > tail:
+            tail = self._log.refresh()
+        if sequence:
+            self._log.seek(sequence - 1, at.record)
         if at.log != self._log.identity:
             why = f"the offset is of log {at.log}, and this is log {self._log.identity}"
         elif sequence > tail:
@@ -253,14 +294,14 @@ class LogReader(adapter.LimitedReader):  # type: ignore[misc]
         else:
             self._refuse_rewound(sequence)
             return sequence
-        raise LogDiverged(path=str(self._folder), sequence=sequence, why=why)
+        raise LogDiverged(path=str(self._home.address), sequence=sequence, why=why)
 
     def _refuse_rewound(self, sequence: int) -> None:
         """Raise if a rewind of the log's writer has changed events before this sequence, which the stream has read."""
         changed = self._log.changed_before(sequence)
         if changed is not None:
             raise LogRewound(
-                path=str(self._folder),
+                path=str(self._home.address),
                 reader="the stream",
                 position=sequence - 1,
                 changed=changed,
@@ -271,13 +312,47 @@ class LogReader(adapter.LimitedReader):  # type: ignore[misc]
 
     def read(self, partition: SegmentRun) -> Iterator[pa.RecordBatch]:
         """Yield the events of a run, checked."""
-        schema = read_schema(read_about(self._folder), self._folder)
-        target = pa.schema([_field(each) for each in self._schema.fields])
-        for piece in partition.pieces:
-            table = read_segment(self._folder, piece.segment, schema).slice(piece.start, piece.stop - piece.start)
-            first = piece.segment.first + piece.start
-            table = table.add_column(0, SEQUENCE, _numbers(first, table.num_rows)).cast(target)
-            yield from table.to_batches(_BATCH_ROWS)
+        return read_run(self._home, self._schema, partition)
+
+
+class LogBatchReader(DataSourceReader):  # type: ignore[misc]
+    """Reads a range of a log by its index."""
+
+    def __init__(self, home: LogHome, schema: StructType, start: int | None, end: int | None, partitions: int) -> None:
+        self._home = home
+        self._schema = schema
+        self._start = start
+        self._end = end
+        self._partitions = partitions
+
+    def partitions(self) -> list[InputPartition]:
+        """Divide the segments into runs of about equal numbers of rows."""
+        log = EventLog.open(self._home.address)
+        start = self._home.floor() if self._start is None else self._start
+        end = log.tail if self._end is None else min(self._end, log.tail)
+        pieces = list(pieces_between(log, start, end))
+        return [SegmentRun(run) for run in in_runs(pieces, self._partitions)]
+
+    def read(self, partition: SegmentRun) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a run, checked."""
+        return read_run(self._home, self._schema, partition)
+
+
+def pieces_between(log: EventLog, begin: int, end: int) -> Iterator[Piece]:
+    """Yield the parts of segments between two sequences."""
+    for each in log.segments(begin, end):
+        yield Piece(each, max(begin - each.first, 0), min(end - each.first, each.count))
+
+
+def read_run(home: LogHome, columns: StructType, run: SegmentRun) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a run on an executor; each segment is checked."""
+    schema = read_schema(home.about(), home.address)
+    target = pa.schema([_field(each) for each in columns.fields])
+    for piece in run.pieces:
+        table = home.segment(piece.segment, schema).slice(piece.start, piece.stop - piece.start)
+        first = piece.segment.first + piece.start
+        table = table.add_column(0, SEQUENCE, _numbers(first, table.num_rows)).cast(target)
+        yield from table.to_batches(_BATCH_ROWS)
 
 
 def in_runs(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
@@ -302,14 +377,15 @@ def _field(column: StructField) -> pa.Field:
     return pa.field(column.name, arrow_of(column.dataType, column.name), column.nullable)
 
 
-def _folder(options: dict[str, str]) -> Path:
+def _home(options: dict[str, str]) -> LogHome:
     if _PATH not in options:
         raise BadValue(what="option", value=_PATH, why="it is missing", do='set it: .option("path", ...)')
-    return local_path("event log", options[_PATH])
+    return home_of(options[_PATH])
 
 
-def _integer(options: dict[str, str], name: str, otherwise: int | None) -> int | None:
+def _integer(options: dict[str, str], name: str, otherwise: int | None, *, least: int = 1) -> int | None:
     if name not in options:
         return otherwise
     text = options[name]
-    return checked_positive(f"option {name}", int(text) if text.isdecimal() else text)
+    value = int(text) if text.isdecimal() else text
+    return checked_positive(f"option {name}", value) if least else checked_u64(f"option {name}", value)

@@ -12,7 +12,6 @@ from holdfast.formats.sealed_json import plain
 from holdfast.program.changes import ChangeEffect, ProgramChange, changes
 from holdfast.program.records import Programs
 from holdfast.repository import Lineage
-from holdfast.repository.opening import local_root
 from holdfast.spark.chain import Chain
 from holdfast.spark.describing import described, movable
 
@@ -51,7 +50,7 @@ def plan_program(pipeline: PipelineDefinition, session: SparkSession) -> Program
     stored = {name: programs.newest(name, lineage) for name in programs.streams()}
     known = {name: record for name, record in stored.items() if record is not None}
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as scratch:
-        chain = Chain(pipeline.name, pipeline.streams, local_root(repository), session, scratch=Path(scratch))
+        chain = Chain(pipeline.name, pipeline.streams, repository.where, session, scratch=Path(scratch))
         _, specs = chain.join()
         now = {spec.name: described(spec, chain.build(spec), *movable(repository), Path(scratch)) for spec in specs}
     found = [

@@ -155,7 +155,7 @@ def start_pipeline(
         finish_rewind(pipeline, lease, settings.reach)
         channel = ControlChannel(pipeline.repository, lease, RequestKind)
         undo.callback(channel.close)  # before the lease is released: askers wait for the lock
-        chain = Chain(pipeline.name, pipeline.streams, local_root(pipeline.repository), session)
+        chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.where, session)
         topology, specs = chain.join()  # 2
         inbox: Inbox = queue.SimpleQueue()
         own, more = pipeline.callbacks, settings.callbacks
@@ -244,10 +244,8 @@ def program_of(pipeline: PipelineDefinition) -> Program:
 
 
 def _program_stream(spec: StreamSpec, repository: Repository) -> ProgramStream:
-    root, added = local_root(repository), tuple[LogSink, ...]()
-    if root is not None:
-        inner = inner_log(root, spec.name)
-        added = (inner,) if inner.exists() and not any(isinstance(sink, LogSink) for sink in spec.sinks) else ()
+    root, inner = local_root(repository), inner_log(repository.where, spec.name)
+    added = (inner,) if inner.exists() and not any(isinstance(sink, LogSink) for sink in spec.sinks) else ()
     stage = None if spec.stage is None else spec.stage.codec.type_name
     for sink in spec.sinks:
         folder = sink_folder(root, spec.name, sink)

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from holdfast._error_text import one_line
 from holdfast.difference import Difference, KeyCounts, diff
 from holdfast.errors import HoldfastError, NotSupported
+from holdfast.eventlog.homes import home_of
 from holdfast.formats.manifest_parts import Severity, StreamCut
 from holdfast.repository import FileRepository
 from holdfast.repository.files import hadoop_address
@@ -87,7 +88,7 @@ def _lost_events(plan: RestorePlan, name: str, cut: StreamCut) -> Iterator[Findi
             at = json.loads(offset or "null")
             note = notes[at["log"]]
             try:
-                LogReader(Path(note["path"]), StructType(), None, 1).position(at)
+                LogReader(home_of(str(note["path"])), StructType(), None, 1).position(at)
             except HoldfastError as error:
                 yield Finding("source-lost", Severity.ERROR, str(error), f"stream {name!r}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -94,7 +93,7 @@ class StatusReporter:
         self._acknowledger = acknowledger
         self._query = query
         self._tally = tally
-        self._logs: list[Path] | None = None  # event logs that the stream reads; looked up when first needed
+        self._logs: list[str] | None = None  # event logs that the stream reads; looked up when first needed
         self._unread: UnreadFiles | None = None  # likewise, of its file sources
 
     def status(self) -> StreamStatus:

@@ -15,9 +15,9 @@ from holdfast.cli.options import Json, Repo, Yes
 from holdfast.cli.tables import TableRows, fields
 from holdfast.cli.target import located_cursors
 from holdfast.errors import Corrupt, CursorLogMismatch, CursorMissing, StorageFailed, UnsupportedVersion
-from holdfast.eventlog._cursor_file import cursor_names, lock_key, read_cursor
 from holdfast.eventlog._cursor_reset import apply_reset, plan_reset
-from holdfast.repository import LocalRepository
+from holdfast.eventlog._cursor_slot import cursor_names, owner_of_cursor, read_cursor
+from holdfast.repository import Repository
 
 if TYPE_CHECKING:
     from holdfast.eventlog.log import EventLog
@@ -174,8 +174,8 @@ def _opened(log: str) -> EventLog:
     return EventLog.open(log)
 
 
-def _line(repository: LocalRepository, name: str, log: str | None = None) -> CursorLine:
-    owner = repository.locked_by(lock_key(name))
+def _line(repository: Repository, name: str, log: str | None = None) -> CursorLine:
+    owner = owner_of_cursor(repository, name)
     try:
         record = read_cursor(repository, name)
     except (Corrupt, UnsupportedVersion, StorageFailed) as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -18,7 +19,11 @@ from holdfast.control import request_prune
 from holdfast.eventlog.keeping import LogTrim
 from holdfast.policy import Retention, seconds_of
 from holdfast.pruning import Pruned, PrunePlan, plan_prune
+from holdfast.repository import Repository
 from holdfast.repository.rewinds import require_finished
+
+if TYPE_CHECKING:
+    from holdfast.sinks.log_garbage import LogGarbage
 
 _DEFAULT = Retention()
 
@@ -37,6 +42,8 @@ class Prune(msgspec.Struct, frozen=True, kw_only=True):
     timelines: list[int] = []  # abandoned timelines to remove, with `--abandoned`
     logs: list[LogTrim] = []  # what to remove from each event log
     logs_blocked: str | None = None  # why nothing is removed from event logs
+    deep: int = 0  # with `--deep`: number of objects of event logs that never became part of a log
+    deep_bytes: int = 0  # their total size
     pruned: Pruned | None = None  # the result; null in a dry run, or if there was nothing to do
 
 
@@ -59,6 +66,12 @@ def prune(
     abandoned: Annotated[
         bool,
         typer.Option("--abandoned", help="Also remove the checkpoints that rewinds have abandoned."),
+    ] = False,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", help="Also remove what lost tasks have written into event logs on S3. Reads their whole index."
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without changing anything.")] = False,
     yes: Yes = False,
@@ -86,19 +99,29 @@ def prune(
     retention, timeout_s = Retention(last, hourly, daily, span), seconds_of("--timeout", timeout)
     require_finished(repository)
     plan = plan_prune(repository, retention, abandoned=abandoned)
+    lost = _lost_objects(repository) if deep else []
+    empty = plan.empty and not any(each.keys for each in lost)
     done: Pruned | None = None
-    if not dry_run and not plan.empty:
-        approved("prune", yes=yes, as_json=as_json, show=lambda console: _print_plan(console, plan))
-        answered = request_prune(repository, retention, timeout_s=timeout_s, take_over=take_over, abandoned=abandoned)
-        done = answered if isinstance(answered, Pruned) else None
-    result = msgspec.convert(plan.to_dict() | {"pruned": done and done.to_dict()}, Prune)
+    if not dry_run and not empty:
+        approved("prune", yes=yes, as_json=as_json, show=lambda console: _print_plan(console, plan, lost))
+        if not plan.empty:
+            answered = request_prune(
+                repository, retention, timeout_s=timeout_s, take_over=take_over, abandoned=abandoned
+            )
+            done = answered if isinstance(answered, Pruned) else None
+        for each in lost:
+            _remove_lost(each)
+    counts = {"deep": sum(len(each.keys) for each in lost), "deep_bytes": sum(each.bytes for each in lost)}
+    result = msgspec.convert(plan.to_dict() | {"pruned": done and done.to_dict()} | counts, Prune)
 
     def print_it(console: Console) -> None:
+        if not dry_run and any(each.keys for each in lost):
+            console.print(f"removed from event logs: {_amount(lost)}")
         if done is not None:
             console.print(done.summary())
             return
-        _print_plan(console, plan)
-        if plan.empty:
+        _print_plan(console, plan, lost)
+        if empty:
             console.print("nothing to prune")
         elif dry_run:
             console.print("next: to carry out this plan, run the same command without --dry-run")
@@ -106,7 +129,24 @@ def prune(
     return Answer(result, print_it, repository=repository.where)
 
 
-def _print_plan(console: Console, plan: PrunePlan) -> None:
+def _lost_objects(repository: Repository) -> list[LogGarbage]:
+    from holdfast.sinks.log_garbage import find_garbage, logs_on_stores  # needs pyarrow, which may not be installed
+
+    return [find_garbage(each) for each in logs_on_stores(repository)]
+
+
+def _remove_lost(garbage: LogGarbage) -> None:
+    from holdfast.sinks.log_garbage import remove_garbage  # needs pyarrow
+
+    remove_garbage(garbage)
+
+
+def _amount(lost: Sequence[LogGarbage]) -> str:
+    count, size = sum(len(each.keys) for each in lost), sum(each.bytes for each in lost)
+    return f"{formatting.number(count)} objects, {formatting.size(size)}"
+
+
+def _print_plan(console: Console, plan: PrunePlan, lost: Sequence[LogGarbage]) -> None:
     rows = TableRows("id", "plan", "why")
     for number in plan.drops:
         rows.add(str(number), Text("remove", "red"), "no rule keeps it")
@@ -127,4 +167,6 @@ def _print_plan(console: Console, plan: PrunePlan) -> None:
         found.append(("events to remove", f"{segments} before sequence {formatting.number(each.floor)} of {each.path}"))
     if plan.logs_blocked:
         found.append(("events to remove", f"none: {plan.logs_blocked}"))
+    if lost:
+        found.append(("in event logs", _amount(lost)))
     fields(console, found, indent=0)

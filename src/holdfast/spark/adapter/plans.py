@@ -6,7 +6,6 @@ import importlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -124,11 +123,11 @@ def _options(node: Any) -> dict[str, str]:
     return found
 
 
-def source_paths(df: DataFrame, name: str) -> list[Path]:
-    """Return the distinct paths that sources with this name read."""
+def source_paths(df: DataFrame, name: str) -> list[str]:
+    """Return the distinct paths or addresses that sources with this name read."""
     nodes = (node for node in _nodes(df) if node.getClass().getSimpleName() == "StreamingRelationV2")
     found = (node.extraOptions().get("path") for node in nodes if node.sourceName() == name)
-    return [Path(each) for each in dict.fromkeys(found) if each is not None]
+    return [str(each) for each in dict.fromkeys(found) if each is not None]
 
 
 def file_inputs(df: DataFrame, query: StreamingQuery) -> list[FileInput]:
