@@ -14,6 +14,7 @@ from holdfast.errors import NotSupported
 from holdfast.formats.manifest import Manifest
 from holdfast.policy import Backoff
 from holdfast.repository import GapRecord, Identity, Lease, Lineage, LocalRepository
+from holdfast.spark.activity import ActivityTally
 from holdfast.spark.failures import Kind
 from holdfast.spark.outages import Outage
 from holdfast.spark.spec import StreamSpec
@@ -78,6 +79,7 @@ class RunContext:
     acknowledge: Callable[[int, StreamPosition | Exception], None] = _nothing
     build: Callable[[StreamSpec], DataFrame] = _built_alone
     outage: Mapping[Kind, float | None] = field(default_factory=dict)  # limits that replace those of the streams
+    activity: ActivityTally = field(default_factory=ActivityTally)  # what the streams do, for people
     poll_ms: int | None = None  # between two polls for input of an idle stream; `None`: as the session has it
 
     @property

@@ -59,6 +59,7 @@ class StartOptions(TypedDict, total=False):
     outage: OutageLimits | None
     poll_every: float | str | timedelta | None
     callbacks: StreamCallbacks | None
+    page: int | None
     reach: Reach
 
 
@@ -86,6 +87,7 @@ START_DEFAULTS: StartOptions = {
     "outage": None,
     "poll_every": None,
     "callbacks": None,
+    "page": None,
     "reach": unwatched,
 }
 
