@@ -26,6 +26,9 @@ EXTRAS = {  # package -> the extra that installs it
     "adbc_driver_manager": "postgres",
     "adbc_driver_postgresql": "postgres",
     "pandas": "spark",
+    "starlette": "page",
+    "uvicorn": "page",
+    "anyio": "page",
 }
 _VERSION = re.compile(rb"""^__version__(?:: *str)? *= *["']([^"']+)["']""", re.MULTILINE)
 

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.control.observing import stopped_by
 from holdfast.control.records import is_closed
 from holdfast.errors import Corrupt, StorageFailed, UnsupportedVersion
-from holdfast.repository import LocalRepository
+from holdfast.repository import Repository
 from holdfast.repository.lease import held_lease, newest_lease
 
 
@@ -23,7 +23,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool = False  # runs without an OS lock: only a process on this machine can be checked
 
 
-def holder_of(repository: LocalRepository) -> Holder | None:
+def holder_of(repository: Repository) -> Holder | None:
     """Return the process that holds the lease; `None` if no process on this machine holds it.
 
     Not guaranteed for a shared pipeline: that the process still runs it. A run that ended gracefully is recognised.
@@ -46,14 +46,14 @@ def holder_of(repository: LocalRepository) -> Holder | None:
     )
 
 
-def _stopping(repository: LocalRepository, lease: int) -> str | None:
+def _stopping(repository: Repository, lease: int) -> str | None:
     request = stopped_by(repository, lease)
     if request is None:
         return None
     return f"{request.asker}: {request.reason}" if request.reason else request.asker
 
 
-def readable_holder(repository: LocalRepository) -> tuple[Holder | None, str | None]:
+def readable_holder(repository: Repository) -> tuple[Holder | None, str | None]:
     """Return the holder, or the reason why it cannot be read. The caller still reports everything else."""
     try:
         return holder_of(repository), None

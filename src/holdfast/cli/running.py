@@ -83,6 +83,7 @@ class PipelineRun:
         accept: list[Accept],
         outage: dict[str, str],
         poll_every: str | None,
+        page: int | None,
     ) -> None:
         """Run the pipeline to its end. If it fails, report all events, then raise its error."""
         self.reporter.show_phase(_STARTING)
@@ -94,6 +95,7 @@ class PipelineRun:
                 outage=outage or None,
                 poll_every=poll_every,
                 callbacks=self._callbacks(),
+                page=page,
                 watch=self._observe,
             )
         except Exception as error:

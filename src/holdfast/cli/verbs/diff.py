@@ -16,7 +16,7 @@ from holdfast.cli.target import located
 from holdfast.difference import Difference
 from holdfast.difference import diff as compare
 from holdfast.errors import BadValue
-from holdfast.repository import Checkpoints, Lineage, LocalRepository
+from holdfast.repository import Checkpoints, Lineage, Repository
 
 
 class Diff(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ def diff(
         holdfast diff before-upgrade 12 --keys
     """
     repository = located(repo)
-    first, second = _selected(repository, a, b)
+    first, second = selected(repository, a, b)
     found = compare(repository, first, second)  # fails early: Spark takes seconds to start
     if keys:
         from holdfast.spark.session import borrowed  # Spark may not be installed
@@ -58,7 +58,7 @@ def diff(
 
         with borrowed() as spark:
             found = diff_keys(spark, repository, first, second)
-    same = _is_same(found)
+    same = is_same(found)
 
     def print_it(console: Console) -> None:
         for line in found.head():
@@ -71,7 +71,7 @@ def diff(
     return Answer(Diff(same, found), print_it, found=not same, repository=repository.where)
 
 
-def _selected(repository: LocalRepository, a: str | None, b: str | None) -> tuple[int | str, int | str]:
+def selected(repository: Repository, a: str | None, b: str | None) -> tuple[int | str, int | str]:
     """Return the two checkpoints to compare: both as named, one and the newest, or the last two."""
     if a is not None and b is not None:
         return checkpoint_of(repository, a), checkpoint_of(repository, b)
@@ -87,7 +87,7 @@ def _selected(repository: LocalRepository, a: str | None, b: str | None) -> tupl
     return before, newest
 
 
-def _is_same(found: Difference) -> bool:
+def is_same(found: Difference) -> bool:
     """Whether the checkpoints differ in nothing but the time."""
     if found.streams_added or found.streams_removed or not (found.timeline.same and found.pipeline_hash.same):
         return False

@@ -19,7 +19,7 @@ from holdfast.cli.tables import TableRows, print_damaged
 from holdfast.cli.target import missing, pipelines, roots, shown
 from holdfast.cli.timelines import TimelineLine, print_timelines, timeline_lines, unfinished_text
 from holdfast.errors import Corrupt, StorageFailed, UnsupportedVersion
-from holdfast.repository import Checkpoints, Lineage, LocalRepository, Status, Summary
+from holdfast.repository import Checkpoints, Lineage, LocalRepository, Repository, Status, Summary
 from holdfast.repository.identity import KEY
 from holdfast.repository.rewinds import unfinished_rewind
 
@@ -43,6 +43,10 @@ class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None  # why it was aborted, or what is damaged
     aborted_at_ms: int | None = None  # when it was aborted or removed
     abandoned: bool = False  # a rewind has left it: you cannot go back to it
+    seconds: float | None = None  # how long it took; null: not recorded
+    phases: dict[str, float] | None = None  # when all streams had reached each step, in seconds since the start
+    new_files: int | None = None  # files that no earlier checkpoint of the same run had kept
+    new_bytes: int | None = None  # their total size
 
 
 class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,8 +91,8 @@ def ls(
         holdfast ls --last 5
         holdfast ls --json | jq '.result.pipelines[].checkpoints[-1].checkpoint'
     """
-    folders = _folders(repo)
-    found = [_listing(LocalRepository(each), last, every, alone=len(folders) == 1) for each in folders]
+    folders = found_folders(repo)
+    found = [listing_of(LocalRepository(each), last, every, alone=len(folders) == 1) for each in folders]
     damaged = any(
         each.damaged or each.holder_unknown or each.unfinished or _has_damage(each.checkpoints) for each in found
     )
@@ -102,7 +106,8 @@ def ls(
     return Answer(Ls(found), print_it, found=damaged, repository=found[0].where if len(found) == 1 else None)
 
 
-def _folders(repo: str | None) -> list[Path]:
+def found_folders(repo: str | None) -> list[Path]:
+    """Return the repositories that a command works on: the given one, or all of those in a root."""
     for root in roots(repo):
         found = [root] if os.path.lexists(root / KEY) else pipelines(root)
         if found:
@@ -110,7 +115,10 @@ def _folders(repo: str | None) -> list[Path]:
     raise missing(repo)
 
 
-def _listing(repository: LocalRepository, last: int | None, every: bool, *, alone: bool) -> PipelineListing:
+def listing_of(
+    repository: Repository, last: int | None = None, every: bool = False, *, alone: bool = True
+) -> PipelineListing:
+    """Return the checkpoints of one pipeline. If it is not alone, a damaged identity is reported in the listing."""
     try:
         lineage = Lineage.load(repository)
     except (Corrupt, UnsupportedVersion, StorageFailed) as error:

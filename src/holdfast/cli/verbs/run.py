@@ -77,6 +77,12 @@ Interval = Annotated[
     str,
     typer.Option("--interval", metavar="DURATION", help="Interval between two progress reports, without a live view."),
 ]
+Page = Annotated[
+    int | None,
+    typer.Option(
+        "--page", metavar="PORT", min=0, max=65535, help="Serve the page of this pipeline at this port while it runs."
+    ),
+]
 Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines even in a terminal.")]
 LogFile = Annotated[
     str | None,
@@ -101,6 +107,7 @@ def run(
     outage: OutageLimit = None,
     poll_every: PollEvery = None,
     interval: Interval = "10s",
+    page: Page = None,
     plain: Plain = False,
     log_file: LogFile = None,
     as_json: JsonStream = False,
@@ -121,6 +128,7 @@ def run(
 
         holdfast run app.py:pipeline --checkpoint-every 30s
         holdfast run app.py --once
+        holdfast run app.py --page 8321
         holdfast run app.py --outage 4h --outage repository=10m
         holdfast run jobs.orders:make --json -- --day 2025-01-31
     """
@@ -140,7 +148,7 @@ def run(
         with _terminable(), _reporter(found, live, as_json, log_file, checkpoints=every is not None) as (reporter, log):
             current = PipelineRun(found, reporter, interval_s=interval_s, live=live, log=log)
             current.load(arguments or [])
-            current.execute(every, once, cast("list[Accept]", accept or []), limits, poll_every)
+            current.execute(every, once, cast("list[Accept]", accept or []), limits, poll_every, page)
     except Exception as error:
         if current is not None and not as_json:
             current.print_context(error)
