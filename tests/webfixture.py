@@ -282,5 +282,5 @@ def troubled(root: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
     rewound = Sample(root, "rewound").healthy()
     rewound.timeline(2, 1, checkpoint=3, why="a bug in the price of an order")
-    rewound.gap("orders", 17)
+    rewound.gap("orders", 2)
     Sample(root, "new")
