@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import msgspec
+
 from holdfast._html import h
 from holdfast.cli.options import checkpoint_of
 from holdfast.cli.timelines import timeline_lines, unfinished_text
@@ -35,13 +37,14 @@ from holdfast.web.drawing.one_pipeline import pipeline_overview
 from holdfast.web.drawing.pipelines import pipelines_view
 from holdfast.web.drawing.stream import SPANS, stream_view
 from holdfast.web.places import Place, Places
-from holdfast.web.reading.epochs import epochs_of, points
+from holdfast.web.reading.epochs import ActivityPoint, epochs_of, points
 from holdfast.web.reading.runs import runs_of
 from holdfast.web.reading.status import PipelineLine, status_of
 from holdfast.web.reading.verdicts import verdicts_of
 
 _FRESH_S = 0.9
 _MOST = 256  # rendered views in memory
+_CHART_SHARE = 1 / 2000  # of the span of a chart: for so long it is not read again
 _HOURS_MS = 3 * 3_600_000  # of the charts in an overview
 _AGES = re.compile(r"(<time[^>]*data-at=[^>]*>)[^<]*")
 
@@ -63,6 +66,7 @@ class Book:
         self._clock = clock
         self._guard = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
+        self._activities: dict[tuple[str, str, int], tuple[float, list[ActivityPoint]]] = {}
         self._rendered: OrderedDict[str, tuple[float, Rendered | None]] = OrderedDict()
 
     def peek(self, address: str) -> tuple[Rendered | None] | None:
@@ -174,8 +178,23 @@ class Book:
             return None
         span = query.get("span", "1h") if query.get("span") in SPANS else "1h"
         slowest = query.get("sort") == "slowest"
-        epochs = epochs_of(found.repository, stream, last=500 if slowest else 120, since_ms=now_ms - SPANS[span] * 1000)
+        epochs = epochs_of(found.repository, stream, last=500 if slowest else 120)
+        epochs = msgspec.structs.replace(epochs, activity=self._activity(found, stream, SPANS[span], now_ms))
         return stream_view(found.slug, line, epochs, span=span, slowest=slowest, now_ms=now_ms)
+
+    def _activity(self, found: Place, stream: str, span_s: int, now_ms: int) -> list[ActivityPoint]:
+        """Return what a stream did. The longer the span, the less it changes, and the longer the result is kept."""
+        key = (found.repository.where, stream, span_s)
+        with self._guard:
+            known = self._activities.get(key)
+        if known is not None and time.monotonic() - known[0] < span_s * _CHART_SHARE:
+            return known[1]
+        made = points(Activity(found.repository).periods(now_ms - span_s * 1000)[0], stream)
+        with self._guard:
+            self._activities[key] = (time.monotonic(), made)
+            while len(self._activities) > _MOST:
+                self._activities.pop(next(iter(self._activities)))
+        return made
 
     def _error_view(self, parts: list[str], error: HoldfastError) -> View:
         slug = parts[1] if len(parts) > 1 else ""
