@@ -5,3 +5,5 @@ Rules:
 - `drawing` turns such values into HTML and SVG, `metrics` into OpenMetrics text. Both are pure.
 - `server` needs the extra `page`. It serves nothing outside of its roots, and only answers requests for its own host.
 """
+
+PORT = 8321  # of the page, unless another one is given

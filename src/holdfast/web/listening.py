@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import uvicorn
 
 from holdfast.errors import BadValue
+from holdfast.web import PORT
 from holdfast.web.server import PageServer, is_loopback
-
-PORT = 8321
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

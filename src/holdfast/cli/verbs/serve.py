@@ -16,6 +16,7 @@ from holdfast.cli.answers import Answer, console
 from holdfast.cli.options import Json
 from holdfast.cli.target import roots as default_roots
 from holdfast.errors import BadValue
+from holdfast.web import PORT
 
 if TYPE_CHECKING:
     from holdfast.web.listening import RunningPage
@@ -41,7 +42,7 @@ def serve(
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", "-p", metavar="PORT", min=0, max=65535, help="The port; 0: any free one.")
-    ] = 8321,
+    ] = PORT,
     metrics: Annotated[
         int | None,
         typer.Option("--metrics", metavar="PORT", min=0, max=65535, help="Also serve /metrics alone, on this port."),
