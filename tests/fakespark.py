@@ -19,6 +19,7 @@ from holdfast.epoch import Reach, unwatched
 from holdfast.errors import NotFound, StagedGone
 from holdfast.policy import Backoff, RestartPolicy
 from holdfast.repository import Identity, Lease, Lineage, LocalRepository
+from holdfast.repository.lease import RUN
 from holdfast.sinks.base import EpochKey, Link, Sink, SinkPosition, Staged, StreamIdentity
 from holdfast.sinks.held_epochs import is_past
 from holdfast.spark import adapter, preparing
@@ -255,7 +256,7 @@ class Bench:
             spark=None,
             repository=self.repository,
             lineage=Lineage.load(self.repository),
-            lease=Lease.take(self.repository, locker=lambda: None, shared=True),
+            lease=Lease.take(self.repository, locker=lambda: None, shared=True, why=RUN),
             retain=100,
             shared=True,
             available_now=available_now,

@@ -27,6 +27,9 @@ EXTRAS = {  # package -> the extra that installs it
     "adbc_driver_postgresql": "postgres",
     "pandas": "spark",
     "obstore": "s3",
+    "starlette": "page",
+    "uvicorn": "page",
+    "anyio": "page",
 }
 _VERSION = re.compile(rb"""^__version__(?:: *str)? *= *["']([^"']+)["']""", re.MULTILINE)
 

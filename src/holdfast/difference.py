@@ -12,6 +12,7 @@ from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
 from holdfast import _figures as figures
+from holdfast._html import h, table
 from holdfast._offsets import differences, log_edges
 from holdfast.errors import BadValue
 from holdfast.formats.manifest import Manifest
@@ -172,6 +173,13 @@ class Difference:
             lines.append(f"stream {name!r}" + ": nothing has changed" * (not found))
             lines += [f"  {what:{width}}  {text}" for what, text in found]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the changes as tables, for notebooks."""
+        parts = [h("<p><b>{}</b></p>", "; ".join(self.head()))]
+        for name, stream in self.streams.items():
+            parts.append(h("<p>stream {}</p>{}", name, table(("what", "change"), list(stream.lines()))))
+        return "".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""

@@ -253,6 +253,25 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     given: bool = True
 
 
+class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """How long an epoch took up to its decision, in seconds."""
+
+    open: float = 0.0  # from Spark's call to the attempt's number
+    prepare: float = 0.0  # until every sink has staged its output
+    harden: float = 0.0  # until everything is durable
+    sinks: dict[str, float] = {}  # by sink: its own part of `prepare`; sinks prepare at the same time
+
+
+class CommitTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the end of an epoch took, in seconds. The decision of the next epoch contains it."""
+
+    epoch: int  # which one
+    decide: float = 0.0  # until the decision is durable
+    commit: float = 0.0  # until every sink shows the epoch
+    sinks: dict[str, float] = {}  # by sink: its own part of `commit`
+    ended_at_ms: int = 0  # when it was in every sink
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a decision to commit: where the epoch began and ended, and what each sink has prepared."""
 
@@ -269,6 +288,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     total_rows: int = 0  # given to each sink since the first epoch
     stage: dict[str, Any] | None = None  # the new state of the stage, inline or by reference, with its digest
     decided_at_ms: int = 0  # for people: by the clock of the driver
+    times: PhaseTimes | None = None  # for people: how long its phases took so far
+    last_commit: CommitTimes | None = None  # for people: of the epoch before, if the same run has committed it
 
     def plain(self) -> dict[str, Any]:
         """Return the facts as a decision stores them."""

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast import _figures as figures
+from holdfast._html import preformatted
 from holdfast._validation import checked_type
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import CheckpointMissing, PlanOutdated
@@ -99,6 +100,10 @@ class PrunePlan:
         if self.logs_blocked:
             lines.append(f"no events of event logs are deleted: {self.logs_blocked}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the plan as text, for notebooks."""
+        return preformatted(self.summary())
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict, with the number of garbage objects instead of their keys."""

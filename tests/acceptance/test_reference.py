@@ -24,6 +24,7 @@ from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import HoldfastError
 from holdfast.eventlog import DurableCursor, Region
 from holdfast.repository import Decisions, Gaps, History, LocalRepository
+from holdfast.repository.activity import RECOVERED, Activity, ActivityEvent
 from support import events, new_log
 from tools.reference import __main__ as reference
 from tools.reference.shapes import shapes
@@ -31,7 +32,17 @@ from tools.reference.shapes import shapes
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
-ELSEWHERE = {"run", "demo", "compact", "rewind", "asides", "backfill", "plan", "adopt"}  # checked in their own tests
+ELSEWHERE = {
+    "run",
+    "demo",
+    "compact",
+    "rewind",
+    "asides",
+    "backfill",
+    "plan",
+    "adopt",
+    "serve",
+}  # checked in their own tests
 
 
 pages = functools.cache(reference.pages)
@@ -235,6 +246,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Decisions(made.repository).close(Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1, facts=facts))
     Gaps(made.repository).add("orders", 1, 2, kind="quarantined", why="poison", facts={"rows": 3})
     History(made.repository).add("upgrade", "a new version", {"from": 1})
+    steps = {"build": 0.25, "compare": 0.5}
+    recovered = ActivityEvent(at_ms=2000, lease=1, kind=RECOVERED, stream="orders", seconds=0.75, steps=steps)
+    Activity(made.repository).add_event(recovered)
     log = new_log(folder / "orders.log", events("order:1", "order:2"))
     with DurableCursor(made.repository, "billing", log, Region()) as cursor:
         cursor.poll()
@@ -252,6 +266,10 @@ DOCUMENTS = [  # what is typed, the exit code, and what must be in it for the lo
     ("diff 2 2", 0, "same"),
     ("log", 0, "entries.0.facts.from"),
     ("gaps", 1, "gaps.0.facts.rows"),
+    ("status", 1, "pipelines.0.problems.0.next"),
+    ("top", 1, "pipelines.0.streams.0.epoch"),
+    ("epochs orders", 0, "epochs.0.decided_at_ms"),
+    ("runs", 0, "runs.0.recoveries.0.steps.build"),
     ("doubt", 1, "doubts.0.sinks.files"),
     ("prune --last 1 --dry-run", 0, "drops.0"),
     ("cursor ls", 0, "cursors.0.position"),

@@ -55,7 +55,15 @@ from holdfast.eventlog.writer import LogWriter
 from holdfast.formats import envelope, state
 from holdfast.formats.blocks import BLOCK_SIZE, MemoryBlocks
 from holdfast.formats.manifest import Manifest
-from holdfast.formats.manifest_parts import ConnectorCheckpoint, GapNote, GapNotes, SinkStatus, StreamCut
+from holdfast.formats.manifest_parts import (
+    CheckpointTimes,
+    ConnectorCheckpoint,
+    GapNote,
+    GapNotes,
+    SinkStatus,
+    StreamCut,
+    StreamTimes,
+)
 from holdfast.formats.sealed_json import Record
 from holdfast.in_doubt import in_doubt
 from holdfast.plainspark.records import AdoptedRecord, LastBatch, adopted
@@ -78,6 +86,7 @@ from holdfast.repository import (
     Repository,
     TimelineRecord,
 )
+from holdfast.repository.activity import ActivityEvent, HourRecord, Period, PeriodRecord, StreamActivity
 from holdfast.repository.backfills import BackfillRecord
 from holdfast.repository.checkpoint_keys import AbortRecord, AttemptRecord, place_of
 from holdfast.repository.decisions import Floor
@@ -234,6 +243,7 @@ MANIFEST = Manifest(
         "up": StreamCut(timeline=1, epoch=3, sinks={"log": {"log": UID, "tail": 5}}, files=DIGEST),
         "down": StreamCut(timeline=1, epoch=3, offsets=[json.dumps({"log": UID, "sequence": 3})], reads=["up"]),
     },
+    times=CheckpointTimes(seconds=0.5, streams={"orders": StreamTimes(acknowledged=0.25, new_files=1, new_bytes=7)}),
     gaps=GapNotes(
         total=2,
         newest=(GapNote(stream="up", timeline=1, epoch=2, kind="offsets", why="w", at_ms=5, facts={"a": [1]}),),
@@ -527,12 +537,18 @@ FACTS = Facts(
 )
 DECISION = Decision(attempt=ATTEMPT, verdict=Verdict.COMMIT, lease=1, facts=FACTS.plain())
 POSITION = PositionRecord(pipeline="orders", uid=UID, stream="orders", timeline=2, epoch=41)
+PERIOD = Period(
+    start_ms=1, end_ms=2, lease=1, streams={"orders": StreamActivity(epochs=2, phases={"open": 0.5}, behind=3)}
+)
 RECORDS: list[Record] = [
     Identity(pipeline="orders", uid=UID),
     LeaseRecord(number=1, host="h", pid=1, token="", taken_at_ms=5),
     DECISION,
     Floor(epoch=3),
     GapRecord(stream="orders", timeline=1, epoch=2, kind="offsets", why="w", at_ms=5, facts={"a": [1]}),
+    PeriodRecord(period=PERIOD),
+    HourRecord(start_ms=0, periods=[PERIOD]),
+    ActivityEvent(at_ms=5, lease=1, kind="failed", stream="orders", text="t", steps={"build": 0.5}, facts={"a": 1}),
     Entry(at="2026-01-01T00:00:00.000+00:00", who="me", what="prune", facts={"a": 1}),
     AttemptRecord(checkpoint_id=1, lease=1, begun_at_ms=5),
     AbortRecord(checkpoint_id=1, lease=1, at_ms=5, why="w", late=["orders"]),

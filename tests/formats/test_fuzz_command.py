@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from epochfiles import EpochFiles
 from fabricated import Fabricated
 from holdfast import errors
 from holdfast.cli.app import app
-from holdfast.epoch import Attempt, Decision, Facts, Share, Verdict
+from holdfast.epoch import Attempt, CommitTimes, Decision, Facts, PhaseTimes, Share, Verdict
 from holdfast.eventlog._cursor_file import CursorRecord
 from holdfast.eventlog.worker import Quarantined
 from holdfast.formats.sealed_json import is_sealed
 from holdfast.repository import Decisions, Gaps, History
+from holdfast.repository.activity import RECOVERED, Activity, ActivityEvent, Period, StreamActivity
 from holdfast.sinks.places import record_places
 from mutations import FACTOR, Mutator, Untyped
 from support import events, new_log, rounds
@@ -43,6 +45,8 @@ def verbs(root: Path) -> list[str]:
         *(f"verify {orders}", f"verify --all {orders}", f"verify 2 --quick {orders}", f"verify before {orders}"),
         *(f"diff {orders}", f"diff 1 3 {orders}", f"diff before {orders}"),
         *(f"log {orders}", f"log --last 1 {orders}", f"gaps {orders}", f"gaps --since 2h {orders}", f"doubt {orders}"),
+        *(f"status {orders}", f"status -r {root}", f"runs {orders}", f"epochs orders --since 7d {orders}"),
+        *(f"epochs orders --slowest {orders}", f"top {orders}"),
         *(f"prune --dry-run {orders}", f"prune --last 1 --dry-run {orders}"),
         *(f"compact --dry-run {shop}", f"compact {root}/shop/out --dry-run {shop}", f"ls {shop}", f"doubt {shop}"),
         *(f"doctor {root}/orders/timelines/1/streams/orders/spark --pause 0",),
@@ -73,13 +77,23 @@ def make(root: Path) -> None:
             source_entries={},
             sinks={"files": Share(handle={}, rows=2, stands=2, before=1)},
             rows=2,
+            decided_at_ms=5,
+            times=PhaseTimes(open=0.1, prepare=0.2, sinks={"files": 0.2}),
+            last_commit=CommitTimes(epoch=2, decide=0.1, commit=0.2, sinks={"files": 0.2}, ended_at_ms=3),
         )
         attempt = Attempt(stream=stream, timeline=1, epoch=3, attempt=1)
         Decisions(repository).close(Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1, facts=facts.plain()))
         Gaps(repository).add(stream, 1, 2, kind="offsets", why="it was skipped", facts={})
+        steps = {"build": 0.5}
+        Activity(repository).add_event(ActivityEvent(at_ms=5, lease=1, kind=RECOVERED, stream=stream, steps=steps))
         commits = Path(repository.where) / f"timelines/1/streams/{stream}/spark/commits"
         commits.mkdir(parents=True)
         (commits / "1").write_text("v1\n{}")
+    for start in (time.time() - 7200, time.time() - 60):
+        streams = {"orders": StreamActivity(epochs=2, rows=3, phases={"open": 0.5}, behind=1)}
+        period = Period(start_ms=int(start * 1000), end_ms=int(start * 1000) + 5, lease=1, streams=streams)
+        Activity(repository).add_period(period)
+    Activity(repository).tidy(lease=1)
     log = new_log(root / "events", events(*"abc"))
     old = hf.eventlog.Region().identity
     v1 = b"\x84\xa8position\x01\xa7started\xc3\xafprocess_boot_ns\xc0\xafregion_identity\xd9" + bytes([len(old)])

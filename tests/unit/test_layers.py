@@ -34,6 +34,7 @@ LINES = [
         "_redaction",
         "_error_text",
         "_figures",
+        "_html",
         "_offsets",
     },
     {"errors"},

@@ -104,6 +104,25 @@ def test_gaps_round_trip_and_their_unknown_fields_survive() -> None:
     assert Manifest.from_bytes(original(gaps=None)).gaps is None
 
 
+def test_the_times_of_a_checkpoint_come_back_with_fields_of_later_versions() -> None:
+    data = original(
+        times={"seconds": 0.5, "later": 1, "streams": {"orders": {"held": 0.25, "new_bytes": 7, "more": []}}}
+    )
+    found = Manifest.from_bytes(data).times
+    assert found is not None
+    assert (found.seconds, found.streams["orders"].held, found.streams["orders"].new_bytes) == (0.5, 0.25, 7)
+    assert (found.extra, found.streams["orders"].extra) == ({"later": "1"}, {"more": "[]"})
+    assert Manifest.from_bytes(original(times=None)).times is None
+
+
+@pytest.mark.parametrize(
+    "times", [{}, {"seconds": "1"}, {"seconds": -1}, {"seconds": 1, "streams": {"a": {"held": -0.5}}}, [], 5]
+)
+def test_times_that_cannot_be_are_damage(times: object) -> None:
+    with pytest.raises(ManifestCorrupt):
+        Manifest.from_bytes(original(times=times))
+
+
 @pytest.mark.parametrize(
     "gaps", [[], {}, {"total": -1}, {"total": 1, "newest": [{}]}, {"total": 1, "newest": None}, {"newest": []}]
 )

@@ -96,6 +96,17 @@ def finish(command: str, as_json: bool, work: Callable[[], Answer]) -> NoReturn:
     raise typer.Exit(code)
 
 
+def envelope_of(command: str, work: Callable[[], Answer]) -> Envelope:
+    """Run a verb and return its document, as `--json` prints it. An error is a document too."""
+    try:
+        found = work()
+    except Exception as error:
+        failed = _failure(error, command)
+        return Envelope(command=command, exit=failed.code, error=failed.failure)
+    code = Exit.FOUND if found.found else Exit.GOOD
+    return Envelope(command=command, exit=code, repository=found.repository, result=found.result)
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """An error and the exit code for it."""
@@ -179,12 +190,17 @@ def _print_error(failure: ErrorResult) -> None:
 
 def print_document(document: Envelope, command: str) -> None:
     """Print one document as JSON, in UTF-8 regardless of the terminal's encoding."""
-    try:
-        data = msgspec.json.encode(document)
-    except UnicodeEncodeError:  # a file name that is not valid Unicode
-        data = msgspec.json.encode(_readable(msgspec.to_builtins(document)))
+    data = encoded(document)
     sys.stdout.flush()
     sys.stdout.buffer.write((data if command in LINES else msgspec.json.format(data, indent=2)) + b"\n")
+
+
+def encoded(document: Envelope) -> bytes:
+    """Return a document as JSON on one line."""
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:  # a file name that is not valid Unicode
+        return msgspec.json.encode(_readable(msgspec.to_builtins(document)))
 
 
 def _readable(value: Any) -> Any:

@@ -25,6 +25,7 @@ that only read need neither Spark nor Java, and you can use them while the pipel
     holdfast run app.py:pipeline     run a pipeline with a live view
     holdfast ls -r ./checkpoints     list its checkpoints
     holdfast verify                  check that the newest one can be restored
+    holdfast serve ./checkpoints     see all of it on a web page
 
 Exit codes: 0 success, 1 problems or differences were found, 2 usage error or failure.
 """
@@ -37,11 +38,14 @@ VERBS = (  # in the order of the help; each is a module of `holdfast.cli.verbs`
     "cancel",
     "rewind",
     "asides",
+    "status",
     "ls",
     "show",
     "verify",
     "diff",
     "log",
+    "epochs",
+    "runs",
     "gaps",
     "doubt",
     "fork",
@@ -53,6 +57,8 @@ VERBS = (  # in the order of the help; each is a module of `holdfast.cli.verbs`
     "doctor",
     "adopt",
     "eject",
+    "serve",
+    "top",
     "demo",
     "version",
 )

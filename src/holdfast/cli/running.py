@@ -85,6 +85,7 @@ class PipelineRun:
         accept: list[Accept],
         outage: dict[str, str],
         poll_every: str | None,
+        page: int | None,
         *,
         take_over: bool = False,
     ) -> None:
@@ -99,6 +100,7 @@ class PipelineRun:
                 poll_every=poll_every,
                 take_over=take_over,
                 callbacks=self._callbacks(),
+                page=page,
                 watch=self._observe,
             )
         except Exception as error:

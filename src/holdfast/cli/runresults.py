@@ -24,6 +24,7 @@ class RunEpoch(msgspec.Struct, frozen=True, kw_only=True):
     ended_at_ms: int  # when every sink had committed it
     seconds: float  # total duration
     phases: dict[str, float]  # seconds per phase: open, prepare, harden, decide, commit
+    commits: dict[str, float] = {}  # by sink: its own part of the commit, in seconds
 
 
 class RunOutage(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ class TimelineLine(msgspec.Struct, frozen=True, kw_only=True):
     abandoned: bool  # it is not part of the current history
     why: str  # why it was begun
     at_ms: int  # when it was begun; 0 for the first one
+    who: str = ""  # who began it
 
 
 def timeline_lines(repository: Repository, lineage: Lineage) -> list[TimelineLine]:
@@ -47,6 +48,7 @@ def timeline_lines(repository: Repository, lineage: Lineage) -> list[TimelineLin
             abandoned=number not in lineage.timelines,
             why=record.why,
             at_ms=record.at_ms,
+            who=record.who,
         )
         for number, record in branches(repository).items()
     ]

@@ -25,6 +25,7 @@ from holdfast.errors import BadValue, ManifestCorrupt, ManifestRefused, Unsuppor
 from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.formats.manifest_json import integer_of, manifest_fields, raw_fields, refuse, refuse_duplicate_keys, wire
 from holdfast.formats.manifest_parts import (
+    CheckpointTimes,
     ConnectorCheckpoint,
     GapNotes,
     Issue,
@@ -89,6 +90,7 @@ class Manifest:
     parent: str | None = None  # the digest of the previous manifest: the history is a hash chain
     streams: Mapping[str, StreamCut] = field(default_factory=dict)  # the position of each stream, by name
     gaps: GapNotes | None = None  # up to the cut; None: written by a version that did not record gaps
+    times: CheckpointTimes | None = None  # how long it took; None: written by a version that did not record it
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ Unknown fields are kept as JSON text in the `extra` of each part.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, NoReturn
@@ -14,7 +15,15 @@ import msgspec
 
 from holdfast.errors import ManifestCorrupt
 from holdfast.formats.decoding import Undecodable, from_json
-from holdfast.formats.manifest_parts import ConnectorCheckpoint, GapNote, GapNotes, SinkStatus, StreamCut
+from holdfast.formats.manifest_parts import (
+    CheckpointTimes,
+    ConnectorCheckpoint,
+    GapNote,
+    GapNotes,
+    SinkStatus,
+    StreamCut,
+    StreamTimes,
+)
 from holdfast.formats.sidecar import OperatorState
 
 _RANGES = {"u64": (0, (1 << 64) - 1), "i64": (-(1 << 63), (1 << 63) - 1), "u16": (0, (1 << 16) - 1)}
@@ -47,7 +56,15 @@ def wire(value: Any) -> Any:
             return {"Failed": value.why or ""}
         case SinkStatus():
             return value.state
-        case ConnectorCheckpoint() | OperatorState() | StreamCut() | GapNote() | GapNotes():
+        case (
+            ConnectorCheckpoint()
+            | OperatorState()
+            | StreamCut()
+            | GapNote()
+            | GapNotes()
+            | StreamTimes()
+            | CheckpointTimes()
+        ):
             own = {each.name: wire(getattr(value, each.name)) for each in fields(value) if each.name != "extra"}
             return {**own, **raw_fields(value.extra)}
         case Mapping():
@@ -122,6 +139,7 @@ def manifest_fields(raw: dict[str, msgspec.Raw], known: Iterable[str]) -> dict[s
         "parent": text("parent"),
         "streams": {key: _cut(value, f"streams.{key}") for key, value in named("streams").items()},
         "gaps": _gaps(raw["gaps"], "gaps") if bytes(raw.get("gaps", b"null")) != b"null" else None,
+        "times": _times(raw["times"], "times") if bytes(raw.get("times", b"null")) != b"null" else None,
         "extra": _extra(raw, known),
     }
 
@@ -212,6 +230,45 @@ def _gap(raw: msgspec.Raw, where: str) -> GapNote:
     for name in ("timeline", "epoch", "at_ms"):
         _in_range("u64", own[name], f"{where}.{name}")
     return GapNote(**own, extra=_extra(_decode(raw, dict[str, msgspec.Raw], where), own))
+
+
+class _StreamTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON types of the fields of a `StreamTimes`."""
+
+    barrier: float = 0.0
+    acknowledged: float = 0.0
+    linked: float = 0.0
+    held: float = 0.0
+    new_files: int = 0
+    new_bytes: int = 0
+
+
+def _times(raw: msgspec.Raw, where: str) -> CheckpointTimes:
+    found = _decode(raw, dict[str, msgspec.Raw], where)
+    if "seconds" not in found:
+        refuse(f"{where}.seconds is missing")
+    streams = _decode(found["streams"], dict[str, msgspec.Raw], f"{where}.streams") if "streams" in found else {}
+    return CheckpointTimes(
+        seconds=_finite(_decode(found["seconds"], float, f"{where}.seconds"), f"{where}.seconds"),
+        streams={name: _stream_times(each, f"{where}.streams.{name}") for name, each in streams.items()},
+        extra=_extra(found, ("seconds", "streams")),
+    )
+
+
+def _stream_times(raw: msgspec.Raw, where: str) -> StreamTimes:
+    own = msgspec.structs.asdict(_decode(raw, _StreamTimes, where))
+    for name, value in own.items():
+        if isinstance(value, int):
+            _in_range("u64", value, f"{where}.{name}")
+        else:
+            _finite(value, f"{where}.{name}")
+    return StreamTimes(**own, extra=_extra(_decode(raw, dict[str, msgspec.Raw], where), own))
+
+
+def _finite(value: float, where: str) -> float:
+    if not math.isfinite(value) or value < 0:
+        refuse(f"{where} {value} is not a duration")
+    return value
 
 
 def _status(raw: msgspec.Raw, where: str) -> SinkStatus:

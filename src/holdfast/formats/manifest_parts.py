@@ -97,6 +97,28 @@ class GapNotes:
         object.__setattr__(self, "newest", tuple(self.newest))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTimes:
+    """When one stream reached the steps of a checkpoint: seconds since the checkpoint was started."""
+
+    barrier: float = 0.0  # the barrier was sent to it
+    acknowledged: float = 0.0  # it acknowledged
+    linked: float = 0.0  # Spark had committed the epoch, and its files were linked
+    held: float = 0.0  # its files were read and kept
+    new_files: int = 0  # files that no earlier checkpoint of this run had kept
+    new_bytes: int = 0  # their total size
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointTimes:
+    """How long a checkpoint took, up to the moment at which its manifest was put together."""
+
+    seconds: float  # since it was started
+    streams: Mapping[str, StreamTimes] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
 class Severity(StrEnum):
     """The severity of an issue: an error stops recovery; a warning is displayed."""
 

@@ -176,7 +176,7 @@ def misplaced(found: Manifest | ManifestHead, checkpoint: int | str, timeline: i
 
 
 def _restorable(head: ManifestHead) -> Summary:
-    cuts = head.streams
+    cuts, times = head.streams, head.times
     return Summary(
         head.checkpoint_id,
         head.timeline,
@@ -191,4 +191,8 @@ def _restorable(head: ManifestHead) -> Summary:
         head.savepoint,
         lists=tuple(dict.fromkeys(cut.files for cut in cuts.values() if cut.files is not None)),
         timelines={name: cut.timeline or head.timeline for name, cut in cuts.items()},
+        seconds=times.seconds if times else None,
+        phases=times.phases() if times else None,
+        new_files=sum(each.new_files for each in times.streams.values()) if times else None,
+        new_bytes=sum(each.new_bytes for each in times.streams.values()) if times else None,
     )

@@ -14,6 +14,8 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from holdfast import _figures as figures
+from holdfast._html import h, table
 from holdfast._validation import checked_name, checked_positive
 from holdfast.barriers import BarrierFlags
 from holdfast.errors import (
@@ -45,8 +47,9 @@ from holdfast.repository.checkpoint_keys import (
 from holdfast.repository.checkpoint_records import ABORTED_BEFORE_FINISH, CheckpointRecords, misplaced
 from holdfast.repository.filelist import FileList, HeldFile
 from holdfast.repository.lineage import Lineage
-from holdfast.repository.summary import Status, Summary
+from holdfast.repository.summary import Status, Summary, utc
 
+_SHOWN = 50  # in a notebook
 LATEST = "latest"  # the newest checkpoint, as an argument of commands
 _KEPT_ABORTS = 100  # older abort records are of no use once there is a newer checkpoint
 
@@ -67,6 +70,24 @@ class Checkpoints:
             return f"<Checkpoints of {self.repository.where!r}: {error.summary}>"
         newest = f", the newest is {max(taken)}" if taken else ""
         return f"<Checkpoints of {self.repository.where!r}: {len(taken)}{newest}; savepoints: {savepoints}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the newest checkpoints, for notebooks."""
+        found = self.all()
+        rows = [
+            (
+                each.name,
+                str(each.status),
+                utc(each.timestamp_ms) if each.timestamp_ms else "",
+                figures.number(each.file_count),
+                figures.size(each.file_bytes),
+                each.why or ", ".join(f"{stream} {epoch}" for stream, epoch in (each.epochs or {}).items()),
+            )
+            for each in reversed(found[-_SHOWN:])
+        ]
+        more = f", the newest {_SHOWN}" if len(found) > _SHOWN else ""
+        title = h("<p><b>{}</b>{}</p>", figures.counted(len(found), "checkpoint"), more)
+        return title + table(("id", "status", "taken", "files", "size", "epochs"), rows)
 
     # --- reading ---
 

@@ -42,6 +42,10 @@ class Summary:
     aborted_at_ms: int | None = None  # when it was aborted or deleted
     lists: tuple[str, ...] = ()  # the digests of its file lists
     timelines: Mapping[str, int] | None = None  # by stream: the timeline of its last epoch in the cut
+    seconds: float | None = None  # how long it took; None: not recorded
+    phases: Mapping[str, float] | None = None  # when all streams had reached each step, in seconds since the start
+    new_files: int | None = None  # files that no earlier checkpoint of the same run had kept
+    new_bytes: int | None = None  # their total size
 
     @property
     def name(self) -> int | str:
@@ -73,6 +77,29 @@ class CutHead(msgspec.Struct):
     file_bytes: int = 0
 
 
+class StepsHead(msgspec.Struct):
+    """When one stream reached the steps of a checkpoint, and how much of it is new."""
+
+    barrier: float = 0.0
+    acknowledged: float = 0.0
+    linked: float = 0.0
+    held: float = 0.0
+    new_files: int = 0
+    new_bytes: int = 0
+
+
+class TimesHead(msgspec.Struct):
+    """How long a checkpoint took."""
+
+    seconds: float
+    streams: dict[str, StepsHead] = {}
+
+    def phases(self) -> dict[str, float]:
+        """Return when all streams had reached each step, in seconds since the start."""
+        steps = ("barrier", "acknowledged", "linked", "held")
+        return {step: max((getattr(each, step) for each in self.streams.values()), default=0.0) for step in steps}
+
+
 class ManifestHead(msgspec.Struct):
     """The part of a manifest that lists show; the rest is not decoded."""
 
@@ -84,6 +111,7 @@ class ManifestHead(msgspec.Struct):
     parent: str | None = None
     savepoint: str | None = None
     streams: dict[str, CutHead] = {}
+    times: TimesHead | None = None
 
 
 def utc(timestamp_ms: int) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from holdfast import _figures as figures
+from holdfast._html import preformatted
 from holdfast.formats.sealed_json import plain
 
 _ID_DIGITS = 16
@@ -143,6 +144,10 @@ class RewindPlan:
         lines += [f"needs --accept-input: {each}" for each in self.unknown_input]
         lines += [f"refused: {each}" for each in self.problems]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the plan as text, for notebooks."""
+        return preformatted(self.summary())
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict, with the id."""

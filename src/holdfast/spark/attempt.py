@@ -19,14 +19,14 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast._error_text import one_line
 from holdfast.barriers import BarrierFlags
 from holdfast.coordinator import CheckpointAttempt, CheckpointRequest, Phase
 from holdfast.errors import CheckpointFailed, Fenced, HoldfastError
 from holdfast.formats.manifest import Manifest
-from holdfast.formats.manifest_parts import GapNotes, StreamCut
+from holdfast.formats.manifest_parts import CheckpointTimes, GapNotes, StreamCut, StreamTimes
 from holdfast.formats.sidecar import pack_states
 from holdfast.repository import GapRecord, Gaps
 from holdfast.repository.checkpoint_keys import place_of
@@ -52,6 +52,34 @@ class Restorable:
 
     manifest: Manifest
     digest: str
+
+
+@dataclass(slots=True)
+class _Steps:
+    """When each stream reached each step, in seconds since the attempt began."""
+
+    began: float = field(default_factory=time.monotonic)
+    reached: dict[str, dict[str, float]] = field(default_factory=dict)  # by stream, by step
+
+    def note(self, stream: str, step: str) -> None:
+        self.reached.setdefault(stream, {}).setdefault(step, self.now())
+
+    def now(self) -> float:
+        return round(time.monotonic() - self.began, 6)
+
+    def times(self, kept: Mapping[str, SparkCut]) -> CheckpointTimes:
+        streams = {
+            name: StreamTimes(
+                barrier=steps.get("barrier", 0.0),
+                acknowledged=steps.get("acknowledged", 0.0),
+                linked=steps.get("linked", 0.0),
+                held=steps.get("held", 0.0),
+                new_files=kept[name].new_files if name in kept else 0,
+                new_bytes=kept[name].new_bytes if name in kept else 0,
+            )
+            for name, steps in self.reached.items()
+        }
+        return CheckpointTimes(seconds=self.now(), streams=streams)
 
 
 class RunningAttempt:
@@ -81,6 +109,7 @@ class RunningAttempt:
         self._pinned: dict[str, Pinned] = {}
         self._kept: dict[str, SparkCut] = {}
         self._began_ms = int(time.time() * 1000)
+        self._steps = _Steps()
 
     @property
     def number(self) -> int:
@@ -142,6 +171,7 @@ class RunningAttempt:
         for stream in self.protocol.due():
             streams[stream].injector.trigger(self.number, self.protocol.flags)
             self.protocol.trigger(stream)
+            self._steps.note(stream, "barrier")
             self._setup.run.reach("barrier sent")
         for stream in self.protocol.awaited:
             streams[stream].acknowledge_idle()
@@ -155,6 +185,7 @@ class RunningAttempt:
                     if checkpoint == self.number:
                         raise state
                 elif self.protocol.acknowledge(checkpoint, state):
+                    self._steps.note(state.stream, "acknowledged")
                     self._loop.wake.set()  # other streams may be ready for the barrier now
                     reach("acknowledged")
                     if self.protocol.phase is Phase.ALIGNED:
@@ -172,6 +203,7 @@ class RunningAttempt:
                 self._note_held(name)  # it has no files
             elif name not in self._pinned and stream.is_committed(epoch):
                 self._pinned[name] = stream.snapshots.pin(epoch - 1, self._place, copy=copy)
+                self._steps.note(name, "linked")
 
     def _keep_part(self) -> None:
         """Keep some files of one stream: not all, so that no barrier waits long."""
@@ -188,6 +220,7 @@ class RunningAttempt:
 
     def _note_held(self, stream: str) -> None:
         self.protocol.hold(stream)
+        self._steps.note(stream, "held")
         self._setup.run.reach("files held")
         self._loop.wake.set()
 
@@ -259,6 +292,7 @@ class RunningAttempt:
             savepoint=self.request.savepoint,
             parent=self._parent,
             request=self.request.request,
+            times=self._steps.times(self._kept),
         )
 
     def _gaps(self, cuts: Mapping[str, StreamCut]) -> GapNotes:

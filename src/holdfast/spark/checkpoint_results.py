@@ -10,7 +10,9 @@ from holdfast.coordinator import CheckpointRequest, FinalCheckpoint, Schedule
 from holdfast.errors import CheckpointFailed, CheckpointMissing, CheckpointsFailed, Corrupt
 from holdfast.formats.manifest import Manifest
 from holdfast.formats.sealed_json import digest_of
+from holdfast.repository import activity
 from holdfast.repository.checkpoint_keys import place_of
+from holdfast.spark.activity import noted
 from holdfast.spark.attempt import Restorable
 from holdfast.spark.checkpoint_setup import CheckpointSetup, LoopControl
 from holdfast.spark.pipeline_status import CheckpointStatus
@@ -72,6 +74,7 @@ class CheckpointResults:
         if manifest.savepoint is None:
             self.parent, self.last = outcome.digest, manifest
         self._taken += 1
+        self._setup.run.activity.checkpoint(restorable=True)
         epochs = ", ".join(f"{name} at epoch {cut.epoch}" for name, cut in manifest.streams.items())
         _log.info("checkpoint %d is restorable: %s", manifest.checkpoint_id, epochs)
         self._schedule.ended(self._setup.progress, restorable=True)
@@ -85,6 +88,9 @@ class CheckpointResults:
         """Report a checkpoint that failed; return the error that must end the pipeline, if it was one too many."""
         self._failed += 1
         self._last_error = error.summary
+        self._setup.run.activity.checkpoint(restorable=False)
+        event = noted(activity.CHECKPOINT_FAILED, self._setup.run.lease.number, error=error)
+        self._setup.run.activity.event(event)
         _log.warning("%s", error)
         if self._loop.is_ending:
             self._final.mark_tried()

@@ -61,6 +61,7 @@ class Checkpointing:
         if last is not None and last.pipeline_hash not in (None, program):
             _log.info("the program has changed since checkpoint %d (see holdfast plan)", last.checkpoint_id)
         self._housekeeping.note_oldest()
+        self._housekeeping.note_start()
         self._schedule.begin_with(self._setup.progress)
 
     def start(self) -> None:
@@ -119,6 +120,10 @@ class Checkpointing:
         if self._thread.ident is not None:  # otherwise it could not be started
             self._thread.join()
 
+    def record_end(self, why: str | None) -> None:
+        """Record how the run has ended, for people; `why` is the error, if there is one. Called after `finish`."""
+        self._housekeeping.note_end(why)
+
     def kill(self) -> None:
         """End at once, as safely as if the process were killed."""
         self._loop.end_now()
@@ -155,6 +160,7 @@ class Checkpointing:
         if attempt is not None:
             self._advance(attempt)
             return True
+        self._housekeeping.write_activity()
         self._housekeeping.work(ending=self._loop.is_ending)  # first: the next checkpoint may be due at once
         request = self._next_request()
         if request is None:

@@ -16,6 +16,7 @@ from holdfast.formats.manifest import Manifest
 from holdfast.policy import Backoff
 from holdfast.repository import GapRecord, Identity, Lease, Lineage, Repository
 from holdfast.repository.objectstore import ObjectRepository
+from holdfast.spark.activity import ActivityTally
 from holdfast.spark.failures import Kind
 from holdfast.spark.outages import Outage
 from holdfast.spark.spec import StreamSpec
@@ -80,6 +81,7 @@ class RunContext:
     acknowledge: Callable[[int, StreamPosition | Exception], None] = _nothing
     build: Callable[[StreamSpec], DataFrame] = _built_alone
     outage: Mapping[Kind, float | None] = field(default_factory=dict)  # limits that replace those of the streams
+    activity: ActivityTally = field(default_factory=ActivityTally)  # what the streams do, for people
     poll_ms: int | None = None  # between two polls for input of an idle stream; `None`: as the session has it
 
     def together(self, *reads: Callable[[], Any]) -> list[Any]:

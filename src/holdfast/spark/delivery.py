@@ -10,7 +10,8 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from holdfast._error_text import one_line
 from holdfast.epoch import Decision, EpochProgress, Facts, Move, Reach, Share
@@ -30,15 +31,17 @@ def commit_to_sinks(
     progress: EpochProgress,
     reach: Reach,
     spark_committed: bool = False,
+    took: Callable[[str, float], object] = lambda *_: None,
 ) -> None:
     """Commit a decided epoch to these sinks, in this order; raise if one of them could not commit.
 
     `spark_committed`: Spark has committed the epoch, so every sink has had it before. An epoch without sinks is
-    skipped: it is quarantined.
+    skipped: it is quarantined. `took` is called with each sink that has committed, and its seconds.
     """
     failed: dict[str, Exception] = {}
     for number, sink in enumerate(sinks, 1):
         share = facts.sinks[sink.name]
+        began = time.monotonic()
         try:
             with progress.inside(sink.name):
                 sink.commit(_commit_key(owner, decision, share), share.handle)
@@ -47,6 +50,7 @@ def commit_to_sinks(
         except Exception as error:  # a user-defined sink may raise anything
             failed[sink.name] = error
         else:
+            took(sink.name, time.monotonic() - began)
             is_last = number == len(sinks) and not failed
             progress.move(Move.COMMIT_LAST if is_last else Move.COMMIT)
             reach("committed")

@@ -13,11 +13,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast._error_text import one_line
-from holdfast.epoch import Attempt, Decision, EpochProgress, Facts, Move, State, Verdict
+from holdfast.epoch import Attempt, CommitTimes, Decision, EpochProgress, Facts, Move, PhaseTimes, Verdict
 from holdfast.errors import Storage, StorageFailed, TimelineEnded
 from holdfast.plainspark.records import AdoptedRecord
 from holdfast.repository import GapRecord, Slots
@@ -27,6 +27,7 @@ from holdfast.spark import adapter
 from holdfast.spark.acknowledging import Acknowledger
 from holdfast.spark.continuity import Continuity
 from holdfast.spark.delivery import commit_to_sinks
+from holdfast.spark.epoch_times import EpochTimes, Laps
 from holdfast.spark.failures import EpochFailure, or_fenced
 from holdfast.spark.gate import EpochGate
 from holdfast.spark.last_decided import LastDecided
@@ -41,44 +42,6 @@ if TYPE_CHECKING:
 
 PRUNE_EVERY = 50
 _log = logging.getLogger(__name__)
-_PHASES = {
-    Move.OPEN: "open",
-    Move.FIND: "open",
-    Move.PREPARE: "prepare",
-    Move.PREPARE_LAST: "prepare",
-    Move.HARDEN: "harden",
-    Move.DECIDE: "decide",
-    Move.COMMIT: "commit",
-    Move.COMMIT_LAST: "commit",
-}
-_SKIPPED = {State.PREPARED: "prepare", State.VISIBLE: "commit"}  # by the state that a skip led to
-
-
-@dataclass(frozen=True, slots=True)
-class EpochTimes:
-    """How long an epoch took, from Spark's call to the last sink's commit."""
-
-    epoch: int  # which one
-    rows: int  # given to each sink
-    ended_at_ms: int  # when it was in every sink
-    seconds: float  # in all
-    phases: dict[str, float]  # seconds of each phase: open, prepare, harden, decide, commit
-
-
-@dataclass(slots=True)
-class _Laps:
-    """Measures the phases of an epoch."""
-
-    began: float = field(default_factory=time.monotonic)
-    phases: dict[str, float] = field(default_factory=dict)
-
-    def lap(self, move: Move, state: State) -> None:
-        if phase := _SKIPPED.get(state) if move is Move.SKIP else _PHASES.get(move):
-            self.phases[phase] = time.monotonic() - self.began - sum(self.phases.values()) + self.phases.get(phase, 0.0)
-
-    def times(self, epoch: int, rows: int) -> EpochTimes:
-        phases = {name: round(each, 6) for name, each in self.phases.items()}
-        return EpochTimes(epoch, rows, int(time.time() * 1000), round(time.monotonic() - self.began, 6), phases)
 
 
 class EpochInterrupted(Exception):
@@ -102,7 +65,7 @@ class _EpochTry:
     df: DataFrame
     number: int
     progress: EpochProgress
-    laps: _Laps
+    laps: Laps
 
     @property
     def epoch(self) -> int:
@@ -135,6 +98,7 @@ class EpochRunner:
         self._adopted = adopted  # one epoch may be in some of the sinks already
         self._failure: EpochFailure | None = None
         self._returned: int | None = None
+        self._last_commit: CommitTimes | None = None  # of the last epoch of this query
 
     @property
     def failure(self) -> EpochFailure | None:
@@ -153,7 +117,7 @@ class EpochRunner:
     def __call__(self, df: DataFrame, number: int) -> None:
         """Process one batch. A failure is kept for the supervisor and raised to Spark."""
         with self._gate.epoch():
-            laps = _Laps()
+            laps = Laps()
             batch = _EpochTry(df, number, EpochProgress(laps.lap), laps)
             try:
                 self._epoch(batch)
@@ -200,10 +164,20 @@ class EpochRunner:
         parts.log.harden(batch.number, entries, prepared.paths)
         progress.move(Move.HARDEN)
         parts.reach("durable")
-        facts = _facts(batch.epoch, last, offsets, entries, prepared, poison=poison, held=held)  # 4
+        facts = _facts(  # 4
+            batch.epoch,
+            last,
+            offsets,
+            entries,
+            prepared,
+            poison=poison,
+            held=held,
+            times=batch.laps.so_far(prepared.seconds),
+            last_commit=self._last_commit,
+        )
         decision = self._decide(found, facts, progress)
         parts.reach("decided")
-        self._commit(decision, facts, progress)  # 5
+        self._commit(decision, facts, batch)  # 5
         self._complete(batch, facts, prepared.stage)
 
     def _look(self, batch: _EpochTry) -> tuple[Offsets, Slots]:
@@ -247,21 +221,29 @@ class EpochRunner:
         progress.move(Move.DECIDE)
         return ours
 
-    def _commit(self, decision: Decision, facts: Facts, progress: EpochProgress) -> None:
+    def _commit(self, decision: Decision, facts: Facts, batch: _EpochTry) -> None:
         """Commit a decided epoch to its sinks. A quarantined epoch is recorded as a gap, and given to no sink."""
         parts = self._parts
         if facts.quarantined:
             self._record_quarantine(decision.attempt.epoch, facts)
         given = set() if facts.quarantined else {name for name, share in facts.sinks.items() if share.given}
         sinks = [sink for sink in parts.sinks if sink.name in given]
-        commit_to_sinks(parts.owner, sinks, decision, facts, progress=progress, reach=parts.reach)
+        commit_to_sinks(
+            parts.owner,
+            sinks,
+            decision,
+            facts,
+            progress=batch.progress,
+            reach=parts.reach,
+            took=batch.laps.committed,
+        )
 
     def _replay(self, batch: _EpochTry, offsets: Offsets, decision: Decision) -> None:
         """Complete a decided epoch: require that it is the same one, commit its handles, rebuild Spark's state."""
         facts, stage = Facts.of(decision), self._parts.stage
         self._continuity.check_same(batch.number, offsets, facts)
         batch.progress.move(Move.FIND)
-        self._commit(decision, facts, batch.progress)
+        self._commit(decision, facts, batch)
         if self._preparer.stateful or self._parts.log.has_state():
             observed, read_digest = self._preparer.observed(batch.df)
             adapter.run_for_nothing(observed)
@@ -277,7 +259,9 @@ class EpochRunner:
         self._acknowledger.advance(LastDecided.after(batch.epoch, facts, stage, stands))
         self._clean_up(batch.epoch, stage)
         _log.info("stream %s: epoch %d is in every sink, %d rows", self._parts.name, batch.epoch, facts.rows)
-        self._listener.ended(batch.laps.times(batch.epoch, facts.rows))
+        times = batch.laps.times(batch.epoch, facts.rows)
+        self._last_commit = times.commit_times()
+        self._listener.ended(times)
 
     def _clean_up(self, epoch: int, stage: Sealed | None) -> None:
         """Remove records that are no longer needed. A failure is logged; a later epoch tries again."""
@@ -316,6 +300,8 @@ def _facts(
     *,
     poison: EpochFailure | None,
     held: frozenset[str],
+    times: PhaseTimes,
+    last_commit: CommitTimes | None,
 ) -> Facts:
     return Facts(
         start=list(last.ends) or [None] * len(offsets.ends),
@@ -332,4 +318,6 @@ def _facts(
         total_rows=last.rows + prepared.rows,
         stage=prepared.stage.record if prepared.stage else None,
         decided_at_ms=int(time.time() * 1000),
+        times=times,
+        last_commit=last_commit,
     )

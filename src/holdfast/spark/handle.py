@@ -49,6 +49,7 @@ class PipelineHandle:
         self._checkpointing = checkpointing
         self._stop_request: StopRequest | None = None
         self._control = ControlThread(run, channel, checkpointing, self)
+        self._killed = False
         self._undo = undo  # releases everything that the run holds
         self._over = threading.Event()
         self._closer = threading.Thread(target=self._close, name="holdfast-closer", daemon=True)
@@ -58,6 +59,10 @@ class PipelineHandle:
         last = self._checkpointing.status().last
         end = "ended" if self._over.is_set() else "stopping" if self.stopping else "running"
         return f"<PipelineHandle of {self.name!r}, {end}: {streams}; checkpoint {last}>"
+
+    def _repr_html_(self) -> str:
+        """Return the status as a table, for notebooks."""
+        return self.status()._repr_html_()
 
     @property
     def stopping(self) -> bool:
@@ -168,6 +173,7 @@ class PipelineHandle:
 
     def kill(self) -> None:
         """Stop at once, without a last checkpoint: as safe as a kill. The next start completes what was in flight."""
+        self._killed = True
         self._checkpointing.kill()
         self._threads.kill()
         self._over.wait(_KILL_S)
@@ -222,6 +228,7 @@ class PipelineHandle:
         """Wait for the streams, take the last checkpoint, then release everything that the run holds."""
         self._threads.join()
         self._checkpointing.finish()
+        self._checkpointing.record_end(self.outcome().error or ("ended at once" if self._killed else None))
         self._control.finish()
         try:
             self._undo.close()

@@ -1,4 +1,4 @@
-"""Housekeeping between two checkpoints: retention, jobs such as a requested prune, and the oldest epoch to keep.
+"""Housekeeping between two checkpoints: retention, jobs such as a requested prune, the oldest epoch to keep, activity.
 
 Rules:
 - It runs in the thread that takes checkpoints, between two of them, so nothing is deleted while one is being taken.
@@ -16,7 +16,10 @@ from dataclasses import replace
 from holdfast._error_text import one_line
 from holdfast.errors import Fenced
 from holdfast.pruning import apply_prune, plan_prune
+from holdfast.repository.activity import ENDED, STARTED
+from holdfast.spark.activity import ActivityWriter, Lag, noted
 from holdfast.spark.checkpoint_setup import CheckpointSetup
+from holdfast.spark.stream import StreamRun
 
 _log = logging.getLogger(__name__)
 _PRUNE_S = 10.0  # the least time between two clean-ups
@@ -31,6 +34,24 @@ class Housekeeping:
         self._blocked: str | None = None  # why the last clean-up collected nothing
         self._pruned_at = float("-inf")
         self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        run = setup.run
+        self._writer = ActivityWriter(run.repository, run.activity, run.lease.number)
+
+    def note_start(self) -> None:
+        """Record that all streams are recovered."""
+        run = self._setup.run
+        run.activity.event(noted(STARTED, run.lease.number, text=f"{len(self._setup.streams)} streams were recovered"))
+
+    def note_end(self, why: str | None) -> None:
+        """Record how the run has ended; `why` is the error, if there is one. Called when its thread has ended."""
+        run = self._setup.run
+        run.activity.event(noted(ENDED, run.lease.number, text=why or "stopped gracefully"))
+        self._writer.work({name: _lag_of(stream) for name, stream in self._setup.streams.items()})
+
+    def write_activity(self) -> None:
+        """Write what the run did. No stream waits for it."""
+        due = self._writer.is_due
+        self._writer.work({name: _lag_of(each) for name, each in self._setup.streams.items()} if due else None)
 
     def note_change(self) -> None:
         """Record that a checkpoint was taken or aborted: the next clean-up may find files to delete."""
@@ -90,3 +111,14 @@ class Housekeeping:
             name = self._setup.run.identity.pipeline
             _log.warning("pipeline %s: no objects are collected: %s. Next: %s", name, why, do)
         self._blocked = why
+
+
+def _lag_of(stream: StreamRun) -> Lag:
+    """Return what a stream has not processed yet. A status that cannot be determined must not end the housekeeping."""
+    try:
+        found = stream.status()
+    except Exception:
+        _log.debug("stream %s: its status cannot be determined now", stream.name, exc_info=True)
+        return Lag(state=stream.state)
+    unread = found.unread
+    return Lag(found.state, found.behind, unread.files if unread else None, unread.bytes if unread else None)

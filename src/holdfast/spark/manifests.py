@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from holdfast.coordinator import StreamPosition
 from holdfast.formats.manifest import Manifest
-from holdfast.formats.manifest_parts import ConnectorCheckpoint, GapNote, GapNotes, SinkStatus, StreamCut
+from holdfast.formats.manifest_parts import (
+    CheckpointTimes,
+    ConnectorCheckpoint,
+    GapNote,
+    GapNotes,
+    SinkStatus,
+    StreamCut,
+)
 from holdfast.formats.sidecar import PackedStates
 from holdfast.repository import GapRecord, Identity
 from holdfast.spark.pins import SparkCut
@@ -44,6 +51,7 @@ class CheckpointFacts:
     savepoint: str | None
     parent: str | None  # the digest of the manifest before
     request: str | None = None  # the id of the request that it was taken for
+    times: CheckpointTimes | None = None  # how long it took
 
 
 def stage_states(positions: Iterable[StreamPosition]) -> dict[str, bytes]:
@@ -124,4 +132,5 @@ def manifest_of(
         parent=facts.parent,
         streams=cuts,
         gaps=gaps,
+        times=facts.times,
     )

@@ -60,6 +60,7 @@ class StartOptions(TypedDict, total=False):
     poll_every: float | str | timedelta | None
     take_over: bool
     callbacks: StreamCallbacks | None
+    page: int | None
     reach: Reach
 
 
@@ -88,6 +89,7 @@ START_DEFAULTS: StartOptions = {
     "poll_every": None,
     "take_over": False,
     "callbacks": None,
+    "page": None,
     "reach": unwatched,
 }
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
+from holdfast._html import h, table
 from holdfast._validation import checked_name
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import AlreadyExists, BadValue
@@ -99,6 +100,15 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r}, {self.repository.where!r}, streams={list(self._streams)})"
+
+    def _repr_html_(self) -> str:
+        """Return the status if the pipeline runs here, otherwise its streams and sinks, for notebooks."""
+        handle = self.handle
+        if handle is not None:
+            return handle._repr_html_()
+        rows = [(each.name, each.output_mode, ", ".join(map(repr, each.sinks))) for each in self._streams.values()]
+        title = h("<p><b>{}</b>, not running here; repository {}</p>", self.name, self.repository.where)
+        return title + table(("stream", "output mode", "sinks"), rows)
 
     @property
     def handle(self) -> PipelineHandle | None:
@@ -202,6 +212,8 @@ class Pipeline:
         - `take_over`: with a root on S3, start at once even if the last driver did not end cleanly. Without it, a
           start waits until that driver has been silent for 30 seconds. A driver that still runs stops with `Fenced`.
         - `callbacks`: called after the pipeline's own.
+        - `page`: serve the page of this pipeline at this port of this machine while it runs, in a process of its own;
+          0: at any free port. The address is logged. Needs the extra `page`.
         - `reach`: called at each point of the protocol, for tests.
         """
         require_running_allowed(self.name)

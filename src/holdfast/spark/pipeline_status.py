@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast import _figures as figures
+from holdfast._html import h, table
 from holdfast.spark.status import StreamStatus, as_data
 
 
@@ -34,3 +36,23 @@ class PipelineStatus:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""
         return dict(as_data(self))
+
+    def _repr_html_(self) -> str:
+        """Return a table of the streams, for notebooks."""
+        rows = [
+            (
+                each.stream,
+                each.state,
+                each.epoch,
+                figures.number(each.rows),
+                f"{each.rows_per_s:,.1f}",
+                "-" if each.behind is None else figures.number(each.behind),
+                each.restarts,
+                each.last_error or "",
+            )
+            for each in self.streams.values()
+        ]
+        head = ("stream", "state", "epoch", "rows", "rows/s", "behind", "restarts", "last error")
+        last = self.checkpoints.last
+        title = f"{self.pipeline}: timeline {self.timeline}, checkpoint {'none yet' if last is None else last}"
+        return h("<p><b>{}</b></p>{}", title, table(head, rows))

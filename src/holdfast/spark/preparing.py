@@ -17,7 +17,7 @@ import dataclasses
 import logging
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ class Prepared:
     staged: dict[str, Staged]  # by sink
     row_digest: str | None  # of a stateful stream
     stage: Sealed | None
+    seconds: dict[str, float] = field(default_factory=dict)  # by sink: how long it took
 
     @property
     def rows(self) -> int:
@@ -96,9 +97,9 @@ class Preparer:
         key = EpochKey(self._parts.owner, attempt, self._parts.lease.number)
         if self._on_use and attempt.attempt == 1:
             with adapter.frozen_on_use(df) as (rows, computed):
-                staged = self._staged(rows, key, progress)
+                staged, seconds = self._staged(rows, key, progress)
                 self._require_computed_once(attempt.epoch, computed(), staged)
-            return self._prepared(staged, None, stage)
+            return self._prepared(staged, seconds, None, stage)
         read_digest = None
         if self.stateful:
             df, read_digest = self.observed(df)
@@ -106,17 +107,26 @@ class Preparer:
             if self._parts.spec.on_epoch is not None:
                 df, stage = self._run_stage(frozen.enter_context(adapter.frozen(df)), stage)
             rows = frozen.enter_context(adapter.frozen(df)) if self._freezes else df
-            staged = self._staged(rows, key, progress)
-        return self._prepared(staged, read_digest, stage)
+            staged, seconds = self._staged(rows, key, progress)
+        return self._prepared(staged, seconds, read_digest, stage)
 
     def _prepared(
-        self, staged: dict[str, Staged], read_digest: Callable[[], str] | None, stage: Sealed | None
+        self,
+        staged: dict[str, Staged],
+        seconds: dict[str, float],
+        read_digest: Callable[[], str] | None,
+        stage: Sealed | None,
     ) -> Prepared:
         self._parts.reach("all prepared")
-        return Prepared(staged, read_digest() if read_digest else None, stage)
+        return Prepared(staged, read_digest() if read_digest else None, stage, seconds)
 
-    def _staged(self, rows: DataFrame, key: EpochKey, progress: EpochProgress) -> dict[str, Staged]:
-        """Have the sinks stage the rows at the same time, and wait for all of them; raise if one has failed."""
+    def _staged(
+        self, rows: DataFrame, key: EpochKey, progress: EpochProgress
+    ) -> tuple[dict[str, Staged], dict[str, float]]:
+        """Have the sinks stage the rows at the same time, and wait for all of them; raise if one has failed.
+
+        Return what they staged, and how long each of them took.
+        """
         sinks = self._parts.sinks
         calls = [lambda sink=sink: checked_staged(sink, sink.prepare(rows, key)) for sink in sinks]
         outcomes = self._side_by_side.run(calls, self._aside(rows) if len(sinks) > 1 else contextlib.nullcontext)
@@ -129,7 +139,7 @@ class Preparer:
         if failed:
             raise self._outcome(failed, progress)
         _require_equal_counts({name: each.rows for name, each in staged.items()})
-        return staged
+        return staged, {name: round(each.seconds, 6) for name, each in named.items()}
 
     def _aside(self, rows: DataFrame) -> Within:
         """Return what is entered around the work of a sink in another thread."""

@@ -9,8 +9,9 @@ Rules:
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast._error_text import one_line
@@ -74,6 +75,20 @@ class RecoveredStream:
     stateful: bool  # the query keeps state from batch to batch
     description: StreamDescription  # of the program
     adopted: AdoptedRecord | None = None  # the plain Spark query that the stream continues
+    steps: dict[str, float] = field(default_factory=dict)  # how long each step took, in seconds
+
+
+@dataclass(slots=True)
+class _StepTimes:
+    """Measures the steps of a recovery. A step that is repeated is added up."""
+
+    last: float = field(default_factory=time.monotonic)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def end(self, step: str) -> None:
+        now = time.monotonic()
+        self.seconds[step] = round(self.seconds.get(step, 0.0) + now - self.last, 6)
+        self.last = now
 
 
 class StreamRecovery:
@@ -99,7 +114,7 @@ class StreamRecovery:
         Spark's logs and sinks.  4. Complete the last decision where a sink lacks it.  5. Close and discard open
         attempts.
         """
-        parts = self._parts
+        parts, steps = self._parts, _StepTimes()
         self._step = Kind.REPOSITORY
         parts.lease.check()
         self._acknowledger.begin_recovery()
@@ -109,9 +124,11 @@ class StreamRecovery:
         self._step = Kind.REPOSITORY
         description = self._compared_program(df)
         settings = self._pinned_settings()
+        steps.end("build")
         self._step = Kind.SINK
         for sink in parts.sinks:  # 2
             sink.open(context_of(parts, df, sink))
+        steps.end("open sinks")
         self._step = Kind.REPOSITORY
         record_places(parts.run.repository, parts.name, parts.timeline, parts.sinks)
         stateful = adapter.is_stateful(df)
@@ -124,18 +141,21 @@ class StreamRecovery:
                     raise
                 continue  # a driver that this one replaces has decided an epoch meanwhile, and sinks have it already
             self._acknowledger.planned(made)
+            steps.end("compare")
             if decision is not None:
                 self._note_sinks(decision, made.filled)
                 self._complete(decision, made)  # 4
+            steps.end("complete")
             last = self._last(decision, made)
             if not isinstance(self._slots.clear(made.decided + 1, EpochProgress()), Decision):  # 5
                 break  # otherwise a driver that this one replaces has decided the epoch just now
+        steps.end("discard")
         self._acknowledger.recovered(last)
         self._report_new_sinks(decision)
         record = adopted(parts.run.repository, parts.name, parts.timeline)
         if record is not None and record.pending > made.decided:
             self._acknowledger.begin_decision()  # a checkpoint does not record which sinks are not given the epoch
-        return RecoveredStream(made, df, settings, sources, stateful, description, record)
+        return RecoveredStream(made, df, settings, sources, stateful, description, record, steps.seconds)
 
     # --- 1 and 2: the program ---
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -26,14 +27,16 @@ class CallResult(Generic[T]):
 
     value: T | None = None
     error: BaseException | None = None
+    seconds: float = 0.0  # how long it took
 
     @classmethod
     def of(cls, call: Callable[[], T]) -> CallResult[T]:
         """Call a function."""
+        began = time.monotonic()
         try:
-            return cls(call())
+            return cls(call(), seconds=time.monotonic() - began)
         except BaseException as error:
-            return cls(error=error)
+            return cls(error=error, seconds=time.monotonic() - began)
 
 
 @dataclass(frozen=True, slots=True)

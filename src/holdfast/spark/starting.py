@@ -27,6 +27,7 @@ from holdfast.errors import (
 from holdfast.formats.manifest import pipeline_hash
 from holdfast.policy import Backoff, CheckpointPolicy
 from holdfast.repository import Checkpoints, Identity, Lease, Lineage, LocalRepository, Repository
+from holdfast.repository.activity import START_FAILED
 from holdfast.repository.files import failing_as, make_folder
 from holdfast.repository.guards import LOCK
 from holdfast.repository.lease import RUN
@@ -38,6 +39,7 @@ from holdfast.rewind.program import Program, ProgramStream
 from holdfast.rewind.way_back import way_back
 from holdfast.sinks.log import LogSink
 from holdfast.spark import adapter
+from holdfast.spark.activity import ActivityWriter, noted
 from holdfast.spark.chain import Chain, inner_log
 from holdfast.spark.checkpoint_setup import CheckpointSetup, Inbox
 from holdfast.spark.checkpoints import Checkpointing
@@ -46,6 +48,7 @@ from holdfast.spark.failures import Kind
 from holdfast.spark.handle import PipelineHandle, start_threads
 from holdfast.spark.opening import sink_folder
 from holdfast.spark.options import StartOptions
+from holdfast.spark.page_process import PageProcess, checked_page
 from holdfast.spark.polling import checked_delay_ms, chosen_delay_ms
 from holdfast.spark.session import active_or_new, require_java
 from holdfast.spark.spec import ACCEPTABLE, Accept, StreamSpec, checked_outage
@@ -82,6 +85,7 @@ class RunSettings:
     poll_ms: int | None
     take_over: bool
     callbacks: StreamCallbacks | None
+    page: int | None
     reach: Reach
 
     @classmethod
@@ -96,6 +100,7 @@ class RunSettings:
             poll_ms=checked_delay_ms(options["poll_every"]),
             take_over=options["take_over"],
             callbacks=options["callbacks"],
+            page=checked_page(options["page"]),
             reach=options["reach"],
         )
 
@@ -177,14 +182,17 @@ def start_pipeline(
             poll_ms=_poll_ms(settings, session, len(specs)),
         )
         streams = [StreamRun(spec, run) for spec in specs]
-        for stream in streams:
-            undo.callback(stream.close)
-            with _naming_the_way_back(run):
-                stream.recover()  # 3
+        with _recording_failure(run):
+            for stream in streams:
+                undo.callback(stream.close)
+                with _naming_the_way_back(run):
+                    stream.recover()  # 3
         threads = StreamThreads(streams, topology, available_now=settings.available_now)
         setup = _checkpoint_setup(pipeline, run, streams, topology, settings.policy)
         checkpointing = Checkpointing(setup, inbox, on_fatal=threads.end_after)
         checkpointing.prepare()  # 4
+        if settings.page is not None:
+            undo.callback(PageProcess(pipeline.repository.where, settings.page).close)
         handle = PipelineHandle(run, threads, checkpointing, channel, undo.pop_all())
         start_threads(handle, pipeline.repository.where)  # 5
         return handle
@@ -258,6 +266,18 @@ def finish_rewind(pipeline: PipelineDefinition, lease: Lease, reach: Reach) -> N
     """Finish a rewind that was interrupted, or raise `RewindUnfinished` if this program cannot."""
     with contextlib.suppress(RepositoryMissing):  # a new one
         finish_unfinished(program_of(pipeline), lease, reach)
+
+
+@contextlib.contextmanager
+def _recording_failure(run: RunContext) -> Iterator[None]:
+    """Record why the streams could not be recovered: the next look at the repository shows it."""
+    try:
+        yield
+    except Exception as error:
+        lease = run.lease.number
+        run.activity.event(noted(START_FAILED, lease, error=error))
+        ActivityWriter(run.repository, run.activity, lease).work()
+        raise
 
 
 @contextlib.contextmanager

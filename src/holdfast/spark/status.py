@@ -12,7 +12,7 @@ import msgspec
 from holdfast._error_text import one_line
 from holdfast.spark import adapter
 from holdfast.spark.acknowledging import Acknowledger
-from holdfast.spark.epochs import EpochTimes
+from holdfast.spark.epoch_times import EpochTimes
 from holdfast.spark.lag import RowRate, behind_logs, behind_topics
 from holdfast.spark.logsource import FORMAT as LOG_SOURCE
 from holdfast.spark.outages import Outage

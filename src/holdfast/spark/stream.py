@@ -13,7 +13,7 @@ from holdfast.recovery import RecoveryPlan
 from holdfast.spark.acknowledging import Acknowledger
 from holdfast.spark.context import RunContext
 from holdfast.spark.describing import store_program
-from holdfast.spark.epochs import EpochTimes
+from holdfast.spark.epoch_times import EpochTimes
 from holdfast.spark.gate import EpochGate
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.query import StreamQuery

@@ -12,12 +12,17 @@ import logging
 import threading
 from collections.abc import Callable
 
+import msgspec
+
 from holdfast._error_text import one_line
 from holdfast.epoch import State
 from holdfast.errors import HoldfastError, InDoubt, QueryFailed, StreamFailed
+from holdfast.repository import activity
 from holdfast.spark.acknowledging import Acknowledger
+from holdfast.spark.activity import noted
 from holdfast.spark.backlog import Backlog
-from holdfast.spark.epochs import EpochListener, EpochRunner, EpochTimes
+from holdfast.spark.epoch_times import EpochTimes
+from holdfast.spark.epochs import EpochListener, EpochRunner
 from holdfast.spark.explaining import explained, final_error
 from holdfast.spark.failures import Diagnosis, EpochFailure, Kind, Remedy, diagnose
 from holdfast.spark.gate import EpochGate, Stopping
@@ -80,9 +85,18 @@ class Supervisor:
         self.recovered = self._recovery.recover()
         self.in_doubt = None
         plan = self.recovered.plan
+        if self.outages.current is None:  # otherwise each try would leave an event
+            self._note_recovery(self.recovered)
         unusual = (plan.finish or plan.replays) and self.outages.current is None
         _log.log(logging.WARNING if unusual else logging.INFO, "%s", plan.summary())
         return self.recovered
+
+    def _note_recovery(self, recovered: RecoveredStream) -> None:
+        plan, steps = recovered.plan, recovered.steps
+        facts = {"epoch": plan.decided, "replays": plan.replays, "finished": list(plan.finish)}
+        event = noted(activity.RECOVERED, self._parts.lease.number, stream=self._parts.name, text=plan.summary())
+        seconds = round(sum(steps.values()), 6)
+        self._parts.run.activity.event(msgspec.structs.replace(event, steps=steps, seconds=seconds, facts=facts))
 
     def live(self) -> None:
         """Run until the stream ends, is stopped, or gives up. The first recovery is done."""
@@ -192,6 +206,8 @@ class Supervisor:
         _log.debug("stream %s: the failure in full", name, exc_info=error)
         if isinstance(error, HoldfastError):
             error.retried(f"the stream restarts by itself in {wait:.1f} s")
+        self._parts.run.activity.restart(name)
+        self._note(activity.RESTART, error)
         self._notify(self._parts.run.callbacks.on_restart, error, self.restarts)
         self._gate.stopping.wait(wait)
 
@@ -215,6 +231,8 @@ class Supervisor:
             _log.debug("stream %s: the failure in full", name, exc_info=error)
             if isinstance(error, HoldfastError):
                 error.retried(f"the stream tries again by itself in {outage.next_try_s:.1f} s")
+            if outage.tries == 1:
+                self._note(activity.OUTAGE, error)
             self._notify(self._parts.run.callbacks.on_outage, outage)
             self._gate.stopping.wait(outage.next_try_s)
         if self._gate.stopping.is_set():
@@ -246,12 +264,14 @@ class Supervisor:
         )
         self.state = "failed"
         _log.error("%s", self.failed)
+        self._note(activity.FAILED, self.failed)
         self._notify(self._parts.run.callbacks.on_exhausted, error)
 
     # --- while the query runs ---
 
     def _on_epoch(self, times: EpochTimes) -> None:
         self._epoch_ended(times)
+        self._parts.run.activity.epoch(self._parts.name, times)
         self._retries.epoch_succeeded()
         self._end_outage()
         self._notify(self._parts.run.callbacks.on_epoch, times.epoch, times.rows)
@@ -269,7 +289,12 @@ class Supervisor:
                 outage.waited_s,
                 outage.tries,
             )
+            over = noted(activity.OUTAGE_OVER, self._parts.lease.number, stream=self._parts.name, text=outage.error)
+            self._parts.run.activity.event(msgspec.structs.replace(over, seconds=round(outage.waited_s, 3)))
             self._notify(self._parts.run.callbacks.on_outage_over, outage)
+
+    def _note(self, kind: str, error: Exception) -> None:
+        self._parts.run.activity.event(noted(kind, self._parts.lease.number, stream=self._parts.name, error=error))
 
     def _notify(self, callback: Callable[..., object], *facts: object) -> None:
         try:

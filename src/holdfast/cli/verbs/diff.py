@@ -50,7 +50,7 @@ def diff(
         holdfast diff before-upgrade 12 --keys
     """
     repository = looked_at(repo)
-    first, second = _selected(repository, a, b)
+    first, second = selected(repository, a, b)
     found = compare(repository, first, second)  # fails early: Spark takes seconds to start
     if keys:
         folder = on_disk(repository, "--keys")
@@ -59,7 +59,7 @@ def diff(
 
         with borrowed() as spark:
             found = diff_keys(spark, folder, first, second)
-    same = _is_same(found)
+    same = is_same(found)
 
     def print_it(console: Console) -> None:
         for line in found.head():
@@ -72,7 +72,7 @@ def diff(
     return Answer(Diff(same, found), print_it, found=not same, repository=repository.where)
 
 
-def _selected(repository: Repository, a: str | None, b: str | None) -> tuple[int | str, int | str]:
+def selected(repository: Repository, a: str | None, b: str | None) -> tuple[int | str, int | str]:
     """Return the two checkpoints to compare: both as named, one and the newest, or the last two."""
     if a is not None and b is not None:
         return checkpoint_of(repository, a), checkpoint_of(repository, b)
@@ -88,7 +88,7 @@ def _selected(repository: Repository, a: str | None, b: str | None) -> tuple[int
     return before, newest
 
 
-def _is_same(found: Difference) -> bool:
+def is_same(found: Difference) -> bool:
     """Whether the checkpoints differ in nothing but the time."""
     if found.streams_added or found.streams_removed or not (found.timeline.same and found.pipeline_hash.same):
         return False

@@ -14,7 +14,7 @@ from holdfast.cli.options import Json, Repo
 from holdfast.cli.tables import TableRows, print_damaged
 from holdfast.cli.target import looked_at
 from holdfast.in_doubt import Doubt, in_doubt
-from holdfast.repository import Lineage
+from holdfast.repository import Lineage, Repository
 from holdfast.repository.base import read_each
 from holdfast.repository.decisions import streams_of
 
@@ -45,14 +45,8 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
         holdfast doubt -r ./checkpoints/orders
     """
     repository = looked_at(repo)
-    lineage = Lineage.load(repository)
-    names = sorted({name for timeline in lineage.timelines for name in streams_of(repository, timeline)})
-    seen, bad = read_each(lambda stream: in_doubt(repository, stream, lineage.timeline_of(stream)), names)
-    found = [each for each in seen if each is not None]
-    holder, unknown = readable_holder(repository)
-    damaged = [*(error.summary for error in bad), *([unknown] if unknown else [])]
-    recent = all(time.time() - each.decided_at_ms / 1000 < SETTLES_S for each in found)
-    settling = bool(found) and holder is not None and holder.certain and recent
+    result = doubts_of(repository)
+    holder, settling, found, damaged = result.holder, result.settling, result.doubts, result.damaged
 
     def print_it(console: Console) -> None:
         print_damaged(console, damaged)
@@ -68,9 +62,21 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
         rows.print(console)
         console.print(_advice(holder, settling=settling), soft_wrap=True)
 
-    result = DoubtsFound(settling=settling, holder=holder, doubts=found, damaged=damaged)
     trouble = bool(damaged) or (bool(found) and not settling)
     return Answer(result, print_it, found=trouble, repository=repository.where)
+
+
+def doubts_of(repository: Repository) -> DoubtsFound:
+    """Return the epochs of a pipeline that are in doubt."""
+    lineage = Lineage.load(repository)
+    names = sorted({name for timeline in lineage.timelines for name in streams_of(repository, timeline)})
+    seen, bad = read_each(lambda stream: in_doubt(repository, stream, lineage.timeline_of(stream)), names)
+    found = [each for each in seen if each is not None]
+    holder, unknown = readable_holder(repository)
+    damaged = [*(error.summary for error in bad), *([unknown] if unknown else [])]
+    recent = all(time.time() - each.decided_at_ms / 1000 < SETTLES_S for each in found)
+    settling = bool(found) and holder is not None and holder.certain and recent
+    return DoubtsFound(settling=settling, holder=holder, doubts=found, damaged=damaged)
 
 
 def _advice(holder: Holder | None, *, settling: bool) -> str:

@@ -50,8 +50,8 @@ def gaps(
     """
     oldest_ms = 0.0 if since is None else (time.time() - seconds_of("--since", since)) * 1000
     repository = looked_at(repo)
-    Identity.load(repository)
-    found, damaged = _read_ledger(repository, oldest_ms)
+    result = gaps_of(repository, oldest_ms)
+    found, damaged = result.gaps, result.damaged
 
     def print_it(console: Console) -> None:
         if not found and not damaged:
@@ -64,12 +64,12 @@ def gaps(
             rows.print(console)
         print_damaged(console, damaged)
 
-    result = GapsFound(found, damaged)
     return Answer(result, print_it, found=bool(found or damaged), repository=repository.where)
 
 
-def _read_ledger(repository: Repository, oldest_ms: float) -> tuple[list[GapRecord], list[str]]:
+def gaps_of(repository: Repository, oldest_ms: float = 0.0) -> GapsFound:
     """Return the gaps of all timelines since a time, and what is wrong with records that cannot be read."""
+    Identity.load(repository)
     ledger = Gaps(repository)
     found: list[GapRecord] = []
     damaged: list[str] = []
@@ -78,4 +78,4 @@ def _read_ledger(repository: Repository, oldest_ms: float) -> tuple[list[GapReco
             records, bad = ledger.seen(stream, timeline)
             found += [gap for gap in records if gap.at_ms >= oldest_ms]
             damaged += [error.summary for error in bad]
-    return found, damaged
+    return GapsFound(found, damaged)

@@ -12,7 +12,7 @@ from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, Last, Repo
 from holdfast.cli.tables import TableRows, print_damaged
 from holdfast.cli.target import looked_at
-from holdfast.repository import History, Identity
+from holdfast.repository import History, Identity, Repository
 from holdfast.repository.lease import seen_leases
 
 
@@ -51,6 +51,25 @@ def log(
         holdfast log -r ./checkpoints/orders --last 20
     """
     repository = looked_at(repo)
+    result = history_of(repository, last)
+    entries, damaged = result.entries, result.damaged
+
+    def print_it(console: Console) -> None:
+        if not entries and not damaged:
+            console.print("no history yet")
+            return
+        rows = TableRows("when (UTC)", "who", "what", "why")
+        for each in entries:
+            rows.add(each.at[:19].replace("T", " "), each.who, each.what, each.why or _short_facts(each.facts))
+        if entries:
+            rows.print(console)
+        print_damaged(console, damaged)
+
+    return Answer(result, print_it, found=bool(damaged), repository=repository.where)
+
+
+def history_of(repository: Repository, last: int | None = None) -> Log:
+    """Return the history of a pipeline, with its last starts."""
     Identity.load(repository)
     history, bad_lines = History(repository).seen()
     taken, bad_leases = seen_leases(repository)
@@ -66,20 +85,7 @@ def log(
         )
         for each in taken
     ]
-    entries = sorted(entries, key=lambda each: each.at)[-(last or 0) :]
-
-    def print_it(console: Console) -> None:
-        if not entries and not damaged:
-            console.print("no history yet")
-            return
-        rows = TableRows("when (UTC)", "who", "what", "why")
-        for each in entries:
-            rows.add(each.at[:19].replace("T", " "), each.who, each.what, each.why or _short_facts(each.facts))
-        if entries:
-            rows.print(console)
-        print_damaged(console, damaged)
-
-    return Answer(Log(entries, damaged), print_it, found=bool(damaged), repository=repository.where)
+    return Log(sorted(entries, key=lambda each: each.at)[-(last or 0) :], damaged)
 
 
 def _short_facts(facts: dict[str, Any]) -> str:

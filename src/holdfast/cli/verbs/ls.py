@@ -40,6 +40,10 @@ class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None  # why it was aborted, or what is damaged
     aborted_at_ms: int | None = None  # when it was aborted or removed
     abandoned: bool = False  # a rewind has abandoned it: you cannot go back to it
+    seconds: float | None = None  # how long it took; null: not recorded
+    phases: dict[str, float] | None = None  # when all streams had reached each step, in seconds since the start
+    new_files: int | None = None  # files that no earlier checkpoint of the same run had kept
+    new_bytes: int | None = None  # their total size
 
 
 class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +96,7 @@ def ls(
     if root is not None and repo is not None:
         raise BadValue(what="ROOT", value=root, why="--repo was given as well", do="remove one of them")
     places = all_looked_at(root or repo)
-    found = [_listing(each, last, every, alone=len(places) == 1) for each in places]
+    found = [listing_of(each, last, every, alone=len(places) == 1) for each in places]
     damaged = any(
         each.damaged or each.holder_unknown or each.unfinished or _has_damage(each.checkpoints) for each in found
     )
@@ -106,7 +110,10 @@ def ls(
     return Answer(Ls(found), print_it, found=damaged, repository=found[0].where if len(found) == 1 else None)
 
 
-def _listing(repository: Repository, last: int | None, every: bool, *, alone: bool) -> PipelineListing:
+def listing_of(
+    repository: Repository, last: int | None = None, every: bool = False, *, alone: bool = True
+) -> PipelineListing:
+    """Return the checkpoints of one pipeline. If it is not alone, a damaged identity is reported in the listing."""
     try:
         lineage = Lineage.load(repository)
     except (Corrupt, UnsupportedVersion, StorageFailed) as error:

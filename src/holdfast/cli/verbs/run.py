@@ -85,6 +85,12 @@ Interval = Annotated[
     str,
     typer.Option("--interval", metavar="DURATION", help="Interval between two progress reports, without a live view."),
 ]
+Page = Annotated[
+    int | None,
+    typer.Option(
+        "--page", metavar="PORT", min=0, max=65535, help="Serve the page of this pipeline at this port while it runs."
+    ),
+]
 Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines even in a terminal.")]
 LogFile = Annotated[
     str | None,
@@ -110,6 +116,7 @@ def run(
     poll_every: PollEvery = None,
     take_over: TakeOverNow = False,
     interval: Interval = "10s",
+    page: Page = None,
     plain: Plain = False,
     log_file: LogFile = None,
     as_json: JsonStream = False,
@@ -130,6 +137,7 @@ def run(
 
         holdfast run app.py:pipeline --checkpoint-every 30s
         holdfast run app.py --once
+        holdfast run app.py --page 8321
         holdfast run app.py --outage 4h --outage repository=10m
         holdfast run jobs.orders:make --json -- --day 2025-01-31
     """
@@ -149,7 +157,9 @@ def run(
         with _terminable(), _reporter(found, live, as_json, log_file, checkpoints=every is not None) as (reporter, log):
             current = PipelineRun(found, reporter, interval_s=interval_s, live=live, log=log)
             current.load(arguments or [])
-            current.execute(every, once, cast("list[Accept]", accept or []), limits, poll_every, take_over=take_over)
+            current.execute(
+                every, once, cast("list[Accept]", accept or []), limits, poll_every, page, take_over=take_over
+            )
     except Exception as error:
         if current is not None and not as_json:
             current.print_context(error)

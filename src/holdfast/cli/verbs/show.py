@@ -64,6 +64,33 @@ def show(
         holdfast show before-upgrade --json | jq .result.manifest.streams
     """
     repository = looked_at(repo)
+    found = shown_checkpoint(repository, checkpoint, files=files)
+
+    def print_it(console: Console) -> None:
+        result, manifest = found.result, found.manifest
+        print_damaged(console, [result.unfinished] if result.unfinished else [])
+        if result.abandoned:
+            print_damaged(console, ["a rewind has abandoned this checkpoint: you cannot go back to it"])
+        _print_manifest(console, manifest, str(result.manifest.get("digest", "")), f"{repository.where}/{found.key}")
+        _print_files(console, found.lists)
+        if len(result.timelines) > 1:
+            console.print()
+        print_timelines(console, result.timelines)
+
+    return Answer(found.result, print_it, repository=repository.where)
+
+
+class ShownCheckpoint(NamedTuple):
+    """A checkpoint as it is shown: the document, the manifest, its key, and its file lists if they were read."""
+
+    result: Show
+    manifest: Manifest
+    key: str
+    lists: dict[str, FileList]
+
+
+def shown_checkpoint(repository: Repository, checkpoint: str | None, *, files: bool = False) -> ShownCheckpoint:
+    """Read one checkpoint: the newest one, or one by its id or name."""
     checkpoints = Checkpoints(repository)
     if checkpoint is None:
         manifest = checkpoints.latest()
@@ -87,18 +114,7 @@ def show(
         place_in.timelines,
         {name: text for name, text in INHERITED.items() if name in stored},
     )
-
-    def print_it(console: Console) -> None:
-        print_damaged(console, [place_in.unfinished] if place_in.unfinished else [])
-        if place_in.abandoned:
-            print_damaged(console, ["a rewind has abandoned this checkpoint: you cannot go back to it"])
-        _print_manifest(console, manifest, str(stored.get("digest", "")), f"{repository.where}/{place.manifest}")
-        _print_files(console, lists)
-        if len(place_in.timelines) > 1:
-            console.print()
-        print_timelines(console, place_in.timelines)
-
-    return Answer(result, print_it, repository=repository.where)
+    return ShownCheckpoint(result, manifest, place.manifest, lists)
 
 
 class _History(NamedTuple):

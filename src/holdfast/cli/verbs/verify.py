@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from holdfast.cli.target import looked_at, on_disk
 from holdfast.errors import BadValue
 from holdfast.formats.manifest_parts import Severity
 from holdfast.repository import Repository
+from holdfast.repository.activity import VERIFIED, Activity, ActivityEvent
 from holdfast.verification import Finding, Grade, Progress, ReadData, Verification, verify_all
 from holdfast.verification import verify as verify_one
 
@@ -55,6 +57,9 @@ def verify(
         bool, typer.Option("--quick", help="Check records and file sizes only; do not read file contents.")
     ] = False,
     read_data: Annotated[bool, typer.Option("--read-data", help="Also load the state with Spark. Needs Java.")] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Record the verdict in the repository, so that the page shows it.")
+    ] = False,
     as_json: Json = False,
 ) -> Answer:
     """Check that a checkpoint can be restored.
@@ -80,6 +85,8 @@ def verify(
         else:
             asked = None if checkpoint is None else checkpoint_of(repository, checkpoint)
             found = [verify_one(repository, asked, grade=grade, progress=progress, read_data=reader)]
+    if record:
+        _record(repository, found)
     bad = any(not each.ok for each in found)
 
     def print_it(console: Console) -> None:
@@ -88,6 +95,16 @@ def verify(
 
     result = Verify([msgspec.convert(each.to_dict(), Verified) for each in found])
     return Answer(result, print_it, found=bad, repository=repository.where)
+
+
+def _record(repository: Repository, found: list[Verification]) -> None:
+    """Record the verdicts as events. They belong to no run: their lease is 0."""
+    activity = Activity(repository)
+    for each in found:
+        facts = {"checkpoint": str(each.checkpoint), "ok": each.ok, "grade": each.grade.word}
+        text = str(each.findings[0]) if each.findings else "sound"
+        at_ms, seconds = int(time.time() * 1000), round(each.seconds, 6)
+        activity.add_event(ActivityEvent(at_ms=at_ms, lease=0, kind=VERIFIED, text=text, seconds=seconds, facts=facts))
 
 
 def _print_table(console: Console, found: list[Verification]) -> None:

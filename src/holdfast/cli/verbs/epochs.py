@@ -1,0 +1,95 @@
+"""`holdfast epochs`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli import formatting
+from holdfast.cli.answers import Answer
+from holdfast.cli.options import Json, Last, Repo
+from holdfast.cli.tables import TableRows, print_damaged
+from holdfast.cli.target import looked_at
+from holdfast.errors import BadValue
+from holdfast.policy import seconds_of
+from holdfast.repository import Lineage, Repository
+from holdfast.web.reading.epochs import EpochsFound, all_streams, epochs_of, slowest_first
+
+SHAPES = {"epochs": EpochsFound}
+_SHOWN = 20
+_SLOWEST_OF = 1000
+
+
+def epochs(
+    stream: Annotated[
+        str | None, typer.Argument(metavar="STREAM", help="A stream. Default: the only one of the pipeline.")
+    ] = None,
+    repo: Repo = None,
+    last: Last = None,
+    slowest: Annotated[
+        bool, typer.Option("--slowest", help="Sort the last 1,000 epochs by duration, the slowest first.")
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="DURATION", help="With --json: also what the stream did since then: 1h, 7d."),
+    ] = None,
+    as_json: Json = False,
+) -> Answer:
+    """Show the epochs of a stream, and how long each phase took.
+
+    An epoch is opened, prepared by every sink, made durable (harden), decided, and committed to every sink. How long
+    the end of an epoch took is known once the next one is decided. Decisions that no checkpoint needs are pruned; what
+    the stream did before is summed up by minute.
+
+    [bold]Examples[/]
+
+        holdfast epochs orders
+        holdfast epochs orders --slowest --last 5
+        holdfast epochs orders --since 7d --json
+    """
+    repository = looked_at(repo)
+    name = _stream(repository, stream)
+    since_ms = None if since is None else int((time.time() - seconds_of("--since", since)) * 1000)
+    found = epochs_of(repository, name, last=_SLOWEST_OF if slowest else last or _SHOWN, since_ms=since_ms)
+    if slowest:
+        found = msgspec.structs.replace(found, epochs=slowest_first(found.epochs)[: last or _SHOWN])
+
+    def print_it(console: Console) -> None:
+        if not found.epochs and not found.damaged:
+            console.print(Text(f"stream {formatting.harmless(name)} has decided no epoch yet"))
+            return
+        phases = ("open", "prepare", "harden", "decide", "commit")
+        head = ("epoch", "verdict", "rows", "decided (UTC)", "took", *phases)
+        rows = TableRows(*head, right=("epoch", "rows", "took", *phases), wide_only=("decided (UTC)",))
+        for each in found.epochs:
+            rows.add(
+                str(each.epoch) if each.attempt == 1 else f"{each.epoch}.{each.attempt}",
+                "quarantined" if each.quarantined else str(each.verdict),
+                formatting.number(each.rows),
+                formatting.moment(each.decided_at_ms) if each.decided_at_ms else "-",
+                _ms(each.seconds),
+                *(_ms(each.phases.get(phase)) for phase in phases),
+            )
+        rows.print(console)
+        print_damaged(console, found.damaged)
+
+    return Answer(found, print_it, found=bool(found.damaged), repository=repository.where)
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:,.0f} ms"
+
+
+def _stream(repository: Repository, asked: str | None) -> str:
+    names = all_streams(repository, Lineage.load(repository))
+    if asked is None and len(names) == 1:
+        return names[0]
+    if asked not in names:
+        what = "none" if not names else ", ".join(names)
+        raise BadValue(what="stream", value=asked, expected=f"one of: {what}", do="name a stream of this pipeline")
+    return asked

@@ -1,0 +1,93 @@
+"""`holdfast status`."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli import formatting
+from holdfast.cli.answers import Answer
+from holdfast.cli.options import Json, Repo
+from holdfast.cli.tables import TableRows
+from holdfast.cli.target import all_looked_at
+from holdfast.web.reading.status import PipelineLine, RunState, StatusFound, status_of
+
+SHAPES = {"status": StatusFound}
+COLOURS = {
+    RunState.RUNNING: "green",
+    RunState.TROUBLED: "yellow",
+    RunState.STOPPING: "yellow",
+    RunState.UNKNOWN: "yellow",
+    RunState.FAILED: "bold red",
+    RunState.KILLED: "bold red",
+    RunState.DAMAGED: "bold red",
+}
+
+
+def status(repo: Repo = None, as_json: Json = False) -> Answer:
+    """Show what each pipeline is doing, its problems, and what to do next.
+
+    Reads the repository alone, so it works for pipelines that run, have stopped or were killed. Lag is counted by the
+    running pipeline about once a minute. Exits with 1 if a pipeline has a problem that is an error.
+
+    [bold]Examples[/]
+
+        holdfast status -r ./checkpoints
+        holdfast status --json | jq '.result.pipelines[].state'
+    """
+    found = [status_of(each) for each in all_looked_at(repo)]
+    bad = any(problem.severity == "error" for each in found for problem in each.problems)
+
+    def print_it(console: Console) -> None:
+        for number, each in enumerate(found):
+            if number:
+                console.print()
+            print_status(console, each)
+
+    return Answer(StatusFound(found), print_it, found=bad, repository=found[0].where if len(found) == 1 else None)
+
+
+def print_status(console: Console, line: PipelineLine) -> None:
+    """Print the status of one pipeline."""
+    since = f" for {formatting.age(line.since_ms)}" if line.since_ms and line.state is RunState.RUNNING else ""
+    console.print(
+        Text.assemble(
+            (formatting.harmless(line.pipeline), "bold"),
+            f"  timeline {line.timeline}  ",
+            (str(line.state), COLOURS.get(line.state, "")),
+            since,
+        )
+    )
+    taken = f"{line.checkpoint}, {formatting.age(line.checkpoint_at_ms)} ago" if line.checkpoint else "none"
+    console.print(Text(f"checkpoint {taken}; {len(line.doubts)} epochs in doubt; {line.gaps} gaps", "dim"))
+    if line.streams:
+        stream_rows(line).print(console)
+    for each in line.problems:
+        colour = "bold red" if each.severity == "error" else "yellow"
+        what, do = (formatting.harmless(text) for text in (each.what, each.next))
+        console.print(Text.assemble((f"{each.severity}: ", colour), what), soft_wrap=True)
+        console.print(Text.assemble(("  next: ", "bold"), do), soft_wrap=True)
+
+
+def stream_rows(line: PipelineLine) -> TableRows:
+    """Return the streams of a pipeline as a table."""
+    rows = TableRows(
+        *("stream", "state", "epoch", "rows", "rate", "lag", "freshness", "restarts"),
+        right=("epoch", "rows", "rate", "lag", "freshness", "restarts"),
+        wide_only=("rows", "restarts"),
+    )
+    for each in line.streams:
+        behind = each.behind if each.behind is not None else each.unread_files
+        rows.add(
+            each.stream,
+            each.state,
+            str(each.epoch),
+            formatting.number(each.rows),
+            "-" if each.rows_per_s is None else f"{each.rows_per_s:,.0f}/s",
+            "-" if behind is None else formatting.number(behind),
+            formatting.span(time.time() - each.fresh_at_ms / 1000) if each.fresh_at_ms else "-",
+            str(each.restarts),
+        )
+    return rows

@@ -1,0 +1,208 @@
+"""The views by address: `/p/orders/checkpoints/12` is the view of a checkpoint.
+
+Rules:
+- A view is rendered at most once a second, for all readers together.
+- An address that means nothing gives `None`; a repository that cannot be read gives a view of the error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from holdfast._html import h
+from holdfast.cli.options import checkpoint_of
+from holdfast.cli.timelines import timeline_lines, unfinished_text
+from holdfast.cli.verbs.doubt import doubts_of
+from holdfast.cli.verbs.gaps import gaps_of
+from holdfast.cli.verbs.log import history_of
+from holdfast.cli.verbs.show import shown_checkpoint
+from holdfast.difference import diff
+from holdfast.errors import Absent, BadInput, HoldfastError
+from holdfast.repository import Lineage
+from holdfast.repository.activity import Activity
+from holdfast.repository.rewinds import unfinished_rewind
+from holdfast.web.drawing.checkpoints import checkpoint_view, checkpoints_view, diff_view
+from holdfast.web.drawing.frame import View, pipeline_view, place
+from holdfast.web.drawing.history import ledger_view, runs_view, timelines_view
+from holdfast.web.drawing.one_pipeline import pipeline_overview
+from holdfast.web.drawing.pipelines import pipelines_view
+from holdfast.web.drawing.stream import SPANS, stream_view
+from holdfast.web.places import Place, Places
+from holdfast.web.reading.epochs import ActivityPoint, epochs_of, points
+from holdfast.web.reading.runs import runs_of
+from holdfast.web.reading.status import PipelineLine, status_of
+from holdfast.web.reading.verdicts import verdicts_of
+
+_FRESH_S = 0.9
+_MOST = 256  # rendered views in memory
+_CHART_SHARE = 1 / 2000  # of the span of a chart: for so long it is not read again
+_HOURS_MS = 3 * 3_600_000  # of the charts in an overview
+_AGES = re.compile(r"(<time[^>]*data-at=[^>]*>)[^<]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A view that was rendered, and a version that changes with its content, but not with the ages in it."""
+
+    view: View
+    version: str
+    status: int = 200
+
+
+class Book:
+    """Renders views. Any thread may call it."""
+
+    def __init__(self, places: Places, clock: Callable[[], float] = time.time) -> None:
+        self.places = places
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._activities: dict[tuple[str, str, int], tuple[float, list[ActivityPoint]]] = {}
+        self._rendered: OrderedDict[str, tuple[float, Rendered | None]] = OrderedDict()
+
+    def peek(self, address: str) -> tuple[Rendered | None] | None:
+        """Return the view of an address if it was rendered in the last second, in a tuple; nothing is read."""
+        with self._guard:
+            found = self._rendered.get(address)
+            return (found[1],) if found is not None and time.monotonic() - found[0] < _FRESH_S else None
+
+    def look(self, address: str) -> Rendered | None:
+        """Return the view of an address, at most a second old, or `None` if there is none."""
+        with self._guard:
+            lock = self._locks.setdefault(address, threading.Lock())
+        with lock:
+            known = self.peek(address)
+            if known is not None:
+                return known[0]
+            rendered = self._render(address)
+            with self._guard:
+                self._rendered[address] = (time.monotonic(), rendered)
+                self._rendered.move_to_end(address)
+                while len(self._rendered) > _MOST:
+                    old, _ = self._rendered.popitem(last=False)
+                    self._locks.pop(old, None)
+            return rendered
+
+    def status(self) -> dict[str, PipelineLine]:
+        """Return the status of all pipelines, by slug."""
+        return {slug: self._status(each) for slug, each in self.places.all().items()}
+
+    def _status(self, found: Place) -> PipelineLine:
+        return status_of(found.repository, summaries=found.checkpoints.all, clock=self._clock)
+
+    def _render(self, address: str) -> Rendered | None:
+        url = urlsplit(address)
+        parts = [unquote(each) for each in url.path.strip("/").split("/")] if url.path.strip("/") else []
+        if url.netloc or url.scheme:
+            return None
+        query = dict(parse_qsl(url.query))
+        status = 200
+        try:
+            view = self._view(parts, query)
+        except Absent as error:
+            view, status = self._error_view(parts, error), 404
+        except BadInput as error:
+            view, status = self._error_view(parts, error), 400
+        except HoldfastError as error:
+            view, status = self._error_view(parts, error), 500
+        if view is None:
+            return None
+        text = _AGES.sub(r"\1", view.body)
+        return Rendered(view, hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest(), status)
+
+    def _view(self, parts: list[str], query: Mapping[str, str]) -> View | None:
+        now_ms = int(self._clock() * 1000)
+        if not parts:
+            return pipelines_view(self.status(), self.places.roots, now_ms)
+        found = self.places.get(parts[1]) if parts[0] == "p" and len(parts) > 1 else None
+        if found is None:
+            return None
+        return self._pipeline_view(found, parts[2:], query, now_ms)
+
+    def _pipeline_view(self, found: Place, parts: list[str], query: Mapping[str, str], now_ms: int) -> View | None:
+        views: dict[str, Callable[[], View]] = {
+            "": lambda: self._overview(found, now_ms),
+            "checkpoints": lambda: self._checkpoints(found, now_ms),
+            "runs": lambda: runs_view(found.slug, runs_of(found.repository), now_ms),
+            "ledger": lambda: ledger_view(found.slug, doubts_of(found.repository), gaps_of(found.repository), now_ms),
+            "timelines": lambda: self._timelines(found),
+        }
+        match parts or [""]:
+            case [name] if name in views:
+                return views[name]()
+            case ["streams", stream]:
+                return self._stream(found, stream, query, now_ms)
+            case ["checkpoints", name]:
+                return self._checkpoint(found, name, now_ms)
+            case ["diff"] if "a" in query and "b" in query:
+                a, b = (checkpoint_of(found.repository, query[each]) for each in ("a", "b"))
+                return diff_view(found.slug, diff(found.repository, a, b))
+        return None
+
+    def _checkpoints(self, found: Place, now_ms: int) -> View:
+        lineage, verdicts = Lineage.load(found.repository), verdicts_of(found.repository)
+        return checkpoints_view(found.slug, found.checkpoints.all(), lineage, verdicts, now_ms)
+
+    def _checkpoint(self, found: Place, name: str, now_ms: int) -> View:
+        shown = shown_checkpoint(found.repository, name, files=True)
+        own = shown.manifest.savepoint or shown.manifest.checkpoint_id
+        verdict = verdicts_of(found.repository).get(str(own))
+        return checkpoint_view(found.slug, shown, found.checkpoints.all(), verdict, now_ms)
+
+    def _timelines(self, found: Place) -> View:
+        repository = found.repository
+        lineage = Lineage.load(repository)
+        rewinding = unfinished_rewind(repository, lineage)
+        text = None if rewinding is None else unfinished_text(rewinding)
+        return timelines_view(found.slug, timeline_lines(repository, lineage), history_of(repository), text)
+
+    def _overview(self, found: Place, now_ms: int) -> View:
+        line = self._status(found)
+        periods, _ = Activity(found.repository).periods(now_ms - _HOURS_MS)
+        activity = {each.stream: points(periods, each.stream) for each in line.streams}
+        checkpoints = found.checkpoints.all() if line.uid else []
+        return pipeline_overview(found.slug, line, activity, checkpoints, now_ms)
+
+    def _stream(self, found: Place, stream: str, query: Mapping[str, str], now_ms: int) -> View | None:
+        line = next((each for each in self._status(found).streams if each.stream == stream), None)
+        if line is None:
+            return None
+        span = query.get("span", "1h") if query.get("span") in SPANS else "1h"
+        slowest = query.get("sort") == "slowest"
+        epochs = epochs_of(found.repository, stream, last=500 if slowest else 120)
+        epochs = msgspec.structs.replace(epochs, activity=self._activity(found, stream, SPANS[span], now_ms))
+        return stream_view(found.slug, line, epochs, span=span, slowest=slowest, now_ms=now_ms)
+
+    def _activity(self, found: Place, stream: str, span_s: int, now_ms: int) -> list[ActivityPoint]:
+        """Return what a stream did. The longer the span, the less it changes, and the longer the result is kept."""
+        key = (found.repository.where, stream, span_s)
+        with self._guard:
+            known = self._activities.get(key)
+        if known is not None and time.monotonic() - known[0] < span_s * _CHART_SHARE:
+            return known[1]
+        made = points(Activity(found.repository).periods(now_ms - span_s * 1000)[0], stream)
+        with self._guard:
+            self._activities[key] = (time.monotonic(), made)
+            while len(self._activities) > _MOST:
+                self._activities.pop(next(iter(self._activities)))
+        return made
+
+    def _error_view(self, parts: list[str], error: HoldfastError) -> View:
+        slug = parts[1] if len(parts) > 1 else ""
+        body = h(
+            '<h1>This cannot be shown</h1><div class="problem error"><p class="what">{}</p>'
+            '<p class="next"><b>Next:</b> {}</p><p class="dim">{}</p></div>',
+            error.summary,
+            error.next_step.format(e=error),
+            type(error).__name__,
+        )
+        return pipeline_view("Error", slug, "none", body, path=place(*parts[1:]) if slug else "/")

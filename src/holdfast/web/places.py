@@ -1,0 +1,104 @@
+"""The pipelines under the roots of a server.
+
+Rules:
+- A request names a pipeline by its slug, which is looked up among the pipelines that were found. No path is ever made
+  from a request.
+- A folder that leads out of its root by a symbolic link is not served.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast._validation import is_name
+from holdfast.errors import HoldfastError
+from holdfast.repository import LocalRepository, Repository, open_repository
+from holdfast.repository.identity import KEY
+from holdfast.web.reading.checkpoints import CheckpointReader
+
+_FRESH_S = 2.0  # how often the roots are searched
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One pipeline: its slug, its repository, and the reader of its checkpoints."""
+
+    slug: str
+    repository: Repository
+    checkpoints: CheckpointReader
+
+
+class Places:
+    """Finds the pipelines under some roots. Any thread may call it."""
+
+    def __init__(self, roots: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self.roots = tuple(roots)
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._found: dict[str, Place] = {}
+        self._searched_at = float("-inf")
+
+    def all(self) -> dict[str, Place]:
+        """Return all pipelines by slug: the name of the folder, with a number where several roots have the same."""
+        with self._guard:
+            if self._clock() - self._searched_at > _FRESH_S:
+                known = {each.repository.where: each for each in self._found.values()}
+                found: dict[str, Place] = {}
+                for name, repository in self._search():
+                    slug, number = name, 2
+                    while slug in found:
+                        slug, number = f"{name}~{number}", number + 1
+                    old = known.get(repository.where)
+                    found[slug] = old if old and old.slug == slug else _place(slug, repository)
+                self._found, self._searched_at = found, self._clock()
+            return self._found
+
+    def get(self, slug: str) -> Place | None:
+        """Return the pipeline of a slug, or `None`."""
+        return self.all().get(slug)
+
+    def _search(self) -> list[tuple[str, Repository]]:
+        found: list[tuple[str, Repository]] = []
+        for root in self.roots:
+            try:
+                found += _pipelines(root)
+            except HoldfastError:
+                continue  # a root that is unreachable now is searched again
+        return found
+
+
+def _place(slug: str, repository: Repository) -> Place:
+    return Place(slug, repository, CheckpointReader(repository))
+
+
+def _pipelines(address: str) -> list[tuple[str, Repository]]:
+    """Return the pipelines in a root, or the root itself if it is one."""
+    root = open_repository(address)
+    if root.sizes([KEY])[KEY] is not None:
+        return [(_last_part(root.where), root)]
+    names = [name.removesuffix("/") for name in root.list() if name.endswith("/")]
+    names = [name for name in names if is_name(name) and _is_inside(root, name)]
+    keys = root.sizes([f"{name}/{KEY}" for name in names])
+    return [
+        (name, open_repository(f"{root.where.rstrip('/')}/{name}"))
+        for name in names
+        if keys[f"{name}/{KEY}"] is not None
+    ]
+
+
+def _is_inside(root: Repository, name: str) -> bool:
+    """Whether a folder is where its name says. On a local disk, a symbolic link may lead anywhere."""
+    if not isinstance(root, LocalRepository):
+        return True
+    try:
+        return (root.root / name).resolve().is_relative_to(root.root.resolve())
+    except OSError:
+        return False
+
+
+def _last_part(where: str) -> str:
+    return Path(where).name or "pipeline"

@@ -1,0 +1,230 @@
+"""The epochs of a stream, with the duration of each phase, and what the stream did minute by minute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+import msgspec
+
+from holdfast.epoch import CommitTimes, Decision, PhaseTimes, Verdict
+from holdfast.errors import HoldfastError, RecordCorrupt
+from holdfast.formats.sealed_json import SealBroken, digest_of
+from holdfast.repository import Lineage, Repository
+from holdfast.repository.activity import Activity, Period, StreamActivity
+from holdfast.repository.base import read_each
+from holdfast.repository.decisions import stream_folder, streams_of
+
+PHASES = ("open", "prepare", "harden", "decide", "commit")
+_SLOT = re.compile(r"(\d+)\.(\d+)\.json")
+_REMEMBERED = 5_000  # decisions in memory, without their handles
+_BUCKETS = 240  # points of a chart
+
+
+class EpochLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt at an epoch."""
+
+    epoch: int  # its number
+    timeline: int  # its timeline
+    attempt: int  # counted from 1; a higher one follows a failure
+    verdict: Verdict  # commit or abort
+    lease: int  # of the driver that decided
+    rows: int = 0  # given to each sink
+    decided_at_ms: int = 0  # by the driver's clock; 0: not recorded
+    ended_at_ms: int | None = None  # when it was in every sink; null: not recorded
+    seconds: float | None = None  # the recorded phases together; null: not recorded
+    phases: dict[str, float] = {}  # seconds of each recorded phase: open, prepare, harden, decide, commit
+    prepare: dict[str, float] = {}  # by sink: its own part of the preparation; sinks prepare at the same time
+    commit: dict[str, float] = {}  # by sink: its own part of the commit
+    quarantined: str | None = None  # why no sink was given the epoch
+
+
+class ActivityPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream did in one or more periods."""
+
+    start_ms: int  # its beginning
+    end_ms: int  # its end
+    epochs: int  # that reached every sink
+    rows: int  # given to each sink
+    seconds: float  # of all epochs together
+    slowest: float  # seconds of the slowest epoch
+    slowest_epoch: int  # its number
+    phases: dict[str, float]  # seconds of each phase, all epochs together
+    restarts: int  # after failures
+    behind: int | None  # at the end: input that is not processed yet
+    unread_files: int | None  # the same in files
+
+
+class EpochsFound(msgspec.Struct, frozen=True, kw_only=True):
+    """The epochs of one stream."""
+
+    stream: str  # its name
+    epochs: list[EpochLine]  # newest first
+    activity: list[ActivityPoint] = []  # oldest first; long spans are summed up into at most 240 points
+    damaged: list[str] = []  # what is wrong with records that could not be read
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    """The displayed part of a decision's facts."""
+
+    rows: int = 0
+    total_rows: int = 0
+    decided_at_ms: int = 0
+    watermark_ms: int = 0
+    quarantined: str | None = None
+    times: PhaseTimes | None = None
+    last_commit: CommitTimes | None = None
+
+
+class ReadDecision(msgspec.Struct, frozen=True):
+    """A decision, and the part of its facts that is displayed."""
+
+    decision: Decision
+    facts: _Facts
+
+
+class _Sealed:
+    """A sealed text as the key of a cache: equal digests, which were checked, mean equal bytes."""
+
+    __slots__ = ("data", "digest")
+
+    def __init__(self, data: bytes, key: str) -> None:
+        try:
+            self.digest = digest_of(data)
+        except SealBroken as broken:
+            raise RecordCorrupt(key=key, why=str(broken)) from broken
+        self.data: bytes | None = data
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Sealed) and other.digest == self.digest
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _remembered(sealed: _Sealed, key: str) -> ReadDecision:
+    decision = Decision.unsealed(sealed.data or b"", key)
+    sealed.data = None  # the cache keeps the key
+    slim = msgspec.structs.replace(decision, facts={})  # the handles of sinks are not needed
+    return ReadDecision(slim, decision.facts_as(_Facts) if decision.verdict is Verdict.COMMIT else _Facts())
+
+
+def read_decision(repository: Repository, key: str) -> ReadDecision:
+    """Read a decision for display."""
+    return _remembered(_Sealed(repository.read(key), key), key)
+
+
+def all_streams(repository: Repository, lineage: Lineage) -> list[str]:
+    """Return the names of all streams of a lineage, sorted."""
+    return sorted({name for timeline in lineage.timelines for name in streams_of(repository, timeline)})
+
+
+def slot_keys(repository: Repository, lineage: Lineage, stream: str) -> list[tuple[int, int, str]]:
+    """Return timeline-ordered slots of a stream on its lineage: epoch, attempt and key, oldest first."""
+    found: list[tuple[int, int, str]] = []
+    for timeline, last in lineage.places(stream):
+        folder = f"{stream_folder(stream, timeline)}/epochs"
+        matches = (_SLOT.fullmatch(name.removesuffix("/")) for name in repository.list(folder))
+        slots = sorted((int(each[1]), int(each[2]), f"{folder}/{each[0]}") for each in matches if each)
+        found += [each for each in slots if last is None or each[0] <= last]
+    return found
+
+
+def epochs_of(
+    repository: Repository, stream: str, *, last: int = 100, since_ms: int | None = None, lineage: Lineage | None = None
+) -> EpochsFound:
+    """Return the newest epochs of a stream and, with `since_ms`, what it did since then."""
+    lineage = lineage or Lineage.load(repository)
+    keys = [key for _, _, key in slot_keys(repository, lineage, stream)[-last - 1 :]]
+    read, bad = read_each(lambda key: read_decision(repository, key), keys)
+    lines = _epoch_lines([each for each in read if each.decision.verdict is not Verdict.END])
+    periods, damaged = (Activity(repository).periods(since_ms)) if since_ms is not None else ([], [])
+    return EpochsFound(
+        stream=stream,
+        epochs=lines[::-1][:last],
+        activity=points(periods, stream),
+        damaged=[error.summary for error in [*bad, *damaged]],
+    )
+
+
+def measured_phases(repository: Repository, stream: str) -> dict[str, float]:
+    """Return the phases of the last epoch whose end is recorded: the one before the last."""
+    try:
+        found = epochs_of(repository, stream, last=3)
+    except HoldfastError:
+        return {}
+    return next((each.phases for each in found.epochs if "commit" in each.phases), {})
+
+
+def slowest_first(lines: Iterable[EpochLine]) -> list[EpochLine]:
+    """Return epochs in the order of their recorded durations, the slowest first."""
+    return sorted(lines, key=lambda each: -(each.seconds or 0.0))
+
+
+def _epoch_lines(read: list[ReadDecision]) -> list[EpochLine]:
+    """Return the lines of decisions, oldest first. The end of an epoch is in the decision of the next one."""
+    ends = {}
+    for each in read:
+        if each.facts.last_commit is not None:
+            ends[each.decision.attempt.timeline, each.facts.last_commit.epoch] = each.facts.last_commit
+    return [_line(each, ends.get((each.decision.attempt.timeline, each.decision.attempt.epoch))) for each in read]
+
+
+def _line(read: ReadDecision, end: CommitTimes | None) -> EpochLine:
+    decision, facts = read.decision, read.facts
+    times, committed = facts.times, decision.verdict is Verdict.COMMIT
+    phases: dict[str, float] = {}
+    if times is not None:
+        phases |= {"open": times.open, "prepare": times.prepare, "harden": times.harden}
+    if end is not None and committed:
+        phases |= {"decide": end.decide, "commit": end.commit}
+    return EpochLine(
+        epoch=decision.attempt.epoch,
+        timeline=decision.attempt.timeline,
+        attempt=decision.attempt.attempt,
+        verdict=decision.verdict,
+        lease=decision.lease,
+        rows=facts.rows,
+        decided_at_ms=facts.decided_at_ms,
+        ended_at_ms=end.ended_at_ms if end is not None and committed else None,
+        seconds=round(sum(phases.values()), 6) if phases else None,
+        phases=phases,
+        prepare=times.sinks if times else {},
+        commit=end.sinks if end is not None and committed else {},
+        quarantined=facts.quarantined,
+    )
+
+
+def points(periods: list[Period], stream: str, most: int = _BUCKETS) -> list[ActivityPoint]:
+    """Return the periods of a stream, summed up into at most `most` points of equal length."""
+    own = [(each, each.streams[stream]) for each in periods if stream in each.streams]
+    if not own:
+        return []
+    first, last = own[0][0].start_ms, max(each.end_ms for each, _ in own)
+    width = max((last - first) / most, 1.0)
+    buckets: dict[int, list[tuple[Period, StreamActivity]]] = {}
+    for each in own:
+        number = int((each[0].start_ms - first) / width) if len(own) > most else len(buckets)
+        buckets.setdefault(number, []).append(each)
+    return [_point(each) for each in buckets.values()]
+
+
+def _point(parts: list[tuple[Period, StreamActivity]]) -> ActivityPoint:
+    slowest = max((stream for _, stream in parts), key=lambda each: each.slowest)
+    phases = {name: round(sum(each.phases.get(name, 0.0) for _, each in parts), 6) for name in PHASES}
+    end = parts[-1][1]
+    return ActivityPoint(
+        start_ms=parts[0][0].start_ms,
+        end_ms=parts[-1][0].end_ms,
+        epochs=sum(each.epochs for _, each in parts),
+        rows=sum(each.rows for _, each in parts),
+        seconds=round(sum(each.seconds for _, each in parts), 6),
+        slowest=slowest.slowest,
+        slowest_epoch=slowest.slowest_epoch,
+        phases={name: each for name, each in phases.items() if each},
+        restarts=sum(each.restarts for _, each in parts),
+        behind=end.behind,
+        unread_files=end.unread_files,
+    )

@@ -1,0 +1,60 @@
+// Live updates: the server sends the content of this view again when it has changed. Without this file the page works,
+// and shows what was true when it was loaded.
+"use strict";
+(() => {
+  const body = document.body, main = document.getElementById("main"), mark = document.getElementById("live");
+
+  const span = (s) => {
+    s = Math.max(0, Math.floor(s));
+    const parts = [];
+    for (const [length, unit] of [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]]) {
+      if (s >= length || (unit === "s" && !parts.length)) { parts.push(Math.floor(s / length) + unit); s %= length; }
+    }
+    return parts.slice(0, 2).join(" ");
+  };
+  let ahead = 0; // by how much the clock of the server is ahead of this one, in milliseconds
+  const ages = () => {
+    for (const each of main.querySelectorAll("time[data-at]")) {
+      const text = span((Date.now() + ahead - Number(each.dataset.at)) / 1000);
+      if (each.textContent !== text) each.textContent = text;
+    }
+  };
+  setInterval(ages, 1000);
+
+  const say = (text, kind) => { mark.textContent = text; mark.className = "live " + kind; };
+
+  // Replace the content, and keep what the reader has opened, selected or reached by keyboard.
+  const keyOf = (each) => each && (each.id || each.getAttribute("href") || each.getAttribute("name"));
+  const replace = (html) => {
+    const selection = window.getSelection();
+    if (selection && !selection.isCollapsed && main.contains(selection.anchorNode)) return false;
+    if (main.contains(document.activeElement) && /^(SELECT|INPUT)$/.test(document.activeElement.tagName)) return false;
+    const opened = [...main.querySelectorAll("details")].map((each) => each.open);
+    const scrolled = [...main.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
+    const focused = main.contains(document.activeElement) ? keyOf(document.activeElement) : null;
+    main.innerHTML = html;
+    main.querySelectorAll("details").forEach((each, n) => { each.open = Boolean(opened[n]); });
+    main.querySelectorAll(".scroll").forEach((each, n) => { each.scrollLeft = scrolled[n] || 0; });
+    if (focused) {
+      const again = [...main.querySelectorAll("a, summary, button, [id]")].find((each) => keyOf(each) === focused);
+      if (again) again.focus({ preventScroll: true });
+    }
+    ages();
+    return true;
+  };
+
+  if (!body.dataset.live || !window.EventSource) return;
+  let waiting = null;
+  const show = (html) => { waiting = replace(html) ? null : html; };
+  setInterval(() => { if (waiting !== null) show(waiting); }, 1000);
+  const source = new EventSource("/events?view=" + encodeURIComponent(body.dataset.live));
+  source.addEventListener("hello", (event) => {
+    ahead = Number(event.data) - Date.now();
+    if (Math.abs(ahead) < 2000) ahead = 0;
+    say("live", "on");
+  });
+  source.addEventListener("view", (event) => { show(JSON.parse(event.data)); say("live", "on"); });
+  source.addEventListener("gone", () => { source.close(); say("this view is gone; reload", "off"); });
+  source.onerror = () => say("not connected: what you see may be old", "off");
+  window.addEventListener("pagehide", () => source.close());
+})();

@@ -1,0 +1,169 @@
+"""Every view in a real Chromium: no console error, no request to another host, no wider than the window."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `page` is not installed")
+pytest.importorskip("playwright", reason="playwright is not installed")
+
+from browsing import Watched, browser, chromium
+from holdfast.web.listening import Listening, RunningPage
+from webfixture import Sample, started, troubled
+
+pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on this machine")
+
+VIEWS = ("", "/streams/orders", "/checkpoints", "/checkpoints/3", "/diff?a=2&b=4", "/runs", "/ledger", "/timelines")
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    root = tmp_path_factory.mktemp("pipelines")
+    troubled(root)
+    with RunningPage([str(root)], Listening(port=0)) as page:
+        yield page.addresses[0].rstrip("/")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1600])
+def test_every_view_of_every_condition(chrome: Any, origin: str, width: int, scheme: str) -> None:
+    watched = Watched(chrome, origin, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    try:
+        addresses = ["/", "/p/new"]
+        for name in ("stopped", "failed", "killed", "damaged", "rewound"):
+            addresses += [f"/p/{name}{view}" for view in VIEWS]
+        for address in addresses:
+            answer = watched.open(address)
+            assert answer.status == 200, address
+            assert watched.page.locator("h1").count() == 1
+            assert watched.overflow <= 0, f"{address} is wider than {width} pixels"
+        watched.page.wait_for_selector("#live.on")
+        assert (watched.errors, watched.foreign) == ([], [])
+    finally:
+        watched.close()
+
+
+def test_what_went_wrong_and_what_to_do_is_found_from_the_first_view(chrome: Any, origin: str) -> None:
+    """As a visitor would: open the page, follow the link of the pipeline that looks bad, read."""
+    expected = {
+        "failed": "correct the table",
+        "killed": "start the pipeline again",
+        "damaged": "holdfast verify --all",
+        "rewound": "holdfast gaps",
+    }
+    watched = Watched(chrome, origin)
+    try:
+        for name, advice in expected.items():
+            watched.open("/")
+            watched.page.click(f"a:text-is('{name}')")
+            watched.page.wait_for_url(f"**/p/{name}")
+            assert advice in watched.page.inner_text(".problems")
+    finally:
+        watched.close()
+
+
+def test_the_page_works_by_keyboard(chrome: Any, origin: str) -> None:
+    watched = Watched(chrome, origin)
+    try:
+        watched.open("/p/stopped")
+        watched.page.keyboard.press("Tab")
+        assert watched.page.evaluate("document.activeElement.className") == "skip"
+        seen = []
+        for _ in range(12):
+            watched.page.keyboard.press("Tab")
+            seen.append(watched.page.evaluate("document.activeElement.textContent.trim()"))
+        assert {"Holdfast", "Overview", "Checkpoints", "Runs"} <= set(seen)
+        watched.page.keyboard.press("Enter")
+    finally:
+        watched.close()
+
+
+def test_an_opened_part_and_the_focus_survive_an_update(chrome: Any, tmp_path: Path) -> None:
+    sample = Sample(tmp_path).healthy()
+    with RunningPage([str(tmp_path)], Listening(port=0)) as page:
+        watched = Watched(chrome, page.addresses[0].rstrip("/"))
+        try:
+            watched.open("/p/orders/checkpoints/3")
+            watched.page.wait_for_selector("#live.on")
+            watched.page.click("summary >> nth=0")
+            sample.checkpoint(6)
+            watched.page.wait_for_selector("option[value='6']", state="attached", timeout=5000)
+            assert watched.page.evaluate("document.querySelector('details').open")
+            assert watched.errors == []
+        finally:
+            watched.close()
+
+
+def test_a_page_prints_without_its_navigation(chrome: Any, origin: str) -> None:
+    watched = Watched(chrome, origin)
+    try:
+        watched.open("/p/stopped")
+        watched.page.emulate_media(media="print")
+        assert not watched.page.is_visible(".tabs")
+        assert watched.page.is_visible("h1")
+        assert len(watched.page.pdf()) > 10_000
+    finally:
+        watched.close()
+
+
+def test_a_killed_pipeline_is_seen_within_two_seconds_and_so_is_its_return(chrome: Any, tmp_path: Path) -> None:
+    process = started(tmp_path)
+    with RunningPage([str(tmp_path)], Listening(port=0)) as page:
+        watched = Watched(chrome, page.addresses[0].rstrip("/"))
+        try:
+            watched.open("/p/repository")
+            watched.page.wait_for_selector("main .s-running")
+            epoch = watched.page.inner_text("table tbody tr:first-child td:nth-child(3)")
+            watched.page.wait_for_function(
+                "before => document.querySelector('table tbody td:nth-child(3)').textContent !== before", arg=epoch
+            )
+            process.kill()
+            began = time.monotonic()
+            watched.page.wait_for_selector("main .s-killed", timeout=5000)
+            assert time.monotonic() - began < 2.0
+            process.wait()
+            again = started(tmp_path)
+            try:
+                watched.page.wait_for_selector("main .s-running", timeout=10_000)
+                watched.open("/p/repository/runs")
+                assert "continues after epoch" in watched.page.inner_text("main")
+            finally:
+                again.kill()
+                again.wait()
+            assert (watched.errors, watched.foreign) == ([], [])
+        finally:
+            watched.close()
+    for each in (process, again):
+        assert each.stdout is not None
+        each.stdout.close()
+
+
+def test_ten_thousand_epochs_and_a_thousand_checkpoints(chrome: Any, tmp_path: Path) -> None:
+    sample = Sample(tmp_path, "large")
+    sample.lease()
+    sample.program("orders")
+    for name in sample.streams:
+        sample.epochs(name, 10_000)
+    for number in range(1, 1001):
+        sample.checkpoint(number, ago_s=(1000 - number) * 60, files=2)
+    sample.periods(600)
+    with RunningPage([str(tmp_path)], Listening(port=0)) as page:
+        watched = Watched(chrome, page.addresses[0].rstrip("/"))
+        try:
+            for view in ("", "/streams/orders?span=7d", "/checkpoints", "/checkpoints/500", "/runs"):
+                assert watched.open(f"/p/large{view}").status == 200
+                watched.page.wait_for_selector("#live.on")
+            assert (watched.errors, watched.foreign) == ([], [])
+        finally:
+            watched.close()
