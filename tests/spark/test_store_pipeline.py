@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from faultproxy import FaultProxy
 from holdfast.errors import NotSupported, SparkFileDamaged, StoresDiffer
+from holdfast.repository.objectstore import ObjectRepository
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.sqlite import SqliteSink
 from holdfast.spark import adapter
@@ -120,6 +121,33 @@ def test_a_damaged_entry_is_reported_and_never_removed(rig: StoreRig) -> None:
         rig.run()
     assert path.exists()
     assert rig.visible() == [[1, 2]]
+
+
+@pytest.mark.parametrize("log", ["commits", "offsets"])
+def test_an_entry_of_a_driver_that_was_replaced_restarts_the_stream_at_once(rig: StoreRig, log: str) -> None:
+    """The old driver writes one more entry of a log. No restart is allowed here: this one is not counted."""
+    rig.add(1)
+    rig.run()
+    repository = ObjectRepository(rig.s3.url("pipelines/torment"))
+    written: list[bool] = []
+
+    def reach(point: str) -> None:
+        batch = 1 if log == "commits" else 2
+        if point == "decided" and not written:
+            entry = repository.read(f"{LOGS}/{log}/{1 if log == 'offsets' else 0}")
+            if log == "offsets":  # of the next batch, which has one more file
+                entry = entry.replace(b'{"logOffset":1}', b'{"logOffset":2}')
+                source = repository.read(f"{LOGS}/sources/0/1")
+                made = source.replace(b"000002.json", b"000003.json").replace(b'"batchId":1', b'"batchId":2')
+                written.append(repository.put_if_absent(f"{LOGS}/sources/0/2", made).won)
+            written.append(repository.put_if_absent(f"{LOGS}/{log}/{batch}", entry + b" " * (log == "commits")).won)
+
+    rig.add(2)
+    rig.add(3)
+    status = rig.run(reach)
+    assert all(written)
+    assert rig.visible() == [[1, 2, 3]]
+    assert status.streams["rows"].restarts == 0
 
 
 def test_the_secret_is_in_no_object_and_no_status(rig: StoreRig) -> None:

@@ -35,7 +35,7 @@ def with_variable(name: str, value: str) -> Iterator[None]:
 def with_jar() -> Iterator[None]:
     """Put the classes of Holdfast, and the s3a connector if there is one, on the class path of a JVM started here."""
     connector = jars_folder()
-    added = [str(JAR), *([f"{connector}/*"] if connector else [])]
+    added = map(str, [JAR, *(sorted(connector.glob("*.jar")) if connector else [])])  # a `/*` would prevent an archive
     with with_variable(CLASS_PATH, os.pathsep.join(filter(None, (os.environ.get(CLASS_PATH), *added)))):
         yield
 
