@@ -262,7 +262,7 @@ def started(folder: Path, *, seconds: float = 60.0) -> subprocess.Popen[bytes]:
 
 def troubled(root: Path) -> None:
     """Make one pipeline in each condition: stopped, failed, killed with an epoch in doubt, damaged, rewound, new."""
-    Sample(root, "stopped").healthy()
+    Sample(root, "stopped").healthy(120, 24)
     failed = Sample(root, "failed").healthy()
     failed.lease(2, ago_s=20)
     failed.event(

@@ -20,7 +20,7 @@ from webfixture import started, troubled  # noqa: E402
 TARGET = ROOT / "docs/captures"
 VIEWS = {
     "page-pipelines": ("/", 1200, "light"),
-    "page-pipeline": ("/p/rewound", 1200, "light"),
+    "page-pipeline": ("/p/stopped", 1200, "light"),
     "page-stream": ("/p/stopped/streams/orders?span=1d", 1200, "light"),
     "page-checkpoint": ("/p/stopped/checkpoints/3", 1200, "dark"),
     "page-runs": ("/p/failed/runs", 1200, "light"),

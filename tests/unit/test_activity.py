@@ -71,6 +71,21 @@ def test_a_merge_that_was_interrupted_counts_nothing_twice(repository: Repositor
     assert Activity(repository, later).periods()[0] == written
 
 
+def test_periods_that_are_merged_while_they_are_read_are_not_missed(repository: Repository) -> None:
+    written = [period(NOON + n * MINUTE, n) for n in range(60)]
+    for each in written:
+        Activity(repository).add_period(each)
+    later, merged = at(NOON + 70 * MINUTE), []
+
+    def merge(action: str, key: str) -> None:
+        if action == "read" and key.startswith("activity/periods") and not merged:
+            merged.append(key)
+            Activity(repository, later).tidy(lease=1)
+
+    assert Activity(FaultyRepository(repository, merge), later).periods() == (written, [])
+    assert merged
+
+
 def test_old_hours_and_old_events_are_deleted(repository: Repository) -> None:
     activity = Activity(repository, at(NOON + (KEPT_DAYS + 1) * 24 * HOUR_MS))
     activity.add_period(period(NOON))

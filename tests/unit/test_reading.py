@@ -110,6 +110,16 @@ def test_gaps_are_counted_and_reported(sample: Sample) -> None:
     assert [(each.severity, each.next) for each in line.problems] == [("warning", "read the ledger: holdfast gaps")]
 
 
+def test_a_failed_checkpoint_is_a_problem_until_a_later_one_succeeds(sample: Sample) -> None:
+    sample.lease()
+    sample.checkpoint(1, ago_s=60)
+    sample.event("checkpoint failed", "stream totals did not acknowledge", next="raise the timeout", ago_s=30)
+    (problem,) = status_of(sample.repository).problems
+    assert (problem.severity, problem.next) == ("warning", "raise the timeout")
+    sample.checkpoint(2, ago_s=5)
+    assert status_of(sample.repository).problems == []
+
+
 def test_an_epoch_has_its_phases_and_the_last_one_lacks_its_end(sample: Sample) -> None:
     sample.epochs("orders", 50)
     found = epochs_of(sample.repository, "orders", last=10)

@@ -158,9 +158,8 @@ class Activity:
     def periods(self, since_ms: int = 0, until_ms: int | None = None) -> tuple[list[Period], list[HoldfastError]]:
         """Return the periods that begin in a span of time, oldest first, and an error for each damaged record."""
         last = until_ms if until_ms is not None else now_ms(self._clock) + _DAY_MS
-        hours = self._keys(_HOURS, since_ms - HOUR_MS, last)
-        merged, bad_hours = read_each(self._read_hour, hours)
-        fresh, bad = self._read_periods(self._keys(_PERIODS, since_ms, last))
+        fresh, bad = self._read_periods(self._keys(_PERIODS, since_ms, last))  # first: a merge may move them now
+        merged, bad_hours = read_each(self._read_hour, self._keys(_HOURS, since_ms - HOUR_MS, last))
         found = {(each.start_ms, each.lease): each for hour in merged for each in hour.periods}
         found |= {(each.start_ms, each.lease): each for each in fresh}
         chosen = sorted((key, each) for key, each in found.items() if since_ms <= each.start_ms <= last)

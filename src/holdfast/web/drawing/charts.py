@@ -160,7 +160,7 @@ class Graph:
     edges: Sequence[Edge] = field(default_factory=tuple)
 
 
-_BOX_W, _BOX_H, _GAP_X, _GAP_Y = 200, 66, 110, 18
+_BOX_W, _BOX_H, _GAP_X, _GAP_Y = 178, 66, 76, 16
 
 
 def graph(found: Graph) -> Markup:
@@ -211,7 +211,7 @@ def _depths(found: Graph) -> dict[str, int]:
 
 def _box(node: Node, x: float, y: float) -> Markup:
     lines_ = joined(
-        h('<text class="small" x="{}" y="{}">{}</text>', round(x + 12), round(y + 40 + 16 * number), _short(each, 30))
+        h('<text class="small" x="{}" y="{}">{}</text>', round(x + 12), round(y + 40 + 16 * number), _short(each, 27))
         for number, each in enumerate(node.lines[:2])
     )
     body = h(
@@ -226,7 +226,7 @@ def _box(node: Node, x: float, y: float) -> Markup:
         _BOX_H,
         round(x + 12),
         round(y + 22),
-        _short(node.title, 24),
+        _short(node.title, 21),
         lines_,
     )
     return h('<a href="{}">{}</a>', node.href, body) if node.href else body

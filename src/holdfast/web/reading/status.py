@@ -184,6 +184,7 @@ class _StatusReader:
         self._checkpoint_problems(taken)
         self._rewind_problem()
         self._event_problems(own, state)
+        self._checkpoint_failure(own, newest.timestamp_ms if newest else 0)
         gaps = sum(each.gaps for each in streams)
         if gaps:
             text = (
@@ -402,6 +403,14 @@ class _StatusReader:
             self._add("error", what, "find a sound one: holdfast verify --all", at_ms=each.timestamp_ms)
         if len(damaged) > 3:
             self._add("error", f"{len(damaged) - 3} more checkpoints are damaged", "holdfast ls lists them")
+
+    def _checkpoint_failure(self, events: list[ActivityEvent], newest_ms: int) -> None:
+        """Report the last checkpoint that was given up, unless a later one succeeded."""
+        failed = [each for each in events if each.kind == kinds.CHECKPOINT_FAILED and each.at_ms > newest_ms]
+        if failed:
+            last = failed[-1]
+            do = last.next or "read why in the runs: holdfast runs"
+            self._add("warning", f"the last checkpoint failed: {last.text}", do, at_ms=last.at_ms)
 
     def _rewind_problem(self) -> None:
         record = self._guarded(lambda: unfinished_rewind(self._repository, self._lineage))
