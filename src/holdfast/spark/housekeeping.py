@@ -14,12 +14,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from holdfast._error_text import one_line
+from holdfast.cleaning.folders import CleaningMemory
 from holdfast.errors import Fenced
+from holdfast.policy import Retention
 from holdfast.pruning import apply_prune, plan_prune
+from holdfast.repository import ObjectRepository
 from holdfast.spark.checkpoint_setup import CheckpointSetup
 
 _log = logging.getLogger(__name__)
 _PRUNE_S = 10.0  # the least time between two clean-ups
+_ALL = (1 << 64) - 1
 
 
 class Housekeeping:
@@ -29,6 +33,7 @@ class Housekeeping:
         self._setup = setup
         self._changed = False  # whether checkpoints were taken or given up since the last clean-up
         self._blocked: str | None = None  # why the last clean-up collected nothing
+        self._memory = CleaningMemory()
         self._pruned_at = float("-inf")
         self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
 
@@ -71,8 +76,11 @@ class Housekeeping:
     def _prune(self) -> None:
         run, streams = self._setup.run, self._setup.streams.values()
         dropped = False
-        if self._setup.policy.retention is not None:
-            found = plan_prune(run.repository, self._setup.policy.retention)
+        retention = self._setup.policy.retention
+        if retention is None and isinstance(run.repository, ObjectRepository):
+            retention = Retention(last=_ALL)  # Spark deletes nothing there: its folder is cleaned up in any case
+        if retention is not None:
+            found = plan_prune(run.repository, retention, retain=run.retain, memory=self._memory)
             self._report_blocked(found.blocked)
             spared = {key for stream in streams for key in stream.snapshots.kept}
             plan = replace(found, garbage=tuple(key for key in found.garbage if key not in spared))
