@@ -29,6 +29,7 @@ from bench.rival import apart
 from bench.spark import QUICK_FILES, session
 from holdfast import CheckpointPolicy, Pipeline, Retention, SqliteSink, StreamCallbacks
 from holdfast.spark.acknowledging import Acknowledger
+from holdfast.spark.snapshot import Snapshots
 
 P99_LIMIT_S = 0.005
 WINDOW_S, WINDOW_EPOCHS = 3.0, 5  # the longer of the two
@@ -233,7 +234,9 @@ def grown(spark: SparkSession, folder: Path, sizes: Sequence[int]) -> Iterator[S
                 start = time.perf_counter()
                 manifest = handle.checkpoint(timeout=120)
                 seconds.append(time.perf_counter() - start)
-            kept = handle._streams[0].snapshots._last
+            snapshots = handle._streams[0].snapshots
+            assert isinstance(snapshots, Snapshots)
+            kept = snapshots._last
             assert kept is not None
             yield Sized(manifest.streams["counts"].file_bytes, kept.new_files, seconds)
     shutil.rmtree(folder)

@@ -184,6 +184,10 @@ class CheckpointPolicy:
         """The minimum pause after a checkpoint in seconds."""
         return 0.0 if self.min_pause == 0 else seconds_of("checkpoint min_pause", self.min_pause)
 
+    def at_least_every(self, epochs: int) -> CheckpointPolicy:
+        """Return this policy, or one that takes a checkpoint after so many epochs if it has no interval."""
+        return replace(self, epochs=epochs) if self.marks() is None else self
+
     def marks(self) -> IntervalPolicy | None:
         """Return the interval policy, or `None` if checkpoints are taken only on request."""
         if self.every is None and self.rows is None and self.epochs is None:

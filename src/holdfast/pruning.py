@@ -11,25 +11,30 @@ Rules:
 - Retention applies to the restorable checkpoints of the current lineage whose files all exist. A checkpoint with
   missing files is kept, but does not count towards the retention. Abandoned branches are kept until a prune
   names them, and savepoints until they are deleted by name: retention never applies to either.
+- On an object store, checkpoints name Spark's files in place. What may go there is decided by `cleaning`, and the
+  checkpoints that it needs are kept.
 - Event logs are trimmed last: see `log_needs` and `eventlog.trimming`. A checkpoint that is dropped no longer needs its
   events, and a savepoint does until it is deleted.
 - An attempt that is open while no checkpoint is being taken was left by a driver that died: it is aborted.
 
 Not guaranteed if the lease has no OS lock (`shared`): that a driver that is paused in the middle of a deletion, and
-replaced, deletes nothing more. It checks its lease before every hundred objects.
+replaced, deletes nothing more. It checks its lease before every hundred objects, and on an object store before every
+thousand. There, what it still deletes is nothing that its successor needs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast import _figures as figures
 from holdfast._html import preformatted
 from holdfast._validation import checked_type
+from holdfast.cleaning.folders import CleaningMemory
+from holdfast.cleaning.planning import StoreCleaning
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import CheckpointMissing, PlanOutdated
 from holdfast.eventlog.keeping import LogTrim
@@ -39,8 +44,10 @@ from holdfast.policy import Retention
 from holdfast.repository import Checkpoints, FileList, History, Lease, Lineage, Repository, Status, Summary
 from holdfast.repository.base import held_key
 from holdfast.repository.base import now_ms as clock_ms
-from holdfast.repository.checkpoint_keys import OBJECTS, place_of
+from holdfast.repository.checkpoint_keys import OBJECTS, CheckpointPlace
+from holdfast.repository.filesizes import FileSizes
 from holdfast.repository.lineage import branches
+from holdfast.repository.objectstore import DELETED_AT_ONCE, ObjectRepository
 from holdfast.repository.rewinds import require_finished
 
 __all__ = ["PrunePlan", "Pruned", "apply_prune", "plan_prune"]
@@ -136,12 +143,20 @@ class Pruned:
 
 
 def plan_prune(
-    repository: Repository, retention: Retention, *, now_ms: int | None = None, abandoned: bool = False
+    repository: Repository,
+    retention: Retention,
+    *,
+    now_ms: int | None = None,
+    abandoned: bool = False,
+    retain: int | None = None,
+    memory: CleaningMemory | None = None,
 ) -> PrunePlan:
     """Return what a prune would do. This changes nothing and needs no lease.
 
     `abandoned`: delete the checkpoints of abandoned branches too, and timelines that are not part of the lineage.
     If a checkpoint is being taken, the plan lists its objects as garbage. Such a plan is outdated and is refused.
+    On an object store, `retain` is how many epochs Spark may still need, by default 100, and `memory` that of earlier
+    plans.
     """
     checked_type("retention", retention, Retention)
     checkpoints = Checkpoints(repository)
@@ -150,21 +165,24 @@ def plan_prune(
     found = checkpoints.standing()
     ours = {each.checkpoint: each for each in found if _is_subject(each, lineage)}
     lists = _FileLists(checkpoints)
-    kept, incomplete = _kept(lists, ours, retention, clock_ms() if now_ms is None else now_ms)
+    store = StoreCleaning.of(repository, lineage, retain, memory) if isinstance(repository, ObjectRepository) else None
+    kept, incomplete = _kept(lists, ours, retention, clock_ms() if now_ms is None else now_ms, store)
     left = {each.checkpoint for each in found if abandoned and _is_abandoned(each, lineage)}
     drops = tuple(sorted((ours.keys() - kept.keys() - incomplete.keys()) | left))
     remaining = [each for each in found if each.checkpoint not in drops]
-    needed, blocked = _needed_objects(lists, remaining)
+    named, blocked = _named_lists(lists, remaining)
     logs, logs_blocked = plan_trims(repository, remaining)
-    garbage = () if blocked else tuple(key for key in _objects(repository) if key not in needed)
+    garbage: dict[str, int] = {}
+    if not blocked:
+        garbage = _garbage(repository, named) if store is None else store.garbage(named, abandoned=abandoned)
     return PrunePlan(
         timeline=lineage.current,
         retention=retention.summary(),
         highest=highest,
         drops=drops,
         keeps={each.name: (kept | incomplete).get(each.checkpoint) or _why_exempt(each) for each in remaining},
-        garbage=garbage,
-        garbage_bytes=sum(size or 0 for size in repository.sizes(garbage).values()),
+        garbage=tuple(garbage),
+        garbage_bytes=sum(garbage.values()),
         leftovers=tuple(each.checkpoint_id for each in checkpoints.open_attempts(lineage.current)),
         blocked=blocked,
         timelines=_abandoned_timelines(repository, lineage) if abandoned else (),
@@ -182,7 +200,7 @@ def apply_prune(
     was reserved or a timeline begun since the plan was made.  2. Record the prune in the
     history with `why`; `None` is for the routine prune after each checkpoint, which would fill the history.  3. Abort
     unfinished attempts.  4. Delete the manifests, oldest first, and abandoned timelines.  5. Delete the objects, and
-    check the lease before every hundred.  6. Delete the oldest segments of event logs.
+    check the lease before every hundred (a thousand on an object store).  6. Delete the oldest segments of event logs.
     """
     lease.check()  # 1
     checkpoints = Checkpoints(repository)
@@ -206,9 +224,10 @@ def apply_prune(
     for number in plan.timelines:
         lease.check()
         repository.clear(f"timelines/{number}")
-    for start in range(0, len(plan.garbage), _BATCH):
+    batch = DELETED_AT_ONCE if isinstance(repository, ObjectRepository) else _BATCH
+    for start in range(0, len(plan.garbage), batch):
         lease.check()
-        repository.delete_all(plan.garbage[start : start + _BATCH])  # 5
+        repository.delete_all(plan.garbage[start : start + batch])  # 5
         reach("object collected")
     for trim in plan.logs:
         from holdfast.eventlog.trimming import apply_trim  # noqa: PLC0415 - needs an extra
@@ -253,31 +272,31 @@ class _FileLists:
         self._checkpoints = checkpoints
         self._read: dict[str, FileList | str] = {}
         self._complete: dict[str, bool] = {}
-        self._sizes: dict[str, int | None] = {}
+        self._sizes = FileSizes(checkpoints.repository)
 
     def of(self, each: Summary, digest: str) -> FileList | str:
         """Return a file list of a checkpoint, or a description of what is wrong with it."""
         if digest not in self._read:
-            self._read[digest] = self._checkpoints.file_list(place_of(each.timeline, each.checkpoint), digest)
+            self._read[digest] = self._checkpoints.file_list(self._place(each), digest)
         return self._read[digest]
 
     def is_complete(self, each: Summary, digest: str) -> bool:
         """Whether a file list can be read and all its files exist with their sizes."""
         if digest not in self._complete:
             listed = self.of(each, digest)
-            self._complete[digest] = not isinstance(listed, str) and self._exist(listed)
+            self._complete[digest] = not isinstance(listed, str) and self._exist(self._place(each), listed)
         return self._complete[digest]
 
-    def _exist(self, listed: FileList) -> bool:
-        expected = {file.sha256: file.size for file in listed.files}
-        new = {held_key(OBJECTS, digest): digest for digest in expected.keys() - self._sizes.keys()}
-        found = self._checkpoints.repository.sizes(new)
-        self._sizes |= {digest: found[key] for key, digest in new.items()}
-        return all(self._sizes[digest] == size for digest, size in expected.items())
+    def _exist(self, place: CheckpointPlace, listed: FileList) -> bool:
+        found = self._sizes.of(place, listed)
+        return all(found[place.key(listed, file)] == file.size for file in listed.files)
+
+    def _place(self, each: Summary) -> CheckpointPlace:
+        return self._checkpoints.place(each.timeline, each.checkpoint)
 
 
 def _kept(
-    lists: _FileLists, ours: Mapping[int, Summary], retention: Retention, now_ms: int
+    lists: _FileLists, ours: Mapping[int, Summary], retention: Retention, now_ms: int, store: StoreCleaning | None
 ) -> tuple[dict[int, str], dict[int, str]]:
     """Return the checkpoints that retention keeps, and the incomplete ones, which are kept without being counted.
 
@@ -287,6 +306,8 @@ def _kept(
     while True:
         times = {number: each.timestamp_ms for number, each in ours.items() if number not in incomplete}
         kept = dict(retention.keeps(times, now_ms))
+        if store is not None:
+            kept = store.needed(ours[number] for number in times) | kept
         found = [
             number for number in kept if not all(lists.is_complete(ours[number], each) for each in ours[number].lists)
         ]
@@ -304,33 +325,39 @@ def _why_exempt(each: Summary) -> str:
     return "damaged: kept for a repair" if each.status is Status.DAMAGED else "in progress, or left unfinished"
 
 
-def _needed_objects(lists: _FileLists, remaining: list[Summary]) -> tuple[set[str], str | None]:
-    """Return the keys of all objects that a checkpoint refers to, or the reason why they are not known."""
-    files: set[str] = set()
-    read: set[str] = set()
+def _named_lists(lists: _FileLists, remaining: list[Summary]) -> tuple[list[tuple[Summary, FileList]], str | None]:
+    """Return all file lists that a checkpoint refers to, each once, or the reason why they are not known."""
+    found: dict[str, tuple[Summary, FileList]] = {}
     for each in remaining:
         if each.savepoint is not None:
             continue  # it has its own copies
         if each.status is Status.DAMAGED:
-            return set(), _may_need_any(each, each.why or "")
-        for digest in set(each.lists) - read:
+            return [], _may_need_any(each, each.why or "")
+        for digest in set(each.lists) - found.keys():
             listed = lists.of(each, digest)
             if isinstance(listed, str):
-                return set(), _may_need_any(each, listed)
-            read.add(digest)
-            files.update([file.sha256 for file in listed.files])
-    return {held_key(OBJECTS, digest) for digest in read | files}, None
+                return [], _may_need_any(each, listed)
+            found[digest] = each, listed
+    return list(found.values()), None
+
+
+def _garbage(repository: Repository, named: Iterable[tuple[Summary, FileList]]) -> dict[str, int]:
+    """Return the objects that no checkpoint refers to, and their sizes."""
+    needed = {digest for each, listed in named for digest in (*each.lists, *(file.sha256 for file in listed.files))}
+    keys = {held_key(OBJECTS, digest) for digest in needed}
+    return {key: size or 0 for key, size in repository.sizes(_unneeded(repository, keys)).items()}
 
 
 def _may_need_any(each: Summary, why: str) -> str:
     return f"checkpoint {each.checkpoint} is damaged ({why}) and may need any of them"
 
 
-def _objects(repository: Repository) -> Iterator[str]:
+def _unneeded(repository: Repository, needed: set[str]) -> Iterator[str]:
     for top in repository.list(OBJECTS):
         for name in repository.list(f"{OBJECTS}/{top}") if top.endswith("/") else ():
-            if _OBJECT.fullmatch(name):  # any other file there is not from Holdfast
-                yield f"{OBJECTS}/{top}{name}"
+            key = f"{OBJECTS}/{top}{name}"
+            if _OBJECT.fullmatch(name) and key not in needed:  # any other file there is not from Holdfast
+                yield key
 
 
 def _record(repository: Repository, plan: PrunePlan, why: str) -> None:

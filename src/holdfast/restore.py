@@ -1,4 +1,4 @@
-"""Restore: write a checkpoint into folders from which Spark can start.
+"""Restore: write a checkpoint into folders from which Spark can start, on a local disk or on an object store.
 
 Rules:
 - A plan comes first. It checks that every file exists with its size; `verify` checks the bytes.
@@ -12,14 +12,15 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from holdfast import _figures as figures
 from holdfast._validation import checked_type
@@ -29,9 +30,18 @@ from holdfast.errors import (
     Corrupt,
     ManifestRefused,
     NotFound,
+    NotSupported,
 )
 from holdfast.formats.manifest import Manifest
-from holdfast.repository import Checkpoints, FileList, FileRepository, HeldFile, Identity, Repository
+from holdfast.repository import (
+    Checkpoints,
+    FileList,
+    FileRepository,
+    HeldFile,
+    Identity,
+    ObjectRepository,
+    Repository,
+)
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.repository.files import (
     failing_as,
@@ -42,7 +52,11 @@ from holdfast.repository.files import (
     replace_durably,
     sync_all,
 )
+from holdfast.repository.filesizes import FileSizes
+from holdfast.repository.s3address import SCHEME
 from holdfast.sparkfiles.schema_paths import has_schema_paths, with_schema_paths
+from holdfast.sparkfiles.storefolder import hadoop_root
+from holdfast.transfer import Download, copy_all, download_all, key_in
 
 __all__ = ["RestorePlan", "StreamRestore", "plan_restore", "restore_stream", "stage_states"]
 
@@ -83,9 +97,13 @@ class RestorePlan:
 
     @cached_property
     def objects(self) -> dict[str, HeldFile]:
-        """The objects that it needs, by key; identical files share one object."""
-        place = self.place.object
-        return {place(file.sha256): file for each in self.streams.values() for file in each.files.files}
+        """The objects that it needs, by key; on a local disk, identical files share one object."""
+        return {key: file for stream in self.streams for key, file in self.files(stream)}
+
+    def files(self, stream: str) -> list[tuple[str, HeldFile]]:
+        """Return the files of one stream's cut, each with its key."""
+        listed = self.streams[stream].files
+        return [(self.place.key(listed, file), file) for file in listed.files]
 
     def summary(self) -> str:
         """Return the plan as text: one line, and one more per stream."""
@@ -132,10 +150,19 @@ def plan_restore(repository: Repository, checkpoint: int | str | None = None) ->
         for stream, cut in manifest.streams.items()
     }
     plan = RestorePlan(manifest, place, streams)
-    wrong = next(missing_files(plan, repository.sizes(plan.objects)), None)  # 4
+    wrong = next(missing_files(plan, sizes_of(repository, plan)), None)  # 4
     if wrong is not None:
         raise checkpoints.damaged(name, wrong.summary())
     return plan
+
+
+def sizes_of(repository: Repository, plan: RestorePlan, sizes: FileSizes | None = None) -> dict[str, int | None]:
+    """Return the actual size of every object that a plan needs; `sizes` remembers what was looked up before."""
+    known = sizes or FileSizes(repository)
+    found: dict[str, int | None] = {}
+    for each in plan.streams.values():
+        found |= known.of(plan.place, each.files)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,19 +185,19 @@ class MissingFile:
 
 def missing_files(plan: RestorePlan, sizes: Mapping[str, int | None]) -> Iterator[MissingFile]:
     """Yield the files whose objects are missing or have a different size; `sizes` has the actual sizes."""
-    found = {file.sha256: sizes[key] for key, file in plan.objects.items()}
     for stream, each in plan.streams.items():
         for file in each.files.files:
-            if found[file.sha256] != file.size:
-                key = plan.place.object(file.sha256)
-                yield MissingFile(stream, file.path, key, file.size, found[file.sha256])
+            key = plan.place.key(each.files, file)
+            if sizes[key] != file.size:
+                yield MissingFile(stream, file.path, key, file.size, sizes[key])
 
 
 def restore_stream(
-    repository: FileRepository, plan: RestorePlan, stream: str, target: Path, *, used_at: Path | None = None
+    repository: Repository, plan: RestorePlan, stream: str, target: Path | str, *, used_at: Path | None = None
 ) -> None:
     """Write the files of one stream's cut into `target`, durably. For a stream that had not started, do nothing.
 
+    `target` is a folder, or for a checkpoint on an object store also another place there, `s3://bucket/prefix`.
     `used_at` is where the folder will be when Spark uses it, by default where it is now.
 
     1. Refuse a target that is not empty.  2. Rewrite the absolute paths in Spark's metadata.  3. Write the files, as
@@ -178,30 +205,93 @@ def restore_stream(
     Holdfast treats it as an interrupted restore.
     """
     checked_type("plan", plan, RestorePlan)
-    folder = local_path("target", target)
-    found = plan.streams.get(stream)
-    if found is None:
-        raise BadValue(what="stream", value=stream, expected=f"one of {', '.join(plan.streams) or 'none'}")
+    if isinstance(target, str) and target.startswith(SCHEME):
+        restore_into(repository, plan, stream, ObjectRepository(target))
+    else:
+        _restore_locally(repository, plan, stream, local_path("target", target), used_at)
+
+
+def _restore_locally(
+    repository: Repository, plan: RestorePlan, stream: str, folder: Path, used_at: Path | None
+) -> None:
+    found = _stream_of(plan, stream)
     with failing_as("open", str(folder)):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):  # 1
             raise AlreadyExists(what=str(folder), do="choose a folder that is empty or does not exist")
     if not found.epoch:
         return
-    wrong = found.files.unsound()  # the plan may come from anywhere: never write outside the target
+    files = _sound_files(repository, plan, stream)
+    with _gone_as_damage(repository, plan):
+        rewritten = _rewritten(repository, plan, files, hadoop_address(used_at or folder))  # 2
+        others = [(key, file) for key, file in files if file.path not in rewritten]
+        if isinstance(repository, ObjectRepository):  # 3
+            download_all(repository, (Download(key, file, folder / file.path) for key, file in others))
+        else:
+            copy = plan.manifest.savepoint is not None
+            targets = ((key, folder / file.path) for key, file in others)
+            cast("FileRepository", repository).restore_all(targets, copy=copy)
+    _write_own(folder, rewritten)  # 4
+
+
+def restore_into(
+    repository: Repository, plan: RestorePlan, stream: str, target: ObjectRepository, folder: str = ""
+) -> None:
+    """Copy the files of one stream's cut into a folder of a repository on an object store, on the server's side.
+
+    1. Refuse a folder that is not empty.  2. Copy the files, and compare their digests.  3. Write the files with
+    absolute paths.  4. Write the new id last.
+    """
+    if not isinstance(repository, ObjectRepository):
+        why = f"the checkpoint is in {repository.where}, which is not on an object store"
+        raise NotSupported(what=f"a restore to {target.where}", why=why, do="restore into a local folder")
+    if not _stream_of(plan, stream).epoch:
+        return
+    if target.flat(folder):  # 1
+        raise AlreadyExists(what=f"{target.where}/{folder}", do="choose a place that is empty")
+    files = _sound_files(repository, plan, stream)
+    with _gone_as_damage(repository, plan):
+        rewritten = _rewritten(repository, plan, files, f"{hadoop_root(target)}/{folder}".removesuffix("/"))
+        copied = {key: file for key, file in files if file.path not in rewritten}
+        copy_all(repository, copied, target, folder)  # 2
+    for path, data in rewritten.items():
+        target.put_new(key_in(folder, path), data)  # 3
+    target.put_new(key_in(folder, METADATA), _new_id())  # 4
+
+
+def _stream_of(plan: RestorePlan, stream: str) -> StreamRestore:
+    found = plan.streams.get(stream)
+    if found is None:
+        raise BadValue(what="stream", value=stream, expected=f"one of {', '.join(plan.streams) or 'none'}")
+    return found
+
+
+def _sound_files(repository: Repository, plan: RestorePlan, stream: str) -> list[tuple[str, HeldFile]]:
+    """Return the files to restore, with their keys.
+
+    The plan may come from anywhere: nothing is written outside the target.
+    """
+    wrong = plan.streams[stream].files.unsound()
     if wrong:
         raise Checkpoints(repository).damaged(plan.name, wrong)
-    files = [file for file in found.files.files if file.path not in _NEVER_RESTORED]
+    return [(key, file) for key, file in plan.files(stream) if file.path not in _NEVER_RESTORED]
+
+
+@contextlib.contextmanager
+def _gone_as_damage(repository: Repository, plan: RestorePlan) -> Iterator[None]:
     try:
-        rewritten = {  # 2
-            file.path: with_schema_paths(_checked(repository, plan, file), file.path, hadoop_address(used_at or folder))
-            for file in files
-            if has_schema_paths(file.path)
-        }
-        targets = ((plan.place.object(file.sha256), folder / file.path) for file in files if file.path not in rewritten)
-        repository.restore_all(targets, copy=plan.manifest.savepoint is not None)  # 3
+        yield
     except NotFound as error:
         raise Checkpoints(repository).damaged(plan.name, error.summary) from error
-    _write_own(folder, rewritten)  # 4
+
+
+def _rewritten(
+    repository: Repository, plan: RestorePlan, files: Iterable[tuple[str, HeldFile]], address: str
+) -> dict[str, bytes]:
+    return {
+        file.path: with_schema_paths(_checked(repository, plan, key, file), file.path, address)
+        for key, file in files
+        if has_schema_paths(file.path)
+    }
 
 
 def link_spark_folder(source: Path, target: Path) -> None:
@@ -249,12 +339,16 @@ def _write_own(folder: Path, rewritten: Mapping[str, bytes]) -> None:
         replace_durably(folder / path, data, path)
     with failing_as("create", str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
-    replace_durably(folder / METADATA, json.dumps({"id": str(uuid.uuid4())}).encode(), METADATA)
+    replace_durably(folder / METADATA, _new_id(), METADATA)
 
 
-def _checked(repository: Repository, plan: RestorePlan, file: HeldFile) -> bytes:
+def _new_id() -> bytes:
+    """Return the record of a new query."""
+    return json.dumps({"id": str(uuid.uuid4())}).encode()
+
+
+def _checked(repository: Repository, plan: RestorePlan, key: str, file: HeldFile) -> bytes:
     """Return the bytes of a file of the cut after verifying its digest."""
-    key = plan.place.object(file.sha256)
     data = bytes(repository.read(key))
     if hashlib.sha256(data).hexdigest() != file.sha256:
         raise Checkpoints(repository).damaged(plan.name, f"file {file.path!r}, {key}, does not match its digest")

@@ -69,6 +69,8 @@ class MadeUp:
             self._acknowledge(barrier.checkpoint_id, at)
         return barrier is not None
 
+    commit_poll_s = 0.0
+
     def is_committed(self, epoch: int) -> bool:
         return self.committed and epoch <= self.epoch
 

@@ -20,7 +20,7 @@ LINES = [
     {"sinks"},
     {
         *("coordinator", "recovery", "pruning", "control", "restore", "verification", "difference", "doctor"),
-        *("in_doubt", "program", "log_needs", "plainspark"),
+        *("in_doubt", "program", "log_needs", "plainspark", "cleaning", "transfer"),
     },
     {"eventlog", "sparkfiles", "stages", "stores"},
     {"repository", "_extras", "_lazy"},

@@ -18,10 +18,20 @@ from holdfast.control.protocol import RequestState
 from holdfast.control.records import ControlAnswer, ControlRequest, RequestKind, read_state
 from holdfast.control.results import result_of
 from holdfast.epoch import Reach, unwatched
-from holdfast.errors import BadValue, Closed, Fenced, HoldfastError, Locked, NotRunning, RequestLost, RequestUnanswered
+from holdfast.errors import (
+    BadValue,
+    Closed,
+    Fenced,
+    HoldfastError,
+    LeaseHeld,
+    Locked,
+    NotRunning,
+    RequestLost,
+    RequestUnanswered,
+)
 from holdfast.policy import Retention
 from holdfast.pruning import Pruned, PrunePlan, apply_prune, plan_prune
-from holdfast.repository import Identity, Lease, Repository
+from holdfast.repository import Identity, Lease, ObjectRepository, Repository
 from holdfast.repository.history import current_user
 from holdfast.repository.lease import newest_lease
 
@@ -53,7 +63,7 @@ def request_prune(
     shared = not take_over and _is_shared(repository)
     with withdrawn_at_exit(asking):
         while True:
-            lease = None if shared else _try_lease(repository)
+            lease = None if shared else _try_lease(repository, take_over=take_over)
             if lease is not None:
                 with lease:
                     return _prune_here(asking, retention, lease, abandoned=abandoned)  # 2
@@ -80,16 +90,21 @@ def answer_requests(
     return sum(answered)
 
 
-def carry_out_prune(
-    repository: Repository, lease: Lease, channel: ControlChannel, request: ControlRequest, reach: Reach = unwatched
+def carry_out_prune(  # noqa: PLR0917 - of which driver, and what
+    repository: Repository,
+    lease: Lease,
+    channel: ControlChannel,
+    request: ControlRequest,
+    reach: Reach = unwatched,
+    retain: int | None = None,
 ) -> bool:
-    """Take a prune request, prune, and answer it; return whether it was carried out."""
+    """Take a prune request, prune, and answer it; return whether it was carried out. `retain`: see `plan_prune`."""
     if not channel.take(request):
         return False
     at_ms = channel.now_ms()
     try:
         abandoned = request.arguments.get("abandoned") is True
-        plan = plan_prune(repository, _retention(request), now_ms=at_ms, abandoned=abandoned)
+        plan = plan_prune(repository, _retention(request), now_ms=at_ms, abandoned=abandoned, retain=retain)
         pruned = apply_prune(repository, plan, lease, why=f"requested by {request.who}", reach=reach)
         answer = ControlAnswer(at_ms=at_ms, result=pruned.to_dict())
     except (Fenced, Closed):
@@ -147,8 +162,11 @@ def _is_shared(repository: Repository) -> bool:
     return newest is not None and newest.shared
 
 
-def _try_lease(repository: Repository) -> Lease | None:
+def _try_lease(repository: Repository, *, take_over: bool) -> Lease | None:
+    """Take the lease if it is free. On an object store it counts as held while its holder shows signs of life."""
+    if isinstance(repository, ObjectRepository) and not take_over and repository.guard.holder() is not None:
+        return None
     try:
-        return Lease.take(repository, why="prune")
-    except Locked:
+        return Lease.take(repository, take_over=take_over, why="prune")
+    except (Locked, LeaseHeld):
         return None

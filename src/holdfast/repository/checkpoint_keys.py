@@ -6,6 +6,14 @@ timelines/<t>/checkpoints/<id>/manifest.json   written last: it makes the checkp
 timelines/<t>/checkpoints/aborted/<id>.json    the abort and its reason: an aborted id is never restorable
 savepoints/<name>/                             manifest.json, state.bin and files/: everything the savepoint needs
 objects/<ab>/<sha256>                          shared by checkpoints: Spark's files, and the lists of them
+
+On an object store nothing is shared under a name that its content determines: a clean-up that was paused could delete
+an object that a new checkpoint has just found present. A checkpoint names Spark's files in place, and has these
+instead:
+
+timelines/<t>/checkpoints/<id>/files/<ab>/<sha256>     lists of files
+timelines/<t>/checkpoints/<id>/spark/<stream>/<path>   copies of entries of Spark's logs
+savepoints/<name>/spark/<stream>/<path>                copies of all of Spark's files
 """
 
 from __future__ import annotations
@@ -17,6 +25,7 @@ import msgspec
 from holdfast._validation import checked_name
 from holdfast.formats.sealed_json import Record
 from holdfast.repository.base import held_key
+from holdfast.repository.filelist import FileList, HeldFile
 
 OBJECTS = "objects"
 SAVEPOINTS = "savepoints"
@@ -24,6 +33,8 @@ MANIFEST = "manifest.json"
 SIDECAR = "state.bin"
 _ATTEMPT = "attempt.json"
 _ABORTED = "aborted"
+_OWN_FILES = "files"
+_COPIES = "spark"
 
 
 class AttemptRecord(Record, frozen=True, kw_only=True):
@@ -67,13 +78,19 @@ class CheckpointPlace:
         """Return the key of a file by its digest."""
         return held_key(self.objects, sha256)
 
+    def copies(self, stream: str) -> str:
+        """Return the folder of the copies of a stream's files, on an object store."""
+        return f"{self.folder}/{_COPIES}/{stream}"
 
-def place_of(timeline: int, checkpoint: int, savepoint: str | None = None) -> CheckpointPlace:
-    """Return the location of a checkpoint, or of the savepoint with this name."""
-    if savepoint is None:
-        return CheckpointPlace(checkpoint_folder(timeline, checkpoint), OBJECTS)
-    folder = savepoint_folder(savepoint)
-    return CheckpointPlace(folder, f"{folder}/files")
+    def key(self, listed: FileList, file: HeldFile) -> str:
+        """Return the key of a file of a cut."""
+        return listed.placed_key(file) if listed.is_placed else self.object(file.sha256)
+
+
+def place_of(timeline: int, checkpoint: int, savepoint: str | None = None, *, shared: bool = True) -> CheckpointPlace:
+    """Return the location of a checkpoint, or of the savepoint with this name. `shared`: not on an object store."""
+    folder = checkpoint_folder(timeline, checkpoint) if savepoint is None else savepoint_folder(savepoint)
+    return CheckpointPlace(folder, OBJECTS if shared and savepoint is None else f"{folder}/{_OWN_FILES}")
 
 
 def checkpoint_folder(timeline: int, checkpoint: int) -> str:

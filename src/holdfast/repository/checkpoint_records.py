@@ -30,6 +30,7 @@ from holdfast.repository.checkpoint_keys import (
     place_of,
 )
 from holdfast.repository.filelist import DIGEST, FileList
+from holdfast.repository.objectstore import ObjectRepository
 from holdfast.repository.summary import ManifestHead, Status, Summary
 
 _ID = re.compile(r"[1-9][0-9]{0,18}")
@@ -41,6 +42,11 @@ class CheckpointRecords:
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
+        self._shared = not isinstance(repository, ObjectRepository)
+
+    def place(self, timeline: int, number: int, savepoint: str | None = None) -> CheckpointPlace:
+        """Return the location of a checkpoint, or of the savepoint with this name."""
+        return place_of(timeline, number, savepoint, shared=self._shared)
 
     # --- names ---
 
@@ -73,7 +79,7 @@ class CheckpointRecords:
     def finished_savepoints(self) -> list[str]:
         """Return the names of the savepoints that have a manifest."""
         names = self.savepoint_names()
-        found = self.exist([place_of(0, 0, name).manifest for name in names])
+        found = self.exist([self.place(0, 0, name).manifest for name in names])
         return [name for name, exists in zip(names, found.values(), strict=True) if exists]
 
     def exist(self, keys: Sequence[str]) -> dict[str, bool]:
@@ -95,7 +101,7 @@ class CheckpointRecords:
 
     def checkpoint(self, timeline: int, number: int) -> Summary:
         """Summarise a checkpoint that was not aborted."""
-        return self._from_manifest(place_of(timeline, number), number, timeline)
+        return self._from_manifest(self.place(timeline, number), number, timeline)
 
     def aborted(self, timeline: int, number: int) -> Summary:
         """Summarise an aborted checkpoint."""
@@ -109,7 +115,7 @@ class CheckpointRecords:
 
     def savepoint(self, name: str) -> Summary:
         """Summarise a savepoint. The id of a damaged one is not known: 0."""
-        found = self._from_manifest(place_of(0, 0, name), 0, 0, name)
+        found = self._from_manifest(self.place(0, 0, name), 0, 0, name)
         if found.checkpoint in self.aborts(found.timeline):  # written late, by a driver that had been replaced
             return replace(found, status=Status.ABORTED, why=ABORTED_BEFORE_FINISH)
         return found

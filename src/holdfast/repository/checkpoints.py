@@ -41,7 +41,6 @@ from holdfast.repository.checkpoint_keys import (
     abort_key,
     attempt_key,
     checkpoint_folder,
-    place_of,
     savepoint_folder,
 )
 from holdfast.repository.checkpoint_records import ABORTED_BEFORE_FINISH, CheckpointRecords, misplaced
@@ -91,6 +90,10 @@ class Checkpoints:
 
     # --- reading ---
 
+    def place(self, timeline: int, checkpoint: int, savepoint: str | None = None) -> CheckpointPlace:
+        """Return the location of a checkpoint, or of the savepoint with this name, whether it exists or not."""
+        return self._records.place(timeline, checkpoint, savepoint)
+
     def all(self) -> list[Summary]:
         """Return all checkpoints and savepoints in the order of their ids, including damaged and aborted ones."""
         savepoints = self.savepoints()
@@ -134,11 +137,11 @@ class Checkpoints:
         why = ""
         if isinstance(checkpoint, str):
             if checkpoint in self._records.finished_savepoints():
-                return place_of(0, 0, checkpoint), 0
+                return self.place(0, 0, checkpoint), 0
         else:
             checked_positive("checkpoint", checkpoint)
             for timeline in reversed(self.timelines()):
-                place, aborted = place_of(timeline, checkpoint), abort_key(timeline, checkpoint)
+                place, aborted = self.place(timeline, checkpoint), abort_key(timeline, checkpoint)
                 exist = self._records.exist([place.manifest, aborted])
                 if exist[place.manifest] and not exist[aborted]:
                     return place, timeline
@@ -146,7 +149,7 @@ class Checkpoints:
                     why = self._records.aborted(timeline, checkpoint).why or ""
             for each in self.savepoints():
                 if each.checkpoint == checkpoint:
-                    return place_of(0, 0, each.savepoint), 0
+                    return self.place(0, 0, each.savepoint), 0
         raise CheckpointMissing(checkpoint=checkpoint, where=self.repository.where, why=why)
 
     def latest(self, lineage: Lineage | None = None) -> Manifest:
@@ -161,7 +164,7 @@ class Checkpoints:
         if found.status is not Status.RESTORABLE:
             offered = self.before(found.checkpoint, lineage)
             raise CheckpointDamaged(checkpoint=found.checkpoint, why=found.why or "", offered=offered)
-        return self._read(place_of(found.timeline, found.checkpoint), found.checkpoint, found.timeline)
+        return self._read(self.place(found.timeline, found.checkpoint), found.checkpoint, found.timeline)
 
     def before(self, checkpoint: int, lineage: Lineage | None = None) -> int | None:
         """Return the id of the newest restorable checkpoint of the lineage before this one, or `None`."""
@@ -198,7 +201,7 @@ class Checkpoints:
         taken = {each.checkpoint for each in savepoints}
         unknown = any(each.status is Status.DAMAGED for each in savepoints)
         live = sorted(self._records.live(timeline) - taken)
-        exist = self._records.exist([place_of(timeline, number).manifest for number in live])
+        exist = self._records.exist([self.place(timeline, number).manifest for number in live])
         found = [
             self._records.attempt(timeline, number)
             for number, exists in zip(live, exist.values(), strict=True)
@@ -276,7 +279,7 @@ class Checkpoints:
         1. Refuse if there is a manifest already; its sidecar is not touched.  2. Write the sidecar.  3. Write the
         manifest.  4. Check whether the checkpoint was aborted in the meantime: if so, it does not count.
         """
-        place = place_of(manifest.timeline, manifest.checkpoint_id, manifest.savepoint)
+        place = self.place(manifest.timeline, manifest.checkpoint_id, manifest.savepoint)
         data = manifest.to_bytes()
         if self.repository.sizes([place.manifest])[place.manifest] is not None:  # 1
             raise AlreadyExists(what=place.manifest)
@@ -288,9 +291,11 @@ class Checkpoints:
             raise CheckpointFailed(checkpoint=manifest.checkpoint_id, why=ABORTED_BEFORE_FINISH)
         return digest_of(data)
 
-    def put_files(self, place: CheckpointPlace, files: Iterable[HeldFile]) -> tuple[str, FileList]:
-        """Store a file list as an object; return its digest and the list."""
-        listed = FileList(sorted(files, key=lambda each: each.path))
+    def put_files(
+        self, place: CheckpointPlace, files: Iterable[HeldFile], *, live: str = "", copies: str = ""
+    ) -> tuple[str, FileList]:
+        """Store a file list as an object; return its digest and the list. `live`, `copies`: on an object store."""
+        listed = FileList(sorted(files, key=lambda each: each.path), live, copies)
         data = listed.to_bytes()
         digest = hashlib.sha256(data).hexdigest()
         self.repository.put_if_absent(place.object(digest), data)
@@ -307,7 +312,7 @@ class Checkpoints:
 
     def drop(self, timeline: int, checkpoint: int) -> None:
         """Delete a checkpoint, its manifest first: if this is interrupted, the rest does not count."""
-        self.repository.delete(place_of(timeline, checkpoint).manifest)
+        self.repository.delete(self.place(timeline, checkpoint).manifest)
         self._clear_id(timeline, checkpoint)
 
     def drop_savepoint(self, name: str) -> None:

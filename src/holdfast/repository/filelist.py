@@ -1,4 +1,8 @@
-"""The list of files that one stream's cut needs, stored as an object under its own digest."""
+"""The list of files that one stream's cut needs, stored as an object under its own digest.
+
+On a local disk the files are objects too, each under its digest. On an object store they are listed in place: state
+files stay in Spark's folder, and the list has their ETags; entries of logs, which a clean-up removes, are copied.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +23,33 @@ class HeldFile(msgspec.Struct, frozen=True, array_like=True):
     path: str
     size: int
     sha256: str
+    etag: str = ""  # of a file that stays in Spark's folder on an object store
 
 
 class FileList(msgspec.Struct, frozen=True):
     """The files that one stream's cut needs, sorted by path."""
 
     files: list[HeldFile]
+    live: str = ""  # on an object store: the key of the Spark folder that contains the files with an ETag
+    copies: str = ""  # on an object store: the key of the folder that contains the others
 
     def to_bytes(self) -> bytes:
         """Return the list as JSON, one file per line."""
-        lines = b",\n".join(msgspec.json.encode(each) for each in sorted(self.files, key=lambda each: each.path))
-        return b'{"files":[\n' + lines + b"\n]}\n"
+        files = sorted(self.files, key=lambda each: each.path)
+        if not self.is_placed:
+            lines = (msgspec.json.encode((each.path, each.size, each.sha256)) for each in files)
+            return b'{"files":[\n' + b",\n".join(lines) + b"\n]}\n"
+        head = msgspec.json.encode({"live": self.live, "copies": self.copies})[:-1]
+        return head + b',"files":[\n' + b",\n".join(map(msgspec.json.encode, files)) + b"\n]}\n"
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the files are listed in place, as on an object store."""
+        return bool(self.copies)
+
+    def placed_key(self, file: HeldFile) -> str:
+        """Return the key of a file that is listed in place."""
+        return f"{self.live if file.etag else self.copies}/{file.path}"
 
     @classmethod
     def from_bytes(cls, data: bytes) -> FileList:
@@ -52,6 +72,8 @@ class FileList(msgspec.Struct, frozen=True):
                 return f"path {each.path!r} is listed twice"
             if each.size < 0 or not DIGEST.fullmatch(each.sha256):
                 return f"path {each.path!r} has no valid size and digest"
+            if each.etag and not self.live:
+                return f"path {each.path!r} is in a folder that it does not name"
             seen.add(each.path)
         return None
 

@@ -17,7 +17,7 @@ from holdfast.repository import Identity, Lease
 from holdfast.repository.base import now_ms
 from holdfast.repository.history import current_user
 from holdfast.repository.rewinds import RewindRecord, decide_rewind
-from holdfast.rewind.building import built_rewind, built_undo, next_after_undo, next_timeline
+from holdfast.rewind.building import built_rewind, built_undo, claimed_timeline, next_after_undo
 from holdfast.rewind.finishing import REWIND, RewindFinisher, finish_unfinished
 from holdfast.rewind.plan import RewindDone, RewindPlan
 from holdfast.rewind.planning import planned
@@ -37,7 +37,7 @@ def apply_rewind(
     """Apply the plan of a rewind or of an undo. The pipeline must be stopped.
 
     - `accept_input`: go back even if it is not known whether a source still has the input after the base.
-    - `take_over`: the driver of a `shared` pipeline is gone. If it is not, it is fenced.
+    - `take_over`: the driver of a `shared` pipeline, or of one on an object store, is gone. If it is not, it is fenced.
     - `why`: recorded in the history.
     - `reach`: called at each point, for tests.
 
@@ -50,7 +50,7 @@ def apply_rewind(
     with taken_lease(program, take_over=take_over) as lease:
         if finish_unfinished(program, lease, reach) is not None:
             raise PlanOutdated(why="an unfinished rewind was finished first", command=REWIND)
-        record = _built(program, plan, accept_input=accept_input, reach=reach)
+        record = _built(program, plan, lease, accept_input=accept_input, reach=reach)
         made = msgspec.structs.replace(record, lease=lease.number, who=current_user(), why=why, at_ms=now_ms())
         lease.check()
         Identity.load(program.repository).with_several_timelines(program.repository)
@@ -71,7 +71,7 @@ def finish_rewind(pipeline: Rewindable, *, take_over: bool = False, reach: Reach
         return finish_unfinished(program, lease, reach) is not None
 
 
-def _built(program: Program, plan: RewindPlan, *, accept_input: bool, reach: Reach) -> RewindRecord:
+def _built(program: Program, plan: RewindPlan, lease: Lease, *, accept_input: bool, reach: Reach) -> RewindRecord:
     """Make the plan again, compare it, and build the folders of the new timeline."""
     if plan.undoes is not None:
         undo = planned_undo(program)
@@ -82,7 +82,7 @@ def _built(program: Program, plan: RewindPlan, *, accept_input: bool, reach: Rea
         found = planned(program, plan.to, plan.only, plan.leave)
         _require_same(plan, found.plan, accept_input=accept_input)
         reach("rewind planned")
-        record = built_rewind(program, found, next_timeline(program.repository))
+        record = built_rewind(program, found, claimed_timeline(program.repository, lease.number))
     reach("rewind built")
     return record
 
@@ -104,7 +104,7 @@ def require_possible(plan: RewindPlan, *, accept_input: bool = False) -> None:
 def taken_lease(program: Program, *, take_over: bool) -> Lease:
     """Take the lease of a stopped pipeline; `take_over` confirms that the driver of a shared one is gone."""
     if not program.shared:
-        return Lease.take(program.repository, why=REWIND)
+        return Lease.take(program.repository, take_over=take_over, why=REWIND)
     if not take_over:
         raise NotSupported(
             what=f"rewinding the shared pipeline {program.name!r}",

@@ -6,26 +6,51 @@ import contextlib
 from pathlib import Path
 
 from holdfast.epoch import Facts
-from holdfast.errors import Corrupt, NotFound
-from holdfast.repository import LocalRepository, Repository
+from holdfast.errors import CheckpointDamaged, Corrupt, NotFound
+from holdfast.formats.sealed_json import Record
+from holdfast.repository import Lineage, LocalRepository, ObjectRepository, Repository
+from holdfast.repository.base import now_ms
 from holdfast.repository.lineage import FIRST, lineage_key, timelines
 from holdfast.repository.opening import local_repository
 from holdfast.repository.rewinds import RewindRecord, SinkAim, StreamAim
 from holdfast.repository.stream_records import StreamRecord, stream_record_key
-from holdfast.restore import link_spark_folder, restore_stream
+from holdfast.restore import link_spark_folder, restore_into, restore_stream
 from holdfast.rewind.bases import RewindBase
 from holdfast.rewind.plan import SinkAction, StreamPlan
 from holdfast.rewind.planning import PlannedRewind
 from holdfast.rewind.program import Program
 from holdfast.rewind.undo import PlannedUndo
+from holdfast.rewind.way_back import newest_sound
 from holdfast.sparkfiles.places import spark_key
 
 _STATE_STORE = "spark.sql.streaming.stateStore"  # prefix of the settings that a stream keeps
 
 
+class BuildingRecord(Record, frozen=True, kw_only=True):
+    """The record that reserves a timeline on an object store, where no lock keeps two rewinds apart."""
+
+    timeline: int
+    lease: int
+    at_ms: int
+
+
 def next_timeline(repository: Repository) -> int:
     """Return a number that no timeline has, or had: it is higher than any folder."""
     return max([FIRST, *timelines(repository)]) + 1
+
+
+def claimed_timeline(repository: Repository, lease: int) -> int:
+    """Return the number of a new timeline; on an object store, reserve it durably.
+
+    A rewind that was paused and replaced may be building there. Two of them must not write into one folder.
+    """
+    number = next_timeline(repository)
+    while isinstance(repository, ObjectRepository):
+        record = BuildingRecord(timeline=number, lease=lease, at_ms=now_ms())
+        if repository.put_if_absent(f"timelines/{number}/building.json", record.sealed()).won:
+            break
+        number += 1
+    return number
 
 
 def next_after_undo(repository: Repository) -> int:
@@ -54,14 +79,14 @@ def drop_garbage(repository: Repository, below: int) -> None:
 
 def built_rewind(program: Program, found: PlannedRewind, timeline: int) -> RewindRecord:
     """Write Spark's folders and `stream.json` of a new timeline, from the base; return the record to decide."""
-    repository, plan, base = local_repository(program.repository, "a rewind"), found.plan, found.base
+    repository, plan, base = program.repository, found.plan, found.base
     streams: dict[str, StreamAim] = {}
     for each in plan.streams:
         name, stage = each.stream, program.streams[each.stream].stage
         facts = base.facts(name, stage)
         if facts is not None:
-            restore_stream(repository, base.restore, name, _spark(repository, name, timeline))
-            repository.put(stream_record_key(name, timeline), stream_record_of(repository, name, base))
+            _restore(repository, base, name, timeline)
+            repository.put_new(stream_record_key(name, timeline), stream_record_of(repository, name, base))
         streams[name] = _aim(each, facts)
     return RewindRecord(
         timeline=timeline,
@@ -117,6 +142,25 @@ def _aim(each: StreamPlan, facts: Facts | None) -> StreamAim:
         facts=None if facts is None else facts.plain(),
         sinks=sinks,
     )
+
+
+def _restore(repository: Repository, base: RewindBase, stream: str, timeline: int) -> None:
+    """Write Spark's folder of a stream. Files that are gone are reported with the newest checkpoint that is sound."""
+    try:
+        if isinstance(repository, ObjectRepository):
+            restore_into(repository, base.restore, stream, repository, spark_key(stream, timeline))
+        else:
+            local = local_repository(repository, "a rewind")
+            restore_stream(local, base.restore, stream, _spark(local, stream, timeline))
+    except CheckpointDamaged as error:
+        error.offered = other_sound(repository, base) or error.offered
+        raise
+
+
+def other_sound(repository: Repository, base: RewindBase) -> int | None:
+    """Return the newest checkpoint that is sound, if it is another one."""
+    found = newest_sound(repository, Lineage.load(repository))
+    return found if isinstance(found, int) and found != base.manifest.checkpoint_id else None
 
 
 def _spark(repository: LocalRepository, stream: str, timeline: int) -> Path:

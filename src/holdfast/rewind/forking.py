@@ -3,7 +3,8 @@
 Rules:
 - A fork has its own name, uid and Spark ids. Its streams continue after the epochs of the checkpoint, into empty
   targets. The original may be running.
-- It is built in a hidden folder, which is renamed at the end: a crash leaves no incomplete pipeline.
+- It is built in a hidden folder, which is renamed at the end: a crash leaves no incomplete pipeline. For object stores
+  see `store_forking`.
 - The event logs that join streams inside the repository are copied up to the cut: the offsets of their readers contain
   the uid and the chain of the log. A log elsewhere is a target. A stream that reads such a log cannot be forked.
 - If a prune removes files of the checkpoint meanwhile, the error names the newest checkpoint that is sound.
@@ -26,17 +27,27 @@ from holdfast.epoch import Attempt, Decision, Facts, Verdict
 from holdfast.errors import AlreadyExists, BadValue, CheckpointDamaged, NotSupported
 from holdfast.eventlog.copying import copy_log
 from holdfast.formats.sealed_json import plain
-from holdfast.repository import Decisions, History, Identity, Lineage, LocalRepository
+from holdfast.repository import (
+    Decisions,
+    History,
+    Identity,
+    Lineage,
+    LocalRepository,
+    ObjectRepository,
+    Repository,
+)
 from holdfast.repository.decisions import stream_folder
 from holdfast.repository.files import failing_as, local_path, make_folder, sync_folder
 from holdfast.repository.forks import ForkRecord, record_fork
 from holdfast.repository.lineage import FIRST
+from holdfast.repository.opening import local_repository
+from holdfast.repository.s3address import SCHEME
 from holdfast.repository.stream_records import stream_record_key
 from holdfast.restore import restore_stream
 from holdfast.rewind.bases import RewindBase, find_base
-from holdfast.rewind.building import stream_record_of
+from holdfast.rewind.building import other_sound, stream_record_of
 from holdfast.rewind.inputs import log_of
-from holdfast.rewind.way_back import newest_sound
+from holdfast.rewind.store_forking import built_fork
 
 LOGS = "logs"  # the folder of a repository with the event logs that join streams
 _FORK = "fork"
@@ -59,18 +70,55 @@ class Forked:
         return plain(self)
 
 
-def fork(
-    repository: LocalRepository, base: int | str, *, name: str, root: str | os.PathLike[str] | None = None
-) -> Forked:
+def fork(repository: Repository, base: int | str, *, name: str, root: str | os.PathLike[str] | None = None) -> Forked:
     """Make another pipeline from a checkpoint or savepoint of this one.
 
     - `base`: a checkpoint id, the name of a savepoint, `latest`, or `before:<stream>:<epoch>`.
     - `name`: the name of the new pipeline.
-    - `root`: the folder for its repository; by default the one that contains the original's.
+    - `root`: the folder or the place on S3 for its repository; by default the one that contains the original's.
 
     Then define a pipeline of that name and root, with targets of its own, and run it.
     """
     checked_name("pipeline", name)
+    if isinstance(repository, ObjectRepository):
+        return _fork_on_store(repository, base, name, root)
+    return _fork_on_disk(local_repository(repository, "a fork"), base, name, root)
+
+
+def _fork_on_store(
+    repository: ObjectRepository, to: int | str, name: str, root: str | os.PathLike[str] | None
+) -> Forked:
+    place = os.fspath(root) if root is not None else repository.where.rpartition("/")[0]
+    if not place.startswith(SCHEME):
+        why = "the original is on an object store, and files are copied inside it"
+        raise NotSupported(what=f"a fork at {place}", why=why, do="pass a root such as s3://bucket/prefix")
+    new = ObjectRepository(f"{place.rstrip('/')}/{name}")
+    lineage = Lineage.load(repository)
+    base = find_base(repository, lineage, to)
+    facts = {
+        stream: found
+        for stream in base.manifest.streams
+        if (found := base.facts(stream, _stage_type(repository, lineage, stream, base))) is not None
+    }
+    try:
+        identity = built_fork(repository, lineage, base, new, name, facts)
+    except CheckpointDamaged as error:
+        error.offered = other_sound(repository, base) or error.offered
+        raise
+    return Forked(
+        pipeline=name,
+        uid=identity.uid,
+        where=new.where,
+        origin=lineage.identity.pipeline,
+        base=base.to,
+        epochs={stream: base.manifest.streams[stream].epoch for stream in facts},
+        logs=(),
+    )
+
+
+def _fork_on_disk(
+    repository: LocalRepository, base: int | str, name: str, root: str | os.PathLike[str] | None
+) -> Forked:
     folder = repository.root.parent if root is None else local_path("root", root)
     target = folder / name
     if target.exists():
@@ -87,7 +135,7 @@ def fork(
             scratch.rename(target)  # fails if the name was taken meanwhile: a folder with files in it
             sync_folder(folder)
     except CheckpointDamaged as error:
-        error.offered = error.offered or _other(repository, lineage, found)
+        error.offered = error.offered or other_sound(repository, found)
         raise
     finally:
         with contextlib.suppress(OSError):
@@ -160,7 +208,7 @@ def _require_own_logs(repository: LocalRepository, base: RewindBase) -> None:
                 )
 
 
-def _stage_type(repository: LocalRepository, lineage: Lineage, stream: str, base: RewindBase) -> str | None:
+def _stage_type(repository: Repository, lineage: Lineage, stream: str, base: RewindBase) -> str | None:
     """Return the type of a stream's stage, which only decisions record."""
     if stream not in base.states:
         return None
@@ -170,8 +218,3 @@ def _stage_type(repository: LocalRepository, lineage: Lineage, stream: str, base
         why = f"no decision records the type of the stage of stream {stream!r}"
         raise BadValue(what="base of a fork", value=base.to, why=why, do="use a newer checkpoint")
     return str(stage["type"])
-
-
-def _other(repository: LocalRepository, lineage: Lineage, base: RewindBase) -> int | None:
-    found = newest_sound(repository, lineage)
-    return found if isinstance(found, int) and found != base.manifest.checkpoint_id else None

@@ -20,6 +20,7 @@ from holdfast._html import preformatted
 from holdfast.formats.sealed_json import plain
 
 _ID_DIGITS = 16
+UNLIMITED = (1 << 63) - 1  # the free space of an object store
 _UNTIL = "possible until the next run has decided an epoch"
 
 
@@ -138,7 +139,8 @@ class RewindPlan:
         for each in self.streams:
             lines += _stream_lines(each, undo=self.undoes is not None)
         lines += [f"reader past the base: {each}" for each in self.cursors]
-        lines.append(f"disk: needs at most {figures.size(self.bytes_needed)}, {figures.size(self.bytes_free)} are free")
+        free = f", {figures.size(self.bytes_free)} are free" if self.bytes_free < UNLIMITED else ""
+        lines.append(f"{'disk' if free else 'store'}: needs at most {figures.size(self.bytes_needed)}{free}")
         if self.undoes is None:
             lines.append(f"undo: {f'not possible, {self.no_undo}' if self.no_undo else _UNTIL}")
         lines += [f"needs --accept-input: {each}" for each in self.unknown_input]

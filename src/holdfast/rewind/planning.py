@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -11,7 +10,7 @@ from holdfast.epoch import Facts
 from holdfast.errors import BadValue, CheckpointMissing, Corrupt, RewindUnfinished
 from holdfast.eventlog._cursor_slot import cursor_names, read_cursor
 from holdfast.formats.manifest import Manifest
-from holdfast.repository import Checkpoints, Decisions, Lineage, Repository
+from holdfast.repository import Checkpoints, Decisions, Lineage, ObjectRepository, Repository
 from holdfast.repository.files import failing_as
 from holdfast.repository.opening import local_root
 from holdfast.repository.rewinds import unfinished_rewind
@@ -19,10 +18,12 @@ from holdfast.rewind.asking import SinkFacts, SinkQuestions, satisfies
 from holdfast.rewind.bases import RewindBase, find_base, on_lineage
 from holdfast.rewind.inputs import inputs_after
 from holdfast.rewind.members import last_decision, members_of, readers
-from holdfast.rewind.plan import Readable, RewindPlan, SinkAction, SinkPlan, StreamPlan
+from holdfast.rewind.plan import UNLIMITED, Readable, RewindPlan, SinkAction, SinkPlan, StreamPlan
 from holdfast.rewind.program import Program, ProgramStream, Rewindable
 from holdfast.sinks.base import StreamIdentity
 from holdfast.sparkfiles.places import spark_folder, spark_key
+
+_NO_UNDO = "undoing is not possible on an object store yet"
 
 
 def plan_rewind(
@@ -78,7 +79,7 @@ def planned(program: Program, to: int | str, only: Collection[str] | None, leave
             cursors=tuple(_cursors_past(repository, manifest, newest, streams)),
             bytes_needed=_bytes_needed(base, streams),
             bytes_free=free_space(repository),
-            no_undo=asking.no_undo,
+            no_undo=_NO_UNDO if isinstance(repository, ObjectRepository) else asking.no_undo,
         ),
         base,
     )
@@ -112,7 +113,7 @@ def free_space(repository: Repository) -> int:
     """Return the free space of the repository's disk in bytes; a store has no limit."""
     root = local_root(repository)
     with failing_as("look at", repository.where):
-        return sys.maxsize if root is None else shutil.disk_usage(root).free
+        return UNLIMITED if root is None else shutil.disk_usage(root).free
 
 
 # --- one stream ------------------------------------------------------------------------------------------------------
@@ -234,8 +235,8 @@ def _unknown_leaves(leave: Collection[str], streams: tuple[StreamPlan, ...]) -> 
 
 
 def _bytes_needed(base: RewindBase, streams: tuple[StreamPlan, ...]) -> int:
-    """Return the space for Spark's folders: files are links, except those of a savepoint."""
-    if base.manifest.savepoint is None:
+    """Return the space for Spark's folders: files are links, except those of a savepoint and on an object store."""
+    if base.manifest.savepoint is None and not any(each.files.is_placed for each in base.restore.streams.values()):
         return 0
     return sum(base.restore.streams[each.stream].bytes for each in streams if each.stream in base.restore.streams)
 

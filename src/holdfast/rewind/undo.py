@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.epoch import Decision, Facts
-from holdfast.errors import RewindRefused
+from holdfast.errors import NotSupported, RewindRefused
 from holdfast.formats.sealed_json import digest_of
-from holdfast.repository import Decisions, Lineage
+from holdfast.repository import Decisions, Lineage, ObjectRepository
 from holdfast.repository.decisions import stream_folder
 from holdfast.repository.rewinds import RewindRecord, StreamAim, read_rewind, rewind_key, unfinished_epochs
 from holdfast.rewind.asking import asked, held_epoch
@@ -45,6 +45,10 @@ class PlannedUndo:
 
 def planned_undo(program: Program) -> PlannedUndo:
     """Make the plan of an undo, with the facts that it was made from."""
+    if isinstance(program.repository, ObjectRepository):
+        why = "the folders of the old timeline would have to be copied there, and a clean-up may have changed them"
+        do = "go back to a checkpoint instead: holdfast rewind --to"
+        raise NotSupported(what="undoing a rewind on an object store", why=why, do=do)
     lineage, repository = loaded_lineage(program), program.repository
     record = read_rewind(repository, lineage.current)
     if record is None:

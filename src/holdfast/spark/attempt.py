@@ -29,7 +29,6 @@ from holdfast.formats.manifest import Manifest
 from holdfast.formats.manifest_parts import CheckpointTimes, GapNotes, StreamCut, StreamTimes
 from holdfast.formats.sidecar import pack_states
 from holdfast.repository import GapRecord, Gaps
-from holdfast.repository.checkpoint_keys import place_of
 from holdfast.spark.checkpoint_setup import CheckpointSetup, Inbox, LoopControl
 from holdfast.spark.manifests import (
     NOTED_GAPS,
@@ -40,7 +39,7 @@ from holdfast.spark.manifests import (
     stage_states,
     stream_cut,
 )
-from holdfast.spark.pins import Pinned, SparkCut
+from holdfast.spark.pins import Pin, SparkCut
 
 _log = logging.getLogger(__name__)
 CANCELLED = "it was cancelled"
@@ -105,9 +104,10 @@ class RunningAttempt:
         self._parent = parent
         self._inbox = inbox
         self._loop = loop
-        self._place = place_of(setup.timeline, number, request.savepoint)
-        self._pinned: dict[str, Pinned] = {}
+        self._place = setup.checkpoints.place(setup.timeline, number, request.savepoint)
+        self._pinned: dict[str, Pin] = {}
         self._kept: dict[str, SparkCut] = {}
+        self._look_at: dict[str, float] = {}  # by stream: when to look for Spark's commit again
         self._began_ms = int(time.time() * 1000)
         self._steps = _Steps()
 
@@ -201,9 +201,17 @@ class RunningAttempt:
             stream = self._setup.streams[name]
             if not epoch:
                 self._note_held(name)  # it has no files
-            elif name not in self._pinned and stream.is_committed(epoch):
+            elif name not in self._pinned and self._is_time_to_look(name) and stream.is_committed(epoch):
                 self._pinned[name] = stream.snapshots.pin(epoch - 1, self._place, copy=copy)
                 self._steps.note(name, "linked")
+
+    def _is_time_to_look(self, stream: str) -> bool:
+        """Whether to look for Spark's commit now. On an object store each look is a request."""
+        now = time.monotonic()
+        if not self._loop.is_ending and now < self._look_at.get(stream, now):
+            return False
+        self._look_at[stream] = now + self._setup.streams[stream].commit_poll_s
+        return True
 
     def _keep_part(self) -> None:
         """Keep some files of one stream: not all, so that no barrier waits long."""
@@ -276,7 +284,7 @@ class RunningAttempt:
             reads=self._setup.topology.reads[name],
             sources=stream.sources,
             kept=kept,
-            file_list=self._setup.checkpoints.put_files(self._place, kept.files)[0] if kept else None,
+            file_list=kept.stored(self._setup.checkpoints, self._place) if kept else None,
         )
 
     def _facts(self) -> CheckpointFacts:

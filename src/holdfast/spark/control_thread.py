@@ -232,7 +232,7 @@ class ControlThread:
     def _prune(self, request: ControlRequest) -> None:
         run = self._run
         self._checkpointing.between(
-            lambda: carry_out_prune(run.repository, run.lease, self._channel, request, run.reach)
+            lambda: carry_out_prune(run.repository, run.lease, self._channel, request, run.reach, run.retain)
         )
 
     # --- stop ---

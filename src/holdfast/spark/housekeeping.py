@@ -14,8 +14,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from holdfast._error_text import one_line
+from holdfast.cleaning.folders import CleaningMemory
 from holdfast.errors import Fenced
+from holdfast.policy import Retention
 from holdfast.pruning import apply_prune, plan_prune
+from holdfast.repository import ObjectRepository
 from holdfast.repository.activity import ENDED, STARTED
 from holdfast.spark.activity import ActivityWriter, Lag, noted
 from holdfast.spark.checkpoint_setup import CheckpointSetup
@@ -23,6 +26,7 @@ from holdfast.spark.stream import StreamRun
 
 _log = logging.getLogger(__name__)
 _PRUNE_S = 10.0  # the least time between two clean-ups
+_ALL = (1 << 64) - 1
 
 
 class Housekeeping:
@@ -32,6 +36,7 @@ class Housekeeping:
         self._setup = setup
         self._changed = False  # whether checkpoints were taken or aborted since the last clean-up
         self._blocked: str | None = None  # why the last clean-up collected nothing
+        self._memory = CleaningMemory()
         self._pruned_at = float("-inf")
         self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         run = setup.run
@@ -92,8 +97,11 @@ class Housekeeping:
     def _prune(self) -> None:
         run, streams = self._setup.run, self._setup.streams.values()
         dropped = False
-        if self._setup.policy.retention is not None:
-            found = plan_prune(run.repository, self._setup.policy.retention)
+        retention = self._setup.policy.retention
+        if retention is None and isinstance(run.repository, ObjectRepository):
+            retention = Retention(last=_ALL)  # Spark deletes nothing there: its folder is cleaned up in any case
+        if retention is not None:
+            found = plan_prune(run.repository, retention, retain=run.retain, memory=self._memory)
             self._report_blocked(found.blocked)
             spared = {key for stream in streams for key in stream.snapshots.kept}
             plan = replace(found, garbage=tuple(key for key in found.garbage if key not in spared))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from holdfast.epoch import Reach
 from holdfast.repository import Decisions, Gaps, Lease
 from holdfast.repository.decisions import stream_folder
-from holdfast.repository.opening import local_repository
 from holdfast.sinks.base import Sink, StreamIdentity
 from holdfast.spark.context import RunContext
 from holdfast.spark.sparklog import SparkLog
@@ -37,9 +36,7 @@ class StreamParts:
         folder = stream_folder(spec.name, timeline)
         stage = None
         if spec.stage is not None:
-            stage = StageKeeper(
-                spec.stage, local_repository(repository, "a stage"), spec.name, timeline, run.lease.number
-            )
+            stage = StageKeeper(spec.stage, repository, spec.name, timeline, run.lease.number)
         return cls(
             spec=spec,
             run=run,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-from holdfast.repository import FileRepository, Held, HeldFile
+from holdfast.repository import Checkpoints, FileRepository, Held, HeldFile
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.repository.files import failing_as, link_or_copy
 from holdfast.sparkfiles.statefiles import Vanished
@@ -32,6 +33,12 @@ class SparkCut:
     state_format: str | None
     new_files: int
     new_bytes: int
+    live: str = ""  # on an object store: see `FileList`
+    copies: str = ""
+
+    def stored(self, checkpoints: Checkpoints, place: CheckpointPlace) -> str:
+        """Store the list of the files; return its digest."""
+        return checkpoints.put_files(place, self.files, live=self.live, copies=self.copies)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,33 @@ class _Link:
 
     path: Path
     identity: tuple[int, int, int]
+
+
+class Pin(Protocol):
+    """The files of a snapshot that is being taken."""
+
+    def release(self) -> None:
+        """Release what keeps the files; harmless when called twice."""
+
+
+PinT = TypeVar("PinT", bound=Pin)
+
+
+class StreamSnapshots(Protocol[PinT]):
+    """Takes snapshots of one stream."""
+
+    @property
+    def kept(self) -> Iterator[str]:
+        """The keys of files that a clean-up must spare, because they need not be read again."""
+
+    def pin(self, batch: int, place: CheckpointPlace, *, copy: bool = False) -> PinT:
+        """Make sure that the files of a committed batch stay; `copy`: for a savepoint."""
+
+    def keep(self, pinned: PinT) -> SparkCut | None:
+        """Keep some of the files; return the snapshot once all are kept."""
+
+    def release_all(self) -> None:
+        """Remove what drivers that have died left."""
 
 
 class Links:

@@ -1,5 +1,7 @@
 """The snapshot of one stream at one epoch: exactly the files that Spark needs to start there, kept by their digests.
 
+This is how it is taken on a local disk; for object stores see `placed`.
+
 Spark's files of a committed batch never change, and Spark retains them for a number of batches. They are therefore
 linked from the live folder while the query continues, and all content is read from the links, never from the live
 folder. Linking all files first is fast; then they are read, digested and kept, one part at a time.
@@ -15,15 +17,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from holdfast.errors import NotFound, NotSupported, StorageFailed
-from holdfast.repository import FileRepository, LocalRepository, Repository
+from holdfast.errors import NotFound, StorageFailed
+from holdfast.repository import FileRepository, ObjectRepository, Repository
 from holdfast.repository.checkpoint_keys import CheckpointPlace
-from holdfast.spark.pins import PINS, KnownFile, Links, Pinned, SnapshotFacts, SparkCut
+from holdfast.repository.opening import local_repository
+from holdfast.spark.pins import PINS, KnownFile, Links, Pinned, SnapshotFacts, SparkCut, StreamSnapshots
+from holdfast.spark.placed import PlacedSnapshots
 from holdfast.sparkfiles.closure import keep_closure
 from holdfast.sparkfiles.localfolder import LocalSparkFolder
 from holdfast.sparkfiles.places import spark_key
 from holdfast.sparkfiles.statefiles import Vanished
+from holdfast.sparkfiles.storefolder import StoreSparkFolder
 
 _TRIES = 3
 
@@ -91,24 +97,10 @@ class Snapshots:
         return None not in self._repository.sizes(place.object(each.sha256) for each in cut.files).values()
 
 
-class NoSnapshots(Snapshots):
-    """Stands for the snapshots of a stream whose checkpoint is not on a disk: none can be taken."""
-
-    def __init__(self, repository: Repository) -> None:
-        self._known = {}
-        self._where = repository.where
-
-    def pin(self, batch: int, place: CheckpointPlace, *, copy: bool = False) -> Pinned:
-        """Refuse."""
-        del batch, place, copy
-        raise NotSupported(what=f"a checkpoint of {self._where}", why="its files are not on a disk", do="use a folder")
-
-    def release_all(self) -> None:
-        """Do nothing."""
-
-
-def snapshots_of(repository: Repository, stream: str, timeline: int) -> Snapshots:
+def snapshots_of(repository: Repository, stream: str, timeline: int) -> StreamSnapshots[Any]:
     """Return what takes the snapshots of a stream."""
-    if isinstance(repository, LocalRepository):
-        return Snapshots(repository.root / spark_key(stream, timeline), repository)
-    return NoSnapshots(repository)
+    key = spark_key(stream, timeline)
+    if isinstance(repository, ObjectRepository):
+        return PlacedSnapshots(stream, StoreSparkFolder(repository, key), repository)
+    local = local_repository(repository, "a checkpoint")
+    return Snapshots(local.root / key, local)

@@ -214,6 +214,8 @@ def _checkpoint_setup(
     topology: Topology,
     policy: CheckpointPolicy,
 ) -> CheckpointSetup:
+    if isinstance(run.repository, ObjectRepository):
+        policy = policy.at_least_every(run.retain)  # a checkpoint decides which of Spark's files may be deleted there
     return CheckpointSetup(
         run=run,
         streams={stream.name: stream for stream in streams},

@@ -23,7 +23,7 @@ from holdfast.difference import Difference, KeyCounts, diff
 from holdfast.errors import HoldfastError, NotSupported
 from holdfast.eventlog.homes import home_of
 from holdfast.formats.manifest_parts import Severity, StreamCut
-from holdfast.repository import FileRepository
+from holdfast.repository import Repository
 from holdfast.repository.files import hadoop_address
 from holdfast.restore import RestorePlan, plan_restore, restore_stream
 from holdfast.spark import adapter
@@ -44,7 +44,7 @@ class StateDigest:
     digest: str
 
 
-def read_data(spark: SparkSession, repository: FileRepository) -> ReadData:
+def read_data(spark: SparkSession, repository: Repository) -> ReadData:
     """Return the check of `verify` for its highest grade: it loads the state of every stream, and checks its logs."""
 
     def look(plan: RestorePlan) -> Iterator[Finding]:
@@ -63,7 +63,7 @@ def read_data(spark: SparkSession, repository: FileRepository) -> ReadData:
     return look
 
 
-def diff_keys(spark: SparkSession, repository: FileRepository, a: int | str, b: int | str) -> Difference:
+def diff_keys(spark: SparkSession, repository: Repository, a: int | str, b: int | str) -> Difference:
     """Compare two checkpoints as `diff` does, and their states key by key."""
     found = diff(repository, a, b)
     old, new = plan_restore(repository, a), plan_restore(repository, b)
@@ -94,18 +94,18 @@ def _lost_events(plan: RestorePlan, name: str, cut: StreamCut) -> Iterator[Findi
 
 
 @contextlib.contextmanager
-def _restored(repository: FileRepository, plan: RestorePlan, stream: str) -> Iterator[Path]:
+def _restored(repository: Repository, plan: RestorePlan, stream: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         restore_stream(repository, plan, stream, Path(folder) / "spark")
         yield Path(folder) / "spark"
 
 
 class StateFolder:
-    """The state in one of Spark's checkpoint folders."""
+    """The state in one of Spark's checkpoint folders: a local one, or one at an address."""
 
-    def __init__(self, spark: SparkSession, folder: Path, state_format: str, confs: Mapping[str, str]) -> None:
+    def __init__(self, spark: SparkSession, folder: Path | str, state_format: str, confs: Mapping[str, str]) -> None:
         self._spark = spark
-        self._address = hadoop_address(folder)
+        self._address = folder if isinstance(folder, str) else hadoop_address(folder)
         self._settings = adapter.state_reading(state_format, confs)
 
     def digests(self) -> dict[str, StateDigest]:

@@ -126,6 +126,11 @@ class StreamRun:
         """Whether Spark has committed an epoch."""
         return self._parts.log.is_committed(epoch - 1)
 
+    @property
+    def commit_poll_s(self) -> float:
+        """How long to wait between two looks for a commit of Spark."""
+        return self._parts.log.folder.poll_s
+
     # --- what it is doing ---
 
     def status(self) -> StreamStatus:

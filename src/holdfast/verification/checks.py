@@ -26,8 +26,9 @@ from holdfast.in_doubt import in_doubt
 from holdfast.repository import Checkpoints, FileList, Held, Identity, Lineage, Repository, Status
 from holdfast.repository.checkpoint_keys import CheckpointPlace
 from holdfast.repository.decisions import stream_folder
+from holdfast.repository.filesizes import FileSizes
 from holdfast.repository.identity import KEY as IDENTITY
-from holdfast.restore import RestorePlan, StreamRestore, missing_files
+from holdfast.restore import RestorePlan, StreamRestore, missing_files, sizes_of
 from holdfast.verification.findings import Finding, FindingCode, FindingsSoFar, Grade, Verification
 from holdfast.verification.reading import FileReader, Progress
 
@@ -89,6 +90,7 @@ class _Verifier:
         self._grade = grade
         self._read_data = read_data
         self._reader = FileReader(repository, progress)
+        self._sizes = FileSizes(repository)
 
     def one(self, checkpoint: int | str) -> Verification:
         """Verify one checkpoint."""
@@ -219,7 +221,8 @@ class _Verifier:
             held = self._reader.digests({key: file.size for key, file in plan.objects.items()})
             sizes: Mapping[str, int | None] = {key: None if each is None else each.size for key, each in held.items()}
         else:
-            sizes = self._repository.sizes(plan.objects)
+            sizes = sizes_of(self._repository, plan, self._sizes)
+            self._etags(found, plan)
         for missing in missing_files(plan, sizes):
             code = FindingCode.FILE_MISSING if missing.found is None else FindingCode.FILE_SIZE
             found.error(code, missing.summary(), missing.key)
@@ -228,6 +231,14 @@ class _Verifier:
             if each is not None and each.sha256 != expected.sha256 and each.size == expected.size:
                 message = f"file {expected.path!r} does not contain the bytes that were stored"
                 found.error(FindingCode.FILE_DIGEST, message, key)
+
+    def _etags(self, found: FindingsSoFar, plan: RestorePlan) -> None:
+        """Add a warning for each file in place on an object store that was written again: its bytes may differ."""
+        for key, file in plan.objects.items():
+            now = self._sizes.etag(key)
+            if file.etag and now is not None and now != file.etag:
+                message = f"file {file.path!r} was written again since the checkpoint: verify its digest"
+                found.warning(FindingCode.FILE_ETAG, message, key)
 
     # --- states ---
 

@@ -37,6 +37,7 @@ class FindingCode(StrEnum):
     FILE_MISSING = "file-missing"
     FILE_SIZE = "file-size"
     FILE_DIGEST = "file-digest"
+    FILE_ETAG = "file-replaced"
     SIDECAR = "sidecar-damaged"
     STATE = "state-damaged"
     EDGE = "downstream-ahead"
