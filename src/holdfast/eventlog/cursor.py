@@ -34,8 +34,8 @@ from holdfast.eventlog._cursor_file import CursorRecord, cursor_key, lock_key, r
 from holdfast.eventlog.log import EventLog
 from holdfast.eventlog.region import Region
 from holdfast.eventlog.segment import LogEvent
-from holdfast.repository import FileRepository
-from holdfast.repository.base import checked_repository
+from holdfast.repository import Repository
+from holdfast.repository.base import checked_repository, on_this_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +189,13 @@ class DurableCursor(Cursor):
     """A cursor whose committed position is stored in a repository. Close it, or use it as a context manager."""
 
     def __init__(
-        self, repository: FileRepository, name: str, log: EventLog, region: Region, *, gap_buffer: int = 0
+        self, repository: Repository, name: str, log: EventLog, region: Region, *, gap_buffer: int = 0
     ) -> None:
         """Lock the cursor and continue after its committed position; without a file, start at the beginning."""
         super().__init__(log, region, gap_buffer=gap_buffer)
         self.name = checked_name("cursor", name)
-        self._repository = checked_repository(repository)
-        self._lock = repository.lock(lock_key(self.name), f"cursor {self.name!r} in {repository.where}")
+        self._repository = on_this_machine(checked_repository(repository), "a durable cursor")
+        self._lock = self._repository.lock(lock_key(self.name), f"cursor {self.name!r} in {repository.where}")
         self._closed = False
         try:
             self._committed = self._saved_position()

@@ -32,7 +32,7 @@ from holdfast.eventlog.region import Region
 from holdfast.eventlog.segment import LogEvent
 from holdfast.formats.sealed_json import Record
 from holdfast.policy import RestartBudget, RestartPolicy
-from holdfast.repository import FileRepository, Repository
+from holdfast.repository import Repository
 from holdfast.repository.base import checked_repository
 
 _log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class CursorWorker:
     handler: Handler
     _: KW_ONLY
     log: EventLog
-    repository: FileRepository | None = None
+    repository: Repository | None = None
     cursor: str | None = None
     batch: int = 64
     idle_sleep: float = 0.010  # seconds between two polls of an idle log
