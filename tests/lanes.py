@@ -23,6 +23,7 @@ _LONG = (
     ("faults/test_power_loss", r"at_a_point\[(flat|state-)"),
     ("faults/test_rewind_killed", "before_each_call"),
     ("faults/test_store_races", r"\[long"),
+    ("faults/test_store_killed", ""),  # spark/test_store_crashes has every point
     ("faults/test_take_back_killed", "before_each_call"),
     ("spark/test_adopt_spark", ""),  # unit/test_adopt needs no Spark
     ("spark/test_backfill", r"whatever_dies\[postgres|after_a_kill"),
@@ -38,6 +39,7 @@ _LONG = (
     ("spark/test_localfiles", "which_sessions"),
     ("spark/test_outages", "waited_for|long_outage|neither_lost"),
     ("spark/test_postgres_pipeline", "many_crashes|server_killed"),
+    ("spark/test_store_crashes", "clears_up"),
     ("spark/test_rewind_chain", "only_totals"),
     ("spark/test_rewind_spark", r"as_a_process|chained|interrupted_rewind\[(?!rewind decided|sink taken back)"),
 )

@@ -24,9 +24,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, cast
 
-from holdfast.errors import BadValue, Corrupt, HoldfastError, NotFound, StorageFailed, UnsupportedVersion
+from holdfast.errors import (
+    BadValue,
+    Corrupt,
+    HoldfastError,
+    NotFound,
+    NotSupported,
+    StorageFailed,
+    UnsupportedVersion,
+)
 from holdfast.repository.contracts import Guard, Heads, Journal, Lock, Put
 
 K = TypeVar("K")
@@ -176,6 +184,14 @@ class FileRepository(Repository, Protocol):
 
     def locked_by(self, key: str) -> int | None:
         """Return the pid of the process that holds this lock, 0 if the pid is unknown, `None` if the lock is free."""
+
+
+def on_this_machine(repository: Repository, what: str) -> FileRepository:
+    """Return a repository that replaces values and has locks; for one on a store, raise `NotSupported`."""
+    if not hasattr(repository, "lock"):
+        why = f"the repository {repository.where} is on an object store"
+        raise NotSupported(what=what, why=why, do="use a repository on a local disk")
+    return cast("FileRepository", repository)
 
 
 def now_ms(clock: Callable[[], float] = time.time) -> int:

@@ -111,7 +111,8 @@ _LOST_EXECUTOR = re.compile(
     r"ExecutorLostFailure|CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND|FetchFailed|MetadataFetchFailed|heartbeat timed out"
 )
 _OTHER_DRIVER = re.compile(
-    r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are concurrently using|was written by another driver"
+    r"Concurrent update to the log|CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are concurrently using"
+    r"|was written by another driver"
 )
 _WORKER_CRASHED = "Python worker exited unexpectedly"  # its socket is reset then, which is not an outage
 _MODULE = re.compile(r"(?:ModuleNotFoundError: )?No module named '([\w.]+)'")
