@@ -392,7 +392,7 @@ def test_stages(tmp_path: Path) -> None:
     inline = json.dumps({**record, "inline": base64.b64encode(payload).decode()}).encode()
     named = json.dumps({**record, "blocks": "orders.t1.l1.8.blocks", "generation": 1}).encode()
     device = MemoryBlocks(8)
-    CheckpointedStage(payload, device, keeper._codec, name="orders").checkpoint()
+    CheckpointedStage(payload, device, keeper._images._codec, name="orders").checkpoint()
     blocks = repository.root / "stages/orders.t1.l1.8.blocks"
     blocks.write_bytes(device.data)
 
