@@ -60,6 +60,9 @@ class MadeUpCheckpoints:
     def finish(self) -> None:
         self.events.append("finished")
 
+    def record_end(self, why: str | None) -> None:
+        self.events.append(f"recorded {why}")
+
 
 def made_up_handle(stream: MadeUpStream, checkpoints: MadeUpCheckpoints, closed: threading.Event) -> PipelineHandle:
     """Return a handle that is not started; `closed` is set when it releases its resources."""
@@ -115,6 +118,6 @@ def test_a_thread_that_cannot_start_leaves_neither_a_thread_nor_a_resource(
     monkeypatch.setattr(threading.Thread, "start", start_or_refuse)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         handle._start()
-    assert checkpoints.events == ["started", "killed", "finished"]
+    assert checkpoints.events == ["started", "killed", "finished", "recorded ended at once"]
     assert closed.is_set() and handle.stopping and handle.wait(0)
     assert threading.active_count() == before

@@ -164,12 +164,15 @@ class PipelineHandle:
 
     def outcome(self) -> PipelineStopped:
         """Return how the run has ended, as the answer to a request to stop contains it."""
-        failures = [*filter(None, [self._checkpointing.error]), *self._threads.failures]
         return PipelineStopped(
             epochs={stream.name: stream.progress[1] for stream in self._streams},
             last_checkpoint=self._checkpointing.status().last,
-            error=one_line(failures[0]) if failures else None,
+            error=self._failure(),
         )
+
+    def _failure(self) -> str | None:
+        failures = [*filter(None, [self._checkpointing.error]), *self._threads.failures]
+        return one_line(failures[0]) if failures else None
 
     def kill(self) -> None:
         """Stop at once, without a last checkpoint: as safe as a kill. The next start completes what was in flight."""
@@ -219,6 +222,7 @@ class PipelineHandle:
             self._control.start()
             self._closer.start()
         except BaseException:
+            self._killed = True
             self._checkpointing.kill()
             self._threads.kill_here()
             self._close()
@@ -228,13 +232,20 @@ class PipelineHandle:
         """Wait for the streams, take the last checkpoint, then release everything that the run holds."""
         self._threads.join()
         self._checkpointing.finish()
-        self._checkpointing.record_end(self.outcome().error or ("ended at once" if self._killed else None))
+        self._record_end()
         self._control.finish()
         try:
             self._undo.close()
         except Exception:
             _log.exception("pipeline %s: a resource could not be released", self.name)
         self._over.set()
+
+    def _record_end(self) -> None:
+        """Record how the run has ended, for people. A failure here must not keep the lease."""
+        try:
+            self._checkpointing.record_end(self._failure() or ("ended at once" if self._killed else None))
+        except Exception:
+            _log.exception("pipeline %s: the end of its run was not recorded", self.name)
 
 
 def _final_checkpoint(*, drain: bool, savepoint: str | None, request: str | None = None) -> CheckpointRequest:
