@@ -22,7 +22,7 @@ help:
 	@echo "make matrix  run the tests of crashes, checkpoints, recovery and commands on Spark 4.1 and 4.2"
 	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs,"
 	@echo "             then deploy a bug and undo it with a rewind; two minutes, with ARGS=--fast one"
-	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50); restore each of CUTS=n checkpoints (60);"
+	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50), on one machine and on a cluster; restore each of CUTS=n checkpoints (60);"
 	@echo "             stop PostgreSQL under a running pipeline for OUTAGE_S=n seconds (600);"
 	@echo "             run a pipeline RUNS=n times in one session (200) and report leaks;"
 	@echo "             compare the rows of two sinks over SAME_ROWS=n epochs of a query that is not deterministic (500);"
@@ -94,6 +94,7 @@ soak: $(ENV)/ready
 	@CUTS=$(CUTS) RESTORED=$(CUTS) $(RUN) -m pytest tests/spark/test_cuts.py --timeout 0 -q -s
 	@STORE_CUTS=$(CUTS) $(RUN) -m pytest tests/spark/test_store_cuts.py -k each_checkpoint --timeout 0 -q -s
 	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_pipeline_killed.py -k random_moments --timeout 0 -q
+	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_cluster.py -k random_kills --timeout 0 -q
 	@OUTAGE_S=$(OUTAGE_S) $(RUN) -m pytest tests/spark/test_outages.py -k long_outage --timeout 0 -q -s
 	@RUNS=$(RUNS) $(RUN) -m pytest tests/spark/test_leaks.py -k runs_leave --timeout 0 -q -s
 	@CRASHES=100 $(RUN) -m pytest tests/spark/test_postgres_pipeline.py -k many_crashes --timeout 0 -q

@@ -16,6 +16,7 @@ QUESTIONS = {
     "killed": "Kill to the first new row",
     "growth": "Growth",
     "back": "Going back",
+    "store": "On an object store",
     "path": "Other costs of an epoch, a checkpoint and the command",
     # On the page that compares Holdfast with Flink:
     "flink visible": "Time until a row is visible, Flink",
@@ -39,6 +40,7 @@ PROSE = {
     "killed": "From SIGKILL of a running program to the first new row in its output, with a new process.",
     "growth": "Costs that may grow with the age and the size of a pipeline.",
     "back": "The plan of a rewind, and a rewind compared with the file operations that it consists of.",
+    "store": "A small micro-batch whose checkpoint is on an object store, its requests, and a restart.",
     "path": "Smaller costs of each epoch and each checkpoint, and the time that a user waits for the command.",
     "flink visible": "From the arrival of a row to the moment at which a reader of the output finds it, at a low rate.",
     "flink cpu": "The CPU time that the program uses per second while it waits for rows and handles a few of them.",
@@ -73,6 +75,13 @@ MODULES = (
     "checkpoints",
     "cuts",
     "rewind",
+    "objectstore",
     "start",
 )
-NOT_QUICK = ("killed", "growth", "digest", "cuts")  # few rounds or small sizes would not answer their questions
+NOT_QUICK = (
+    "killed",
+    "growth",
+    "digest",
+    "cuts",
+    "objectstore",
+)  # few rounds or small sizes would not answer their questions

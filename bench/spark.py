@@ -17,7 +17,7 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.spent import Spent
-from holdfast import FileSink, Pipeline
+from holdfast import FileSink, Pipeline, PipelineHandle
 from holdfast.sinks.base import OutputMode, Sink
 from holdfast.spark.adapter import FAST_FILES, STATE
 from holdfast.spark.localfiles import local_files
@@ -58,6 +58,7 @@ class Side:
     settings: tuple[tuple[str, str], ...] = ()
     persists: bool = False  # plain Spark persists the rows of a batch for all its writes
     own_sink: bool = False  # Spark's file sink, which has its own log, instead of `foreachBatch`
+    kept: str = ""  # the address below which the checkpoint is kept; empty: in the folder of the job
 
 
 def _settings(*parts: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -100,11 +101,13 @@ class Job:
         files: int = 1,
     ) -> None:
         self.folder = folder
+        self._kept = side.kept or str(folder)
         self.input = folder / "in"
         self.input.mkdir(parents=True)
         self.spark = session(dict(side.settings))
         self.outputs = [folder / f"out{number}" for number in range(outputs)]
         self.given = self.ended = 0
+        self.handle: PipelineHandle | None = None  # of our side
         self._spent = Spent()
 
         def read(spark: SparkSession) -> DataFrame:
@@ -112,7 +115,20 @@ class Job:
             return query(reader.format(format).load(str(self.input)))
 
         start = self._pipeline if side.ours else self._own if side.own_sink else partial(self._plain, side.persists)
-        self._query = start(read, output_mode)
+        self._start = partial(start, read, output_mode)
+        self._query = self._start()
+
+    def stop(self) -> None:
+        """Stop the query between two epochs."""
+        if self.handle is None:
+            self._query().stop()
+        else:
+            self.handle.stop()
+            self.handle.await_termination()
+
+    def start_again(self) -> None:
+        """Start the query, which was stopped."""
+        self._query = self._start()
 
     def _plain(
         self, persists: bool, read: Callable[[SparkSession], DataFrame], output_mode: OutputMode
@@ -126,20 +142,20 @@ class Job:
                 df.unpersist()
 
         writer = read(self.spark).writeStream.foreachBatch(body).outputMode(output_mode)
-        started = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()
+        started = writer.option("checkpointLocation", f"{self._kept}/checkpoint").start()
         return lambda: started
 
     def _own(self, read: Callable[[SparkSession], DataFrame], output_mode: OutputMode) -> Callable[[], Any]:
         writer = read(self.spark).writeStream.format("parquet").outputMode(output_mode)
-        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
+        writer = writer.option("checkpointLocation", f"{self._kept}/checkpoint")
         started = writer.start(str(self.outputs[0]))
         return lambda: started
 
     def _pipeline(self, read: Callable[[SparkSession], DataFrame], output_mode: OutputMode) -> Callable[[], Any]:
-        pipeline = Pipeline("bench", self.folder / "root")
+        pipeline = Pipeline("bench", f"{self._kept}/root")
         sinks: list[Sink] = [FileSink(path, changelog=output_mode == "update") for path in self.outputs]
         pipeline.stream(read, name="job", output_mode=output_mode, sinks=sinks)
-        handle = pipeline.start(self.spark, checkpoint_every=None)
+        handle = self.handle = pipeline.start(self.spark, checkpoint_every=None)
         return lambda: handle._streams[0]._query.running
 
     def add(self, files: Sequence[str | Path]) -> None:

@@ -79,6 +79,9 @@ class Seen:
     key: str
     fault: Fault | Answer | None
     status: int  # 0: none
+    agent: str  # how the client calls itself
+    began_s: float  # by the monotonic clock
+    ended_s: float
 
 
 @dataclass(frozen=True)
@@ -217,11 +220,13 @@ class _Handler(BaseHTTPRequestHandler):
         kind, key = _kind(self), self.path.removeprefix("/")
         fault = self.owner.fault_of(kind, key)
         reply: _Reply | None = None
+        began_s, agent = time.monotonic(), self.headers.get("User-Agent", "")
         try:
             time.sleep(self.owner.delay_s)
             reply = self._reply(fault, body)
         finally:  # before the client goes on
-            self.owner.saw(Seen(kind, key, fault, 0 if reply is None else reply.status))
+            status = 0 if reply is None else reply.status
+            self.owner.saw(Seen(kind, key, fault, status, agent, began_s, time.monotonic()))
         if reply is None:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)

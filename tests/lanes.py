@@ -16,6 +16,7 @@ _LONG = (
         "again_and_again|as_soon_as|for_all_processes|reader_goes_away|by_sys_exit|outage_is|a_second_signal|while_spark_starts",
     ),
     ("acceptance/test_signals", "a_second_signal"),
+    ("faults/test_cluster", "killed|wakes_up|random_kills|unfit"),
     ("faults/test_class_archive", ""),  # unit/test_class_archive needs no JVM
     ("faults/test_compaction_killed", "before_each_call"),
     ("faults/test_control_killed", ""),  # unit/test_control and acceptance/test_control_command need no Spark

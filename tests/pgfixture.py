@@ -25,7 +25,8 @@ GUARDED = "guarded"  # a role that has to give its password; all others are trus
 class Postgres:
     """One server and its folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int | None = None) -> None:
+        """With a port, the server also listens on loopback, for processes that do not see its socket."""
         with pytest.MonkeyPatch.context() as patch:
             # Without it, the import warns that this machine has no folder for sockets.
             patch.setenv("XDG_RUNTIME_DIR", str(folder))
@@ -43,12 +44,18 @@ class Postgres:
         rules = self._data / "pg_hba.conf"
         rules.write_text(f"local all {GUARDED} scram-sha-256\n{rules.read_text()}")
         self._numbers = itertools.count(1)
+        self.port = port
         self.prepared = PREPARED
         self.start()
 
     def dsn(self, dbname: str = "postgres", user: str = "postgres") -> str:
         """A connection string that needs no password."""
-        return f"host={self.socket} user={user} dbname={dbname}"
+        port = "" if self.port is None else f" port={self.port}"
+        return f"host={self.socket}{port} user={user} dbname={dbname}"
+
+    def network_dsn(self, dbname: str) -> str:
+        """The same, over TCP."""
+        return f"host=127.0.0.1 port={self.port} user=postgres dbname={dbname}"
 
     def fresh_database(self) -> str:
         """Make a database and return its name."""
@@ -66,7 +73,8 @@ class Postgres:
         """Start the server."""
         self.prepared = prepared
         # A crash of the server is not one of the machine: nothing is lost that was written and not synced.
-        options = f'-h "" -k {self.socket} -c max_prepared_transactions={prepared} -c fsync=off'
+        address = '-h ""' if self.port is None else f"-h 127.0.0.1 -p {self.port}"
+        options = f"{address} -k {self.socket} -c max_prepared_transactions={prepared} -c fsync=off"
         self._ctl("-o", options, "-l", str(self._data / "log"), "start")
 
     def start_again(self) -> None:

@@ -35,6 +35,7 @@ def orders(spark):
 NEEDS_SPARK = (
     "run app.py",
     "demo shop",
+    "jar",
     "verify --read-data",
     "diff --keys",
     "compact -r parquet/root --yes",

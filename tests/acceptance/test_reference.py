@@ -278,6 +278,7 @@ DOCUMENTS = [  # what is typed, the exit code, and what must be in it for the lo
     ("doctor {repository}/timelines/1/streams/orders/spark", 0, "findings.0.next"),
     ("eject {repository} --stream orders --to plain", 2, ""),  # its epoch is in doubt
     ("version", 0, "holdfast"),
+    ("jar", 0, "submit"),
     ("stop", 0, "was_running"),  # no driver runs: test_control_command.py has one
     ("checkpoint", 2, ""),
     ("savepoint now", 2, ""),
@@ -294,7 +295,7 @@ def test_what_json_prints_has_the_shape_that_is_written_down(
     typed: str, code: int, inside: str, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = typed.format(log=repository.parents[1] / "orders.log", repository=repository).split()
-    where = [] if typed.startswith(("version", "doctor", "eject")) else ["--repo", str(repository)]
+    where = [] if typed.startswith(("version", "jar", "doctor", "eject")) else ["--repo", str(repository)]
     with pytest.raises(SystemExit) as ended:
         app([*words, *where, "--json"])
     printed = msgspec.json.decode(capsys.readouterr().out)

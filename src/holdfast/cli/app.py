@@ -60,6 +60,7 @@ VERBS = (  # in the order of the help; each is a module of `holdfast.cli.verbs`
     "serve",
     "top",
     "demo",
+    "jar",
     "version",
 )
 GROUPS = {

@@ -23,6 +23,7 @@
     │   ├── SinkMissing              no FileSink folder at this path
     │   ├── SparkCheckpointMissing   no checkpoint folder of a Spark query at this path
     │   ├── JavaMissing              no Java that Spark can run on
+    │   ├── ExecutorsUnfit           executors lack a package, a Java class, or access to the object store
     │   └── StageBlank               the device holds no image yet
     ├── Busy                         wait, or stop the other process
     │   ├── Locked                   another live process holds the lock
@@ -122,6 +123,7 @@ from holdfast.errors.absent import (
     BlocksMissing,
     CheckpointMissing,
     CursorMissing,
+    ExecutorsUnfit,
     JavaMissing,
     LogMissing,
     NotFound,
@@ -274,6 +276,7 @@ __all__ = [
     "CursorRegionMismatch",
     "DemoFailed",
     "EpochClosed",
+    "ExecutorsUnfit",
     "Fenced",
     "FrozenRowsLost",
     "Halted",

@@ -138,6 +138,22 @@ class JavaMissing(Absent):
     )
 
 
+class ExecutorsUnfit(Absent):
+    """Executors of the cluster lack a package, a Java class, or access to the object store. Nothing was changed."""
+
+    problems: tuple[str, ...]  # each begins with the name of its host
+    says = "executors cannot run this pipeline: {e.listed}"
+    next_step = (
+        "install the same packages in the same versions on all machines, send the jar of Holdfast to executors "
+        "(spark-submit $(holdfast jar --submit) …), and give every machine credentials for the store"
+    )
+
+    @property
+    def listed(self) -> str:
+        """All problems, as one text."""
+        return "; ".join(self.problems)
+
+
 class StageBlank(Absent):
     """The device holds no image yet: every header is blank."""
 

@@ -209,6 +209,7 @@ class Sink(ABC):
     """
 
     one_action: ClassVar[bool] = False
+    on_executors: ClassVar[tuple[str, ...]] = ()  # packages that its tasks import: a start on a cluster looks for them
     target: str | None = None
 
     def __init__(self, name: str) -> None:

@@ -24,6 +24,7 @@ from holdfast.spark import adapter
 from holdfast.spark.class_archive import archived_classes
 from holdfast.spark.java_environment import GATEWAY, SUBMITTED, conf_folders, find_java, with_jar
 from holdfast.spark.localfiles import CLASS, SETTING
+from holdfast.spark.shipping import JARS, with_own_jars
 
 OLDEST_JAVA = 17
 _SETTINGS = {
@@ -77,6 +78,8 @@ def _made() -> SparkSession:
                 builder = builder.config(name, value)
         if _PROGRESS not in os.environ.get(SUBMITTED, ""):
             builder = builder.config(_PROGRESS, "false")
+    else:
+        builder = builder.config(JARS, with_own_jars(given.get(JARS, None)))
     spark = builder.getOrCreate()
     if adapter.is_local(spark) and not _has_log_settings():
         adapter.quiet(spark)

@@ -52,6 +52,7 @@ from holdfast.spark.page_process import PageProcess, checked_page
 from holdfast.spark.polling import checked_delay_ms, chosen_delay_ms
 from holdfast.spark.session import active_or_new, require_java
 from holdfast.spark.spec import ACCEPTABLE, Accept, StreamSpec, checked_outage
+from holdfast.spark.store_cluster import require_cluster
 from holdfast.spark.store_session import prepare_session
 from holdfast.spark.stream import StreamRun
 from holdfast.spark.stream_threads import StreamThreads
@@ -149,7 +150,8 @@ def start_pipeline(
 ) -> PipelineHandle:
     """Start a pipeline; on a failure, release everything that was taken.
 
-    1. Take the lease, and finish a rewind that was interrupted.  2. Build every stream.  3. Recover every stream.
+    1. Take the lease, and finish a rewind that was interrupted.  2. Build every stream, and look at what executors of a
+    cluster lack.  3. Recover every stream.
     4. Prepare the checkpoints.  5. Start the threads.
     """
     with undo:
@@ -162,6 +164,7 @@ def start_pipeline(
         undo.callback(channel.close)  # before the lease is released: askers wait for the lock
         chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.where, session)
         topology, specs = chain.join()  # 2
+        require_cluster(session, pipeline.repository, [sink for spec in specs for sink in spec.sinks])
         inbox: Inbox = queue.SimpleQueue()
         own, more = pipeline.callbacks, settings.callbacks
         run = RunContext(
@@ -300,7 +303,8 @@ def _require_fit(pipeline: PipelineDefinition, spark: SparkSession) -> None:
         raise NotSupported(
             what=f"the local root {pipeline.repository.where} on a cluster",
             why="executors on other machines would not see Spark's checkpoint in it",
-            do="use a folder that every machine mounts at the same path, and pass Pipeline(..., shared=True)",
+            do='keep it in a bucket: Pipeline(..., root="s3://bucket/prefix"); or use a folder that all machines mount '
+            "at the same path, and pass Pipeline(..., shared=True)",
         )
 
 

@@ -90,10 +90,12 @@ class Copied:
     bytes: int  # as Arrow
 
 
+NEEDED = ("pyarrow", "adbc_driver_postgresql", "pandas")  # mapInArrow requires pandas, though it is not used here
+
+
 def require_extras() -> None:
     """Raise `MissingExtra` for a package that the tasks need: on the driver, before the first epoch."""
-    needed = ("pyarrow", "adbc_driver_postgresql", "pandas")  # mapInArrow requires pandas, though it is not used here
-    for module in needed:
+    for module in NEEDED:
         if find_spec(module) is None:
             raise MissingExtra(extra="postgres", module=module)
 

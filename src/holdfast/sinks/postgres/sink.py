@@ -47,7 +47,7 @@ from holdfast.sinks.base import (
 )
 from holdfast.sinks.held_epochs import is_committed
 from holdfast.sinks.postgres.column_types import StreamColumn, stream_columns
-from holdfast.sinks.postgres.copying import require_extras
+from holdfast.sinks.postgres.copying import NEEDED, require_extras
 from holdfast.sinks.postgres.driver_copy import Collector, DriverConnections, Forecast
 from holdfast.sinks.postgres.ledger import LEDGER, Ledger, is_known
 from holdfast.sinks.postgres.methods import (
@@ -124,6 +124,7 @@ class PostgresSink(base.Sink):
     """
 
     one_action = True
+    on_executors = NEEDED
 
     def __init__(
         self,

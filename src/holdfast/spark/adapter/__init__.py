@@ -4,6 +4,8 @@ It uses the following parts of Spark that are not public API: the JVM of a sessi
 of logical plans, settings by their full names, the RDD of a local checkpoint, and a metric of a physical plan.
 """
 
+from holdfast.spark.adapter.cluster import registered_cores as registered_cores
+from holdfast.spark.adapter.cluster import settings_of_bucket as settings_of_bucket
 from holdfast.spark.adapter.freezing import can_freeze_on_use as can_freeze_on_use
 from holdfast.spark.adapter.freezing import frozen as frozen
 from holdfast.spark.adapter.freezing import frozen_on_use as frozen_on_use

@@ -13,7 +13,9 @@ from pathlib import Path
 CLASS = "holdfast.LocalFiles"
 SETTING = "spark.hadoop.fs.file.impl"
 JAR = Path(__file__).with_name("localfiles.jar")
-SOURCES = tuple(Path(__file__).with_name(f"{name}.java") for name in ("LocalFiles", "Spool", "StoreFiles"))
+SOURCES = tuple(
+    Path(__file__).with_name(f"{name}.java") for name in ("ExecutorProbe", "LocalFiles", "Spool", "StoreFiles")
+)
 
 
 def local_files() -> dict[str, str]:
