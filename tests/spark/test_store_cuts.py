@@ -92,8 +92,11 @@ def eager(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         f"{adapter.STATE_STORE}.minDeltasForSnapshot": "2",
     }
     getattr(store, "MODULE$").stop()
-    with adapter.with_settings(spark, settings):
-        yield
+    for name, value in settings.items():  # not `with_settings`: a start of a query waits for that block to end
+        spark.conf.set(name, value)
+    yield
+    for name in settings:
+        spark.conf.unset(name)
     getattr(store, "MODULE$").stop()
 
 
