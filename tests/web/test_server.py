@@ -416,6 +416,8 @@ def test_a_port_that_is_taken_and_a_public_address_without_a_name_are_refused(sa
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         assert "choose another port" in run("--port", str(taken.getsockname()[1]))
+    for port in ("-1", "99999"):
+        assert "65535" in run("--port", port)
     assert "--allow-host" in run("--host", "0.0.0.0")  # noqa: S104 - it is refused
 
 

@@ -105,6 +105,8 @@ def _server(app: object) -> uvicorn.Server:
 
 
 def _bound(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:  # the system would take it modulo 65536
+        raise BadValue(what="port", value=port, expected="a number from 1 to 65535, or 0 for any free one")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, socket.SOCK_STREAM)

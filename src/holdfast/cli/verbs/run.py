@@ -87,9 +87,7 @@ Interval = Annotated[
 ]
 Page = Annotated[
     int | None,
-    typer.Option(
-        "--page", metavar="PORT", min=0, max=65535, help="Serve the page of this pipeline at this port while it runs."
-    ),
+    typer.Option("--page", metavar="PORT", help="Serve the page of this pipeline at this port while it runs."),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines even in a terminal.")]
 LogFile = Annotated[

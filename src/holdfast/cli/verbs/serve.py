@@ -35,17 +35,13 @@ SHAPES = {"serve": Served}
 def serve(
     roots: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[ROOT]...", help="Roots or repositories. Default: the current folder and ./checkpoints."
-        ),
+        typer.Argument(metavar="ROOT", help="Roots or repositories. Default: the current folder and ./checkpoints."),
     ] = None,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", "-p", metavar="PORT", min=0, max=65535, help="The port; 0: any free one.")
-    ] = PORT,
+    port: Annotated[int, typer.Option("--port", "-p", metavar="PORT", help="The port; 0: any free one.")] = PORT,
     metrics: Annotated[
         int | None,
-        typer.Option("--metrics", metavar="PORT", min=0, max=65535, help="Also serve /metrics alone, on this port."),
+        typer.Option("--metrics", metavar="PORT", help="Also serve /metrics alone, on this port."),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
