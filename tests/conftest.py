@@ -9,7 +9,7 @@ Rules:
 2. A test without the mark `jvm` finds a `java` that fails, in JAVA_HOME and on the PATH.
 3. Temporary files are in memory where there is room. No test here can lose what the kernel has taken: a crash is one of
    a process, and the tests of durability watch the calls. TMPDIR names another place.
-4. `lanes.py` names the tests of the long lane.
+4. `lanes.py` names the tests of the long lane, and those of the lane of pipelines on object stores and clusters.
 5. Warnings are errors. Where PySpark itself leaves sockets to the garbage collector, only those warnings are ignored.
 6. Modules that take longest come first, so that parallel workers end at about the same time.
 """
@@ -30,7 +30,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from holdfast._extras import minor_version, pyspark_version
-from lanes import is_long, stale
+from lanes import is_long, is_of_store, stale
 from s3fixture import FIXTURES, s3, s3_faults  # noqa: F401 - fixtures for all tests
 from unclosed import LEAVES_SOCKETS, SOCKET
 
@@ -89,6 +89,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("acceptance")
         if folder in ("acceptance", "faults") and item.path.stem != "test_reference":
             item.add_marker("processes")
+        if is_of_store(item.path.stem):
+            item.add_marker("store")
         if is_long(item.nodeid):
             item.add_marker("long")
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))

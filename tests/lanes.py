@@ -1,4 +1,5 @@
-"""The lane of long tests: `make test` leaves them out, `make test-long` and CI run them.
+"""The lanes that `make test` leaves out: long tests (`make test-long`), and whole pipelines on object stores and on
+clusters (`make test-store`). CI runs all of them. The contract of a repository on S3 is tested by `make test`.
 
 Rule: a test is long if it takes many seconds and repeats, with other sinks, jobs, moments or processes, what a shorter
 test of the other lane shows. `conftest.py` refuses an entry that matches no test.
@@ -44,6 +45,11 @@ _LONG = (
     ("spark/test_rewind_chain", "only_totals"),
     ("spark/test_rewind_spark", r"as_a_process|chained|interrupted_rewind\[(?!rewind decided|sink taken back)"),
 )
+
+
+def is_of_store(module: str) -> bool:
+    """Whether a module tests pipelines on object stores or clusters."""
+    return module.startswith(("test_store_", "test_storefiles", "test_cluster")) or module == "test_take_back_store"
 
 
 def is_long(node: str) -> bool:
