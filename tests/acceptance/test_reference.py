@@ -360,7 +360,8 @@ def typed_commands(text: str) -> Iterator[str]:
         for line in block.replace("\\\n", " ").splitlines():
             if kind == "console" and not line.startswith("$ "):
                 continue  # what a command printed
-            for part in re.split(r"[|;&]+|\$\(", line.partition(" #")[0]):
+            alone = re.sub(r"\$\(([^()]*)\)", r" ; \1 ; ", line.partition(" #")[0])  # a command within another one
+            for part in re.split(r"[|;&\"]+|\$\(", alone):
                 found = re.match(r"\s*(?:\$ )?(?:\w+=\S+ )*(?:\S*python3? -m |\S*bin/)?holdfast(?: (.*))?$", part)
                 if found:
                     yield found[1] or ""

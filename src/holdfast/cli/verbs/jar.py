@@ -32,7 +32,8 @@ def jar(submit: Submit = False, as_json: Json = False) -> Answer:
 
     [bold]Example[/]
 
-        spark-submit --master spark://master:7077 $(holdfast jar --submit) app.py
+        holdfast jar
+        holdfast jar --submit
     """
     from holdfast.spark.localfiles import JAR
     from holdfast.spark.shipping import installed_hadoop, submit_arguments
