@@ -23,7 +23,8 @@ help:
 	@echo "make matrix  run the tests of crashes, checkpoints, recovery and commands on Spark 4.1 and 4.2"
 	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs,"
 	@echo "             then deploy a bug and undo it with a rewind; two minutes, with ARGS=--fast one"
-	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50), on one machine and on a cluster; restore each of CUTS=n checkpoints (60);"
+	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50), on one machine and on a cluster;"
+	@echo "             restore each of CUTS=n checkpoints (60);"
 	@echo "             stop PostgreSQL under a running pipeline for OUTAGE_S=n seconds (600);"
 	@echo "             run a pipeline RUNS=n times in one session (200) and report leaks;"
 	@echo "             compare the rows of two sinks over SAME_ROWS=n epochs of a query that is not deterministic (500);"
@@ -93,7 +94,7 @@ CUTS ?= 60
 OUTAGE_S ?= 600
 RUNS ?= 200
 SAME_ROWS ?= 500
-soak: $(ENV)/ready
+soak: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready
 	@CUTS=$(CUTS) RESTORED=$(CUTS) $(RUN) -m pytest tests/spark/test_cuts.py --timeout 0 -q -s
 	@STORE_CUTS=$(CUTS) $(RUN) -m pytest tests/spark/test_store_cuts.py -k each_checkpoint --timeout 0 -q -s
 	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_pipeline_killed.py -k random_moments --timeout 0 -q
@@ -122,13 +123,13 @@ docs: $(ENV)/ready
 jar: $(ENV)/ready
 	@$(RUN) -m tools.jar
 
-bench: $(ENV)/ready
+bench: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready
 	@$(RUN) -m bench $(ARGS)
 
 bench-quick: $(ENV)/ready
 	@$(RUN) -m bench --quick $(ARGS)
 
-bench-docs: $(ENV)/ready
+bench-docs: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready
 	@$(RUN) -m bench --write $(ARGS)
 
 .venv-peers/ready: bench/peers/requirements.lock bench/peers/setup.sh
