@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from bench.compare import CannotMeasure
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the server and its proxy are those of the tests
+
 import faultproxy
 import s3fixture
-from bench.compare import CannotMeasure
 
 _OURS = "object_store"  # in the name that our client gives itself
 _BEAT = ".beat"  # written in the background
