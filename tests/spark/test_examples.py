@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.eventlog.cursor import read_cursor
+from holdfast.eventlog._cursor_slot import read_cursor
 from holdfast.testing import SinkContract
 from pgfixture import server
 
