@@ -50,7 +50,12 @@ NEEDS_ARROW = (
     "cursor reset billing --log orders.log",
     "fork --from latest --as trial",
 )
+NEEDS_PAGE = ("serve",)
 WORKS = {  # and the exit code
+    "status": 0,
+    "epochs --json": 2,  # it has no stream yet
+    "runs": 0,
+    "top --json": 0,
     "ls": 0,
     "show": 0,
     "verify": 0,
@@ -129,7 +134,7 @@ def names_in(folder: Path) -> set[str]:
 
 
 def test_every_verb_is_tried() -> None:
-    tried = {words.split()[0] for words in (*WORKS, *NEEDS_SPARK, *NEEDS_ARROW)}
+    tried = {words.split()[0] for words in (*WORKS, *NEEDS_SPARK, *NEEDS_ARROW, *NEEDS_PAGE)}
     assert tried == set(VERBS)
     assert all(any(words.startswith(f"cursor {each}") for words in WORKS) for each in GROUPS["cursor"][1])
 
@@ -146,9 +151,10 @@ def test_every_verb_has_its_help_without_any_optional_package(tmp_path: Path) ->
     assert ended(done.stdout) == [f"{each} ended with 0" for each in words]
 
 
-@pytest.mark.parametrize(
-    ("words", "extra"), [*((words, "spark") for words in NEEDS_SPARK), *((words, "log") for words in NEEDS_ARROW)]
-)
+NEEDS = {"spark": NEEDS_SPARK, "log": NEEDS_ARROW, "page": NEEDS_PAGE}
+
+
+@pytest.mark.parametrize(("words", "extra"), [(words, extra) for extra, needing in NEEDS.items() for words in needing])
 def test_a_verb_whose_package_is_missing_names_the_extra_and_creates_nothing(
     place: Path, words: str, extra: str
 ) -> None:
