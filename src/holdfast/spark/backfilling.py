@@ -24,6 +24,8 @@ from holdfast.formats.sealed_json import plain
 from holdfast.repository import History
 from holdfast.repository.backfills import BackfillRecord, Backfills
 from holdfast.repository.files import sync_all
+from holdfast.repository.lineage import FIRST
+from holdfast.rewind.asking import held_epoch
 from holdfast.sinks.base import EpochKey, Sink, checked_position, checked_staged
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.log import LogSink
@@ -88,10 +90,10 @@ def backfill_pipeline(  # noqa: PLR0917 - the pipeline, and what to fill
             reach=reach,
             build=chain.build,
         )
-        return _backfill(run, next(each for each in specs if each.name == stream), sink, source)
+        return fill_sink(run, next(each for each in specs if each.name == stream), sink, source)
 
 
-def _backfill(run: RunContext, spec: StreamSpec, sink_name: str, source_name: str | None) -> Backfilled:
+def fill_sink(run: RunContext, spec: StreamSpec, sink_name: str, source_name: str | None) -> Backfilled:
     """Fill one sink of a stream.
 
     1. Find the sinks.  2. Recover the stream with the sinks of its last decision.  3. Open the new sink.  4. Stage the
@@ -126,8 +128,9 @@ def _fill(parts: StreamParts, sink: Sink, source: Sink, decision: Decision, df: 
     if holds.foreign is not None:
         raise SinkForeign(sink=sink.name, place=repr(sink), owner=holds.foreign)
     record = records.find(parts.name, parts.timeline, sink.name, epoch)
-    if holds.epoch and (record is None or holds.epoch != epoch):
-        why = f"it holds epoch {holds.epoch} of the stream, and only an empty sink can be filled"
+    held = holds.epoch or max((held_epoch(sink, parts.owner, each) for each in range(FIRST, parts.timeline)), default=0)
+    if held and (record is None or holds.epoch != epoch):
+        why = f"it holds epoch {held} of the stream, and only an empty sink can be filled"
         raise NotSupported(what=f"a backfill of sink {sink.name!r}", why=why, do="use another, empty target")
     already = bool(holds.epoch)
     if record is None:
