@@ -47,9 +47,9 @@ class BackfillBench(RewindBench):
         }
         return makers[self.kind]()
 
-    def backfill(self, sink: str = NEW, reach: Reach = unwatched, **options: Any) -> Backfilled:
-        stream = self.driver(reach)
-        return backfilling.fill_sink(stream._parts.run, stream.spec, sink, None, **options)
+    def backfill(self, sink: str = NEW, reach: Reach = unwatched, accept: tuple[str, ...] = ()) -> Backfilled:
+        stream = self.driver(reach, accept=accept)
+        return backfilling.fill_sink(stream._parts.run, stream.spec, sink, None)
 
     def seen(self, name: str = NEW) -> list[int]:
         """The rows that a reader of a sink sees; of upserts, their keys."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from holdfast.epoch import Attempt
 from holdfast.errors import NotFound
 from holdfast.formats.sealed_json import Record
@@ -31,6 +33,7 @@ class BackfillRecord(Record, frozen=True, kw_only=True):
     handle: dict[str, Any]  # what `prepare` returned
     rows: int
     lease: int  # of the process that decided
+    replaces: list[str] = msgspec.field(default_factory=list)  # sinks that the program lacked, which was accepted
 
     @property
     def place(self) -> tuple[int, int]:

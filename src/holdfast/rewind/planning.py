@@ -23,6 +23,11 @@ from holdfast.rewind.program import Program, ProgramStream, Rewindable
 from holdfast.sinks.base import StreamIdentity
 from holdfast.sparkfiles.places import spark_folder, spark_key
 
+_LOST = "is missing or empty, and the base has rows of it: was it deleted?"
+_REPLACE_SINK = (
+    "no checkpoint fits: restore it from a copy; or replace it: give it another name and an empty target, then run "
+    "holdfast backfill with --accept sinks"
+)
 _NO_UNDO = "undoing is not possible on an object store yet"
 
 
@@ -206,11 +211,9 @@ class _Planning:
                 continue
             other = next((each for each in self._older() if satisfies(sink, owner, each, holds)), None)
             name = f"sink {sink.name!r} of stream {stream.name!r}"
-            use = f"go back to checkpoint {other.savepoint or other.checkpoint_id}" if other else "no checkpoint fits"
-            text = (
-                f"{name} holds only epoch {holds}, which is before the base: it was restored from an older copy ({use})"
-            )
-            self.problems.append(text)
+            use = f"go back to checkpoint {other.savepoint or other.checkpoint_id}" if other else _REPLACE_SINK
+            state = f"holds only epoch {holds}, which is before the base: it was restored from an older copy"
+            self.problems.append(f"{name} {state if holds else _LOST} ({use})")
 
     def _older(self) -> Iterable[Manifest]:
         checkpoints = Checkpoints(self.program.repository)
