@@ -146,7 +146,9 @@ class RewindBench(Bench):
     def folder(self) -> Path:
         return self.repository.root / stream_folder(STREAM, self.lineage.timeline_of(STREAM))
 
-    def driver(self, reach: Reach = unwatched, *, available_now: bool = True, **_: Any) -> StreamRun:
+    def driver(
+        self, reach: Reach = unwatched, *, available_now: bool = True, accept: tuple[str, ...] = (), **_: Any
+    ) -> StreamRun:
         """Start the program: finish an interrupted rewind, as `start_pipeline` does, then continue."""
         lease = Lease.take(self.repository, locker=lambda: None, shared=True)
         finish_unfinished(self.program, lease, reach)
@@ -173,7 +175,7 @@ class RewindBench(Bench):
             retain=100,
             shared=True,
             available_now=available_now,
-            accept=frozenset(),
+            accept=frozenset(accept),
             backoff=Backoff(first=0.001, longest=0.002),
             callbacks=StreamCallbacks(),
             reach=reach,

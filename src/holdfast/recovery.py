@@ -30,6 +30,7 @@ class RecoveryPlan:
     finish: tuple[str, ...]  # sinks that are given that epoch again
     stands: dict[str, int]  # by sink: the epoch that it reports as its last one, once that is done
     filled: tuple[str, ...] = ()  # new sinks that a backfill has filled
+    replaced: tuple[str, ...] = ()  # sinks that the program lacks, as was accepted with the backfill
 
     def summary(self) -> str:
         """Return a one-line summary."""
@@ -62,18 +63,21 @@ def plan(
     *,
     new_sinks: bool,
     filled: Set[str] = frozenset(),
+    replaced: Set[str] = frozenset(),
 ) -> RecoveryPlan:
     """Compare the last decision with Spark's logs and the sinks.
 
-    `new_sinks`: the user accepts that they changed. `filled`: new sinks that a backfill has filled.
+    `new_sinks`: the user accepts that they changed. `filled`: new sinks that a backfill has filled. `replaced`: the
+    sinks that the program lacked at the backfill.
     """
     decided = decision.attempt.epoch if decision else 0
     facts = Facts.of(decision) if decision else None
     _check_spark(stream, decided, spark)
+    replaced -= holds.keys()
     shares = facts.sinks if facts else {}
     if facts and shares:  # the base of a fork has no sinks: its streams begin with empty ones
         in_doubt = decided if decided > spark.commits and not facts.quarantined else 0
-        _check_names(stream, shares.keys(), holds.keys() - filled, new_sinks=new_sinks, in_doubt=in_doubt)
+        _check_names(stream, shares.keys() - replaced, holds.keys() - filled, new_sinks=new_sinks, in_doubt=in_doubt)
     finish: list[str] = []
     stands: dict[str, int] = {}
     for sink, found in holds.items():
@@ -88,7 +92,15 @@ def plan(
             if found > share.before:  # no epoch between the two was decided for it
                 raise SinkAhead(stream=stream, sink=sink, holds=found, decided=share.before)
             finish.append(sink)
-    return RecoveryPlan(stream, decided, decided > spark.commits, tuple(finish), stands, tuple(sorted(filled)))
+    return RecoveryPlan(
+        stream,
+        decided,
+        decided > spark.commits,
+        tuple(finish),
+        stands,
+        filled=tuple(sorted(filled)),
+        replaced=tuple(sorted(replaced)),
+    )
 
 
 def _check_spark(stream: str, decided: int, spark: SparkPosition) -> None:

@@ -62,6 +62,15 @@ def test_families_are_what_python_users_catch() -> None:
     assert issubclass(errors.MissingExtra, ImportError)
 
 
+def test_the_next_step_names_the_program_of_the_user() -> None:
+    error = errors.SinkBehind(stream="orders", sink="table", holds=1, decided=3)
+    assert "holdfast rewind app.py:pipeline --to latest" in str(error)
+    error.name_program("shop.py")
+    for text in (str(error), error.what_next, str(pickle.loads(pickle.dumps(error)))):  # noqa: S301 - our own bytes
+        assert "holdfast rewind shop.py --to latest" in text
+        assert "app.py:pipeline" not in text
+
+
 def test_a_text_that_ends_with_a_mark_gets_no_full_stop() -> None:
     error = BadValue(what="x", value=1, why="is it one?", do="pass another!")
     assert str(error).endswith("is it one? Next: pass another!")

@@ -98,6 +98,13 @@ CASES: list[tuple[str, dict[str, Any], list[tuple[str, E]]]] = [
 ]
 
 
+def test_the_command_that_fills_a_new_sink_can_be_typed() -> None:
+    (added,) = changes("orders", BEFORE, msgspec.structs.replace(BEFORE, **sinks(more=LOG)))
+    assert "holdfast backfill app.py:pipeline --stream orders --sink more; or" in added.do
+    added, _ = changes("orders", BEFORE, msgspec.structs.replace(BEFORE, **sinks(more=LOG, table=None)))
+    assert "holdfast backfill app.py:pipeline --stream orders --sink more --accept sinks; or" in added.do
+
+
 @pytest.mark.parametrize(("what", "facts", "expected"), CASES, ids=[each[0] for each in CASES])
 def test_each_change_has_its_effect(what: str, facts: dict[str, Any], expected: list[tuple[str, E]]) -> None:
     found = changes("orders", BEFORE, msgspec.structs.replace(BEFORE, **facts))

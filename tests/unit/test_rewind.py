@@ -481,7 +481,10 @@ def test_bases_by_id_by_name_and_by_epoch(bench: RewindBench) -> None:
     assert bench.plan("latest").checkpoint == 2
     assert bench.plan("before:rows:3").checkpoint == 1
     assert bench.plan("before:rows:5").checkpoint == 2
-    with pytest.raises(CheckpointMissing):
+    with pytest.raises(
+        CheckpointMissing,
+        match=r"no checkpoint without epoch 2 of stream 'rows' in .*: the oldest one is 1, at epoch 2\.",
+    ):
         bench.plan("before:rows:2")
     with pytest.raises(CheckpointMissing):
         bench.plan("some-savepoint")
@@ -492,6 +495,27 @@ def test_bases_by_id_by_name_and_by_epoch(bench: RewindBench) -> None:
         bench.plan("before:other:3")
     with pytest.raises(BadName, match="latest"):
         Checkpoints(bench.repository).require_free("latest")
+
+
+def test_a_base_that_was_pruned_is_called_so(bench: RewindBench) -> None:
+    bench.take()
+    Checkpoints(bench.repository).drop(1, 1)
+    with pytest.raises(CheckpointMissing, match="the oldest one is 2, at epoch 4; earlier ones were pruned or deleted"):
+        bench.plan("before:rows:3")
+    with pytest.raises(CheckpointMissing, match=r"no checkpoint 1 in .*: it was pruned or deleted"):
+        bench.plan(1)
+    with pytest.raises(CheckpointMissing) as caught:
+        bench.plan(3)
+    assert caught.value.why == ""
+
+
+def test_a_sink_without_rows_after_the_base_has_nothing_to_take_back(tmp_path: Path) -> None:
+    """An append table is not replaced by the next epoch."""
+    bench = DiskBench(tmp_path)
+    bench.add([1], [2])
+    bench.take()
+    assert "sink 'table' (HandSqliteSink): nothing to take back" in bench.plan(1).summary()
+    assert "replaces" not in bench.plan(1).summary()
 
 
 def test_a_plan_reads_only_the_manifests_of_the_base_and_of_the_newest(

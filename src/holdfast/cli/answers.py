@@ -122,7 +122,7 @@ def _failure(error: BaseException, command: str) -> Failed:
         return Failed(error.code, ErrorResult(kind="Cut", message=error.message, next=error.next_step))
     error = missing_extra(error) or error
     if isinstance(error, HoldfastError):
-        next_step, trace = error.next_step.format(e=error), getattr(error, "trace", None)
+        next_step, trace = error.what_next, getattr(error, "trace", None)
         failure = ErrorResult(
             type(error).__name__, readable(error.summary), readable(next_step), trace and readable(trace)
         )

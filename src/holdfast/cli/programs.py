@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import shlex
 import site
 import sys
 import sysconfig
@@ -209,10 +210,20 @@ def failing_as_program(program: str) -> Iterator[None]:
         raise as_program_error(program, error) from error
 
 
+@contextmanager
+def named_in_errors(target: str) -> Iterator[None]:
+    """Name the program, as it was typed, in the next steps of errors."""
+    try:
+        yield
+    except HoldfastError as error:
+        error.name_program(shlex.quote(target))
+        raise
+
+
 def as_program_error(program: str, error: Exception) -> ProgramFailed:
     """Return an error in user code as a `ProgramFailed` whose traceback has only frames in user files."""
     if isinstance(error, HoldfastError):
-        why, do = error.summary, error.next_step.format(e=error)
+        why, do = error.summary, error.what_next
     else:
         why, do = _short(error), _advice(error)
     return ProgramFailed(program=program, why=why, trace=trace_of(error), do=do)

@@ -26,8 +26,7 @@ from holdfast.cli.reports import RunReporter, utc_now
 from holdfast.cli.runresults import RunEnded, RunEvent, RunStatus, RunStopper
 from holdfast.cli.tables import TableRows
 from holdfast.cli.target import shown
-from holdfast.errors import Locked, ProgramFailed, SparkFileDamaged, SparkLogMismatch, StreamFailed
-from holdfast.errors.base import PROGRAM
+from holdfast.errors import HoldfastError, Locked, ProgramFailed, StreamFailed
 from holdfast.repository import GapRecord, Gaps, Lineage
 from holdfast.repository.opening import local_root
 
@@ -105,8 +104,8 @@ class PipelineRun:
             )
         except Exception as error:
             self._report_end()
-            if isinstance(error, SparkLogMismatch | SparkFileDamaged | StreamFailed):
-                error.do = error.do.replace(PROGRAM, shlex.quote(self.target.text))
+            if isinstance(error, HoldfastError):
+                error.name_program(shlex.quote(self.target.text))
             if is_users_error(error):
                 raise as_program_error(self.target.program, error) from error
             raise

@@ -60,6 +60,7 @@ class CheckpointMissing(Absent):
     checkpoint: int | str
     where: str
     why: str = ""  # why it no longer exists
+    asked: str = ""  # what was requested, if it is neither an id nor a name
     says = "there is no {e.kind} in {e.where}{e.reason}"
     next_step = "{e.advice}"
 
@@ -82,6 +83,8 @@ class CheckpointMissing(Absent):
         """What was requested, as text."""
         if self.checkpoint == 0:
             return "checkpoint that can be restored"
+        if self.asked:
+            return self.asked
         is_id = isinstance(self.checkpoint, int)
         return f"checkpoint {self.checkpoint}" if is_id else f"savepoint {self.checkpoint!r}"
 

@@ -12,6 +12,7 @@ RESTORE_FOLDER = (  # the next step if Spark's checkpoint folder of a stream is 
     "from a copy of the repository; nothing was changed"
 )
 _NEXT_STEP = "_next_step"  # the instance attribute that replaces the next step of the class
+_OF_PROGRAM = "_of_program"  # the instance attribute that replaces `PROGRAM`
 
 
 def _rebuild(cls: type[HoldfastError], facts: dict[str, object]) -> HoldfastError:
@@ -55,8 +56,17 @@ class HoldfastError(Exception):
         return self.says.format(e=self)
 
     def __str__(self) -> str:
-        next_step = vars(self).get(_NEXT_STEP) or self.next_step.format(e=self)
+        next_step = vars(self).get(_NEXT_STEP) or self.what_next
         return f"{_with_full_stop(self.summary)} Next: {_with_full_stop(next_step)}"
+
+    @property
+    def what_next(self) -> str:
+        """The next step."""
+        return self.next_step.format(e=self).replace(PROGRAM, vars(self).get(_OF_PROGRAM, PROGRAM))
+
+    def name_program(self, program: str) -> None:
+        """Name the user's program in the next step, as it was typed on the command line."""
+        vars(self)[_OF_PROGRAM] = program
 
     def retried(self, how: str) -> None:
         """Replace the next step, because the work is retried automatically; `how` states when."""

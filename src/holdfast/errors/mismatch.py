@@ -295,13 +295,18 @@ class SinkBehind(Mismatch):
     holds: int
     decided: int
     committed: bool = True  # False: the epoch may have been decided and not committed
-    says = "sink {e.sink!r} of stream {e.stream!r} holds epoch {e.holds}, but {e.what}"
+    says = "sink {e.sink!r} of stream {e.stream!r} {e.state}, but {e.what}"
     next_step = (
         "restore {e.lost} from a copy that holds epoch {e.decided}, because its staged rows no longer exist; or go "
         f"back to a checkpoint that the sink still holds: holdfast rewind {PROGRAM} --to latest --dry-run names it; or "
-        "replace the sink: give it another name (name=...) and an empty target, and run with --accept sinks; the new "
-        "sink gets only the rows of later epochs"
+        "replace the sink: give it another name (name=NEW) and an empty target, and fill it from another sink of the "
+        f"stream: holdfast backfill {PROGRAM} --stream {{e.stream}} --sink NEW --accept sinks"
     )
+
+    @property
+    def state(self) -> str:
+        """What the sink holds."""
+        return f"holds epoch {self.holds}" if self.holds else "is missing or empty"
 
     @property
     def what(self) -> str:
@@ -352,6 +357,7 @@ class SinksChanged(Mismatch):
     added: tuple[str, ...]
     removed: tuple[str, ...]
     in_doubt: int = 0  # the epoch that a removed sink may not hold yet
+    fills: str = ""  # the sink that a backfill was to fill
     says = "the sinks of stream {e.stream!r} have changed since its last decision: {e.changes}"
     next_step = "{e.advice}"
 
@@ -366,10 +372,20 @@ class SinksChanged(Mismatch):
         """The next step."""
         if self.in_doubt:
             return f"run once with the same sinks: the removed ones may not hold epoch {self.in_doubt} yet"
+        if self.fills:
+            return (
+                f"add the removed sinks to the program again, or accept that they get no more rows: "
+                f"{self._backfill(self.fills)}, or pipeline.backfill(..., accept=['sinks'])"
+            )
+        fill = f"give an added sink all earlier rows first: {self._backfill(self.added[0])}; or " if self.added else ""
         return (
-            "pass the same sinks (by name), or accept the change: holdfast run --accept sinks, or "
-            "pipeline.run(accept=['sinks']); an added sink starts with the next epoch, a removed one gets no more rows"
+            f"pass the same sinks (by name); or {fill}accept the change: holdfast run {PROGRAM} --accept sinks, or "
+            "pipeline.run(accept=['sinks']): an added sink starts with the next epoch, a removed one gets no more rows"
         )
+
+    def _backfill(self, sink: str) -> str:
+        accept = " --accept sinks" if self.removed else ""
+        return f"holdfast backfill {PROGRAM} --stream {self.stream} --sink {sink}{accept}"
 
 
 class StreamChanged(Mismatch):

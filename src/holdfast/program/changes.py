@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.errors.base import PROGRAM
 from holdfast.program.description import ColumnDescription, SourceDescription, StateDescription, StreamDescription
 
 _RATES = ("maxfilespertrigger", "maxbytespertrigger", "maxoffsetspertrigger", "minoffsetspertrigger", "rowspersecond")
@@ -115,7 +116,9 @@ def _sinks(stream: str, before: StreamDescription, now: StreamDescription) -> It
         old, new, what = before.sinks.get(name), now.sinks.get(name), f"sink {name}"
         if old is None:
             means = "it starts empty, with the next epoch"
-            do = f"fill it: holdfast backfill --stream {stream} --sink {name}; or accept it: --accept sinks"
+            accept = " --accept sinks" if before.sinks.keys() - now.sinks.keys() else ""
+            fill = f"holdfast backfill {PROGRAM} --stream {stream} --sink {name}{accept}"
+            do = f"fill it: {fill}; or accept it: --accept sinks"
             yield _change(stream, what, "", _NEW, ChangeEffect.TAKES_EFFECT, means, do)
         elif new is None:
             means = "it gets no more rows; those that it has stay"

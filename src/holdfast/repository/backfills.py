@@ -3,19 +3,25 @@
 Rules:
 - A record is written once, with `put_if_absent`, when the rows are staged in the sink. It is the decision: from then on
   the sink is given the rows of the record, by the next backfill or the next start.
-- A record counts only while its epoch is the last decided one. A stream that has continued without the sink needs a new
-  backfill.
+- A start uses a record only while its epoch is the last decided one. A stream that has continued without the sink needs
+  a new backfill.
+- Records are kept: a rewind must not take back the rows of a backfill, because only those after its base are processed
+  again. A record alone does not show that the sink holds the rows, so the sink is asked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from holdfast.epoch import Attempt
 from holdfast.errors import NotFound
 from holdfast.formats.sealed_json import Record
 from holdfast.repository.base import Repository
 from holdfast.repository.decisions import stream_folder
+from holdfast.repository.lineage import Lineage
 
 
 class BackfillRecord(Record, frozen=True, kw_only=True):
@@ -27,6 +33,12 @@ class BackfillRecord(Record, frozen=True, kw_only=True):
     handle: dict[str, Any]  # what `prepare` returned
     rows: int
     lease: int  # of the process that decided
+    replaces: list[str] = msgspec.field(default_factory=list)  # sinks that the program lacked, which was accepted
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Timeline and epoch of the commit that filled the sink."""
+        return self.attempt.timeline, self.attempt.epoch
 
 
 class Backfills:
@@ -48,6 +60,23 @@ class Backfills:
         except NotFound:
             return None
 
+    def sinks(self, stream: str, timeline: int) -> list[str]:
+        """Return the sinks of a stream for which a timeline has a record, sorted."""
+        return sorted(name.removesuffix("/") for name in self._repository.list(_folder(stream, timeline)))
+
+    def of_sink(self, stream: str, lineage: Lineage, sink: str) -> Iterator[BackfillRecord]:
+        """Yield the records of a sink that belong to the lineage, newest first."""
+        for timeline, _ in reversed(lineage.places(stream)):
+            folder = f"{_folder(stream, timeline)}/{sink}"
+            for name in sorted(self._repository.list(folder), reverse=True):
+                record = BackfillRecord.unsealed(self._repository.read(f"{folder}/{name}"), f"{folder}/{name}")
+                if lineage.holds_epoch(stream, timeline, record.attempt.epoch):
+                    yield record
+
+
+def _folder(stream: str, timeline: int) -> str:
+    return f"{stream_folder(stream, timeline)}/backfills"
+
 
 def _key(stream: str, timeline: int, sink: str, epoch: int) -> str:
-    return f"{stream_folder(stream, timeline)}/backfills/{sink}/{epoch:010}.json"
+    return f"{_folder(stream, timeline)}/{sink}/{epoch:010}.json"

@@ -150,6 +150,7 @@ class Checkpoints:
             for each in self.savepoints():
                 if each.checkpoint == checkpoint:
                     return self.place(0, 0, each.savepoint), 0
+            why = why or self._why_missing(checkpoint)
         raise CheckpointMissing(checkpoint=checkpoint, where=self.repository.where, why=why)
 
     def latest(self, lineage: Lineage | None = None) -> Manifest:
@@ -330,6 +331,11 @@ class Checkpoints:
             self.repository.clear(savepoint_folder(savepoint))
 
     # --- internal ---
+
+    def _why_missing(self, checkpoint: int) -> str:
+        """Return why a checkpoint without a manifest is missing, if its id was reserved and nothing is left of it."""
+        left = any(checkpoint in self._records.reserved(timeline) for timeline in self.timelines())
+        return "" if left or checkpoint > self.highest() else "it was pruned or deleted"
 
     def _unaborted(self, without: set[int]) -> list[Summary]:
         return [

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from typing import TypeVar
 
-from holdfast._error_text import one_line
+from holdfast import _figures as figures
 from holdfast.epoch import Decision, Facts
-from holdfast.errors import Corrupt, HoldfastError, SinkFailed
+from holdfast.errors import Corrupt
 from holdfast.formats.manifest import Manifest
 from holdfast.log_needs import LOG
-from holdfast.repository import Decisions, Lineage
+from holdfast.repository import Decisions, Lineage, Repository
+from holdfast.repository.backfills import BackfillRecord
 from holdfast.repository.rewinds import SinkAim
+from holdfast.rewind.answering import asked
+from holdfast.rewind.filled import FilledSinks
 from holdfast.rewind.plan import SinkAction, SinkPlan
 from holdfast.rewind.program import ProgramStream, aim_of
-from holdfast.sinks.base import CannotTakeBack, EpochPlace, Sink, StreamIdentity, checked_position
-
-T = TypeVar("T")
-
-
-def asked(sink: Sink, action: str, question: Callable[[], T]) -> T:
-    """Ask a sink that may be user code: anything that it raises becomes an error of Holdfast."""
-    try:
-        return question()
-    except HoldfastError:
-        raise
-    except Exception as error:
-        raise SinkFailed(sink=sink.name, action=action, why=one_line(error)) from error
+from holdfast.sinks.base import CannotTakeBack, EpochPlace, Sink, StreamIdentity, TakeBack, checked_position
 
 
 def held_epoch(sink: Sink, owner: StreamIdentity, timeline: int) -> int:
@@ -57,6 +47,7 @@ class SinkFacts:
     decision: Decision | None  # its last one
     base: EpochPlace
     base_rows: int  # written to each sink up to the base
+    base_sinks: Set[str]  # those in the checkpoint
     is_read: bool  # another stream reads it
     is_read_by_declaration: bool  # by a channel that only the program knows: any of its sinks
 
@@ -69,25 +60,58 @@ class SinkFacts:
 class SinkQuestions:
     """Asks the sinks of one stream."""
 
-    def __init__(self, about: SinkFacts, decisions: Decisions, leave: frozenset[str]) -> None:
+    def __init__(self, about: SinkFacts, repository: Repository, leave: frozenset[str]) -> None:
         self._about = about
-        self._decisions = decisions
+        self._decisions = Decisions(repository)
+        self._fills = FilledSinks(repository, about.lineage, about.owner)
         self._leave = leave
         self.problems: list[str] = []
+        self.untouched: list[str] = []  # sinks without an epoch: the next start asks what to do with them
 
     def sinks(self, stream: ProgramStream) -> Iterator[SinkPlan]:
         """Yield each sink of the program, then those of the last decision that the program lacks."""
         for sink in stream.sinks:
-            yield self._sink(sink)
+            if self._is_new(sink):
+                self.untouched.append(sink.name)
+            else:
+                yield self._sink(sink)
         facts = self._about.facts
         for name in sorted(set(facts.sinks if facts else ()) - {sink.name for sink in stream.sinks}):
             yield self._absent(name)
+
+    def _is_unknown(self, sink: str) -> bool:
+        """Whether the stream has not written to a sink: the next start refuses it. The base of a fork has no sinks."""
+        facts = self._about.facts
+        return facts is not None and bool(facts.sinks) and sink not in facts.sinks
+
+    def _is_new(self, sink: Sink) -> bool:
+        """Whether a sink has no epoch yet.
+
+        A rewind does not stamp it: an empty sink can still be filled. Nor does the base decision name it: the next
+        start refuses the sink until the user accepts that it lacks the rows up to the base.
+        """
+        about = self._about
+        if not self._is_unknown(sink.name) or not about.base[1] or held_in_lineage(sink, about.owner, about.lineage):
+            return False
+        return self._fills.decided(sink.name, about.decision) is None
+
+    def _check_new(self, name: str, sink: Sink, holds: int) -> None:
+        """Report a sink that the next start would refuse, if the rewind hides that from it."""
+        about = self._about
+        if not self._is_unknown(sink.name):
+            return
+        if not holds and self._fills.decided(sink.name, about.decision) is not None:
+            self.problems.append(f"a backfill of {name} was interrupted (complete it: run the same backfill again)")
+        elif 0 < holds < about.base[1] and sink.name not in about.base_sinks:
+            why = f"{name} lacks the epochs {holds + 1} to {about.base[1]} of the base: the stream continued without it"
+            self.problems.append(f"{why} (remove it from the program, and go back)")
 
     def _sink(self, sink: Sink) -> SinkPlan:
         about = self._about
         name, aim = f"sink {sink.name!r} of stream {about.owner.stream!r}", aim_of(sink)
         holds = held_in_lineage(sink, about.owner, about.lineage)
         self._compare(name, sink)
+        self._check_new(name, sink, holds)
         if sink.name in self._leave:
             return self._left(sink, aim, holds)
         answer = asked(sink, "be asked", lambda: sink.can_take_back(about.owner, about.base))
@@ -104,6 +128,9 @@ class SinkQuestions:
                 why=answer.why,
                 do=answer.do,
             )
+        filled = self._fills.taken_back(sink, about.base, answer)
+        if filled is not None:
+            return self._filled(sink, aim, holds, answer, filled)
         counted = self._counted(sink.name, holds)
         if answer.kept and not self._agree(sink.name, holds, answer.rows, counted):
             self.problems.append(
@@ -120,6 +147,34 @@ class SinkQuestions:
             rows=answer.rows,
             counted=counted,
             kept=answer.kept,
+        )
+
+    def _filled(self, sink: Sink, aim: SinkAim, holds: int, answer: TakeBack, record: BackfillRecord) -> SinkPlan:
+        """Refuse to take back what a backfill has written: the rows up to the base would be lost."""
+        about, facts = self._about, self._about.facts
+        again = facts.total_rows - about.base_rows if facts else 0
+        removed = "its rows" if answer.rows is None else figures.counted(answer.rows, "row")
+        are = "is" if again == 1 else "are"
+        why = (
+            f"it was filled by a backfill up to epoch {record.attempt.epoch}, after the base: {removed} would be taken "
+            f"back, and only {figures.counted(again, 'row')} {are} processed again"
+        )
+        later = self._fills.first_checkpoint(record)
+        do = (f"go back to checkpoint {later} or later; or " if later else "") + (
+            f"accept that its rows stay, and that those after the base are written twice: --leave {sink.name}; or "
+            "remove it from the program, go back, then add it with another, empty target and fill it: holdfast backfill"
+        )
+        self.problems.append(f"sink {sink.name!r} of stream {about.owner.stream!r} cannot be taken back: {why} ({do})")
+        return SinkPlan(
+            sink=sink.name,
+            kind=aim.kind,
+            target=aim.target,
+            action=SinkAction.CANNOT,
+            holds=holds,
+            epochs=answer.epochs,
+            rows=answer.rows,
+            why=why,
+            do=do,
         )
 
     def _left(self, sink: Sink, aim: SinkAim, holds: int) -> SinkPlan:

@@ -118,8 +118,9 @@ def _before(checkpoints: Checkpoints, lineage: Lineage, to: str) -> int | str:
         raise BadValue(what="base of a rewind", value=to, expected=expected)
     streams: set[str] = set()
     first: int | str | None = None
+    oldest: Summary | None = None
     for each in on_lineage(checkpoints, lineage):
-        epochs = each.epochs or {}
+        oldest, epochs = each, each.epochs or {}
         streams |= epochs.keys()
         if first is None and epochs.get(stream, 0) < int(number):
             first = each.name
@@ -128,7 +129,11 @@ def _before(checkpoints: Checkpoints, lineage: Lineage, to: str) -> int | str:
     if streams and stream not in streams:
         expected = f"a stream of a checkpoint: {', '.join(sorted(streams))}"
         raise BadValue(what="stream", value=stream, expected=expected)
-    raise CheckpointMissing(checkpoint=to, where=checkpoints.repository.where)
+    why = "" if oldest is None else f"the oldest one is {oldest.name}, at epoch {(oldest.epochs or {}).get(stream, 0)}"
+    if oldest is not None and oldest.checkpoint > 1:
+        why += "; earlier ones were pruned or deleted"
+    asked = f"checkpoint without epoch {int(number)} of stream {stream!r}"
+    raise CheckpointMissing(checkpoint=to, where=checkpoints.repository.where, why=why, asked=asked)
 
 
 def _facts(cut: StreamCut, restore: StreamRestore, state: bytes | None, stage_type: str | None) -> Facts:

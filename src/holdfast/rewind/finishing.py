@@ -34,7 +34,8 @@ from holdfast.repository.rewinds import (
     record_unfinished,
     unfinished_rewind,
 )
-from holdfast.rewind.asking import asked, held_epoch, held_in_lineage
+from holdfast.rewind.answering import asked
+from holdfast.rewind.asking import held_epoch, held_in_lineage
 from holdfast.rewind.building import drop_garbage, spare_timeline
 from holdfast.rewind.program import Program, aim_of
 from holdfast.rewind.steps import RewindStep, steps_after

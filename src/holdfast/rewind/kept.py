@@ -17,8 +17,8 @@ import msgspec
 from holdfast.errors import Corrupt
 from holdfast.repository import History, Lineage
 from holdfast.repository.rewinds import read_rewind
+from holdfast.rewind.answering import asked
 from holdfast.rewind.apply import taken_lease
-from holdfast.rewind.asking import asked
 from holdfast.rewind.members import last_decision
 from holdfast.rewind.planning import loaded_lineage
 from holdfast.rewind.program import Program, Rewindable

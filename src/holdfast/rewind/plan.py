@@ -21,6 +21,7 @@ from holdfast.formats.sealed_json import plain
 
 _ID_DIGITS = 16
 UNLIMITED = (1 << 63) - 1  # the free space of an object store
+_REPLACED = "; nothing is moved: the next epoch replaces its rows"
 _UNTIL = "possible until the next run has decided an epoch"
 
 
@@ -200,9 +201,11 @@ def _stream_lines(each: StreamPlan, *, undo: bool) -> list[str]:
 def _sink_line(sink: SinkPlan) -> str:
     action = "refused" if sink.action is SinkAction.CANNOT else sink.action
     text = f"sink {sink.sink!r} ({sink.kind}): {action}"
+    if sink.action is SinkAction.TAKE_BACK and not sink.epochs and sink.rows == 0:
+        return f"sink {sink.sink!r} ({sink.kind}): nothing to take back"
     if sink.action in (SinkAction.TAKE_BACK, SinkAction.PUT_BACK):
         rows = "" if sink.rows is None else f", {figures.counted(sink.rows, 'row')}"
         text += f" {figures.counted(sink.epochs, 'epoch')}{rows}"
         if sink.action is SinkAction.TAKE_BACK:
-            text += f"; kept in {sink.kept}" if sink.kept else "; nothing is moved: the next epoch replaces its rows"
+            text += f"; kept in {sink.kept}" if sink.kept else _REPLACED
     return f"{text}: {sink.why}" if sink.why else text

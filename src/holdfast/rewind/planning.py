@@ -10,7 +10,7 @@ from holdfast.epoch import Facts
 from holdfast.errors import BadValue, CheckpointMissing, Corrupt, RewindUnfinished
 from holdfast.eventlog._cursor_slot import cursor_names, read_cursor
 from holdfast.formats.manifest import Manifest
-from holdfast.repository import Checkpoints, Decisions, Lineage, ObjectRepository, Repository
+from holdfast.repository import Checkpoints, Lineage, ObjectRepository, Repository
 from holdfast.repository.files import failing_as
 from holdfast.repository.opening import local_root
 from holdfast.repository.rewinds import unfinished_rewind
@@ -23,6 +23,11 @@ from holdfast.rewind.program import Program, ProgramStream, Rewindable
 from holdfast.sinks.base import StreamIdentity
 from holdfast.sparkfiles.places import spark_folder, spark_key
 
+_LOST = "is missing or empty, and the base has rows of it: was it deleted?"
+_REPLACE_SINK = (
+    "no checkpoint fits: restore it from a copy; or replace it: give it another name and an empty target, then run "
+    "holdfast backfill with --accept sinks"
+)
 _NO_UNDO = "undoing is not possible on an object store yet"
 
 
@@ -60,7 +65,7 @@ def planned(program: Program, to: int | str, only: Collection[str] | None, leave
     members = members_of(program, lineage, base.manifest, newest, only)
     asking = _Planning(program, lineage, base, newest, frozenset(leave))
     streams = tuple(asking.stream(name) for name in members.streams)
-    problems = [*members.problems, *asking.problems, *_unknown_leaves(leave, streams)]
+    problems = [*members.problems, *asking.problems, *_unknown_leaves(leave, program, streams)]
     manifest = base.manifest
     return PlannedRewind(
         RewindPlan(
@@ -144,8 +149,9 @@ class _Planning:
             self.problems.append(
                 f"stream {name!r}: its last decided epoch is {epoch}, before epoch {place[1]} of the base"
             )
-        about = SinkFacts(owner, self.lineage, decision, place, base_rows, *self._is_read(name))
-        questions = SinkQuestions(about, Decisions(repository), self.leave)
+        base_sinks = cut.sinks.keys() if cut else frozenset()
+        about = SinkFacts(owner, self.lineage, decision, place, base_rows, base_sinks, *self._is_read(name))
+        questions = SinkQuestions(about, repository, self.leave)
         sinks = tuple(questions.sinks(stream))
         self.problems += questions.problems
         self._check_marks(stream, owner, sinks)
@@ -170,7 +176,7 @@ class _Planning:
             decision=digest,
             sinks=sinks,
             sources=sources,
-            notes=tuple(self._notes(stream)),
+            notes=tuple(self._notes(stream, questions.untouched)),
         )
 
     def _is_read(self, name: str) -> tuple[bool, bool]:
@@ -178,7 +184,7 @@ class _Planning:
         declared = any(name in each.reads for each in self.program.streams.values())
         return bool(readers(self.program, self.base.manifest, self.newest).get(name)), declared
 
-    def _notes(self, stream: ProgramStream) -> Iterable[str]:
+    def _notes(self, stream: ProgramStream, untouched: Collection[str]) -> Iterable[str]:
         cut = self.base.manifest.streams.get(stream.name)
         if cut is None:
             yield "it is not in the checkpoint: it starts again with its first epoch"
@@ -187,24 +193,27 @@ class _Planning:
         else:
             for name in sorted(set(cut.sinks) - {sink.name for sink in stream.sinks}):
                 yield f"sink {name!r} of the checkpoint is not in the program"
-            for name in sorted({sink.name for sink in stream.sinks} - set(cut.sinks)):
-                yield f"sink {name!r} is not in the checkpoint: all its rows are taken back"
+            for name in sorted({sink.name for sink in stream.sinks} - set(cut.sinks) - set(untouched)):
+                yield f"sink {name!r} is not in the checkpoint: it was added later"
+            for name in untouched:
+                yield (
+                    f"sink {name!r} is new: the rewind does not change it; afterwards fill it (holdfast backfill), or "
+                    "start it empty (holdfast run --accept sinks)"
+                )
             if stream.name in self.base.states and stream.stage is None:
                 self.problems.append(f"stream {stream.name!r} had a stage, and the program has none (add it again)")
 
     def _check_marks(self, stream: ProgramStream, owner: StreamIdentity, sinks: tuple[SinkPlan, ...]) -> None:
         """Report sinks that are behind the base: they were restored from a backup."""
-        for sink, plan in zip(stream.sinks, sinks, strict=False):
-            holds = plan.holds or 0
-            if satisfies(sink, owner, self.base.manifest, holds):
+        for plan in sinks:
+            sink, holds = stream.sink(plan.sink), plan.holds or 0
+            if sink is None or satisfies(sink, owner, self.base.manifest, holds):
                 continue
             other = next((each for each in self._older() if satisfies(sink, owner, each, holds)), None)
             name = f"sink {sink.name!r} of stream {stream.name!r}"
-            use = f"go back to checkpoint {other.savepoint or other.checkpoint_id}" if other else "no checkpoint fits"
-            text = (
-                f"{name} holds only epoch {holds}, which is before the base: it was restored from an older copy ({use})"
-            )
-            self.problems.append(text)
+            use = f"go back to checkpoint {other.savepoint or other.checkpoint_id}" if other else _REPLACE_SINK
+            state = f"holds only epoch {holds}, which is before the base: it was restored from an older copy"
+            self.problems.append(f"{name} {state if holds else _LOST} ({use})")
 
     def _older(self) -> Iterable[Manifest]:
         checkpoints = Checkpoints(self.program.repository)
@@ -228,8 +237,9 @@ class _Planning:
                 self.no_undo = f"sink {each.sink!r} of stream {name!r} lacks decided epochs"
 
 
-def _unknown_leaves(leave: Collection[str], streams: tuple[StreamPlan, ...]) -> Iterable[str]:
+def _unknown_leaves(leave: Collection[str], program: Program, streams: tuple[StreamPlan, ...]) -> Iterable[str]:
     known = {sink.sink for each in streams for sink in each.sinks}
+    known |= {sink.name for each in streams for sink in program.streams[each.stream].sinks}
     for name in sorted(set(leave) - known):
         yield f"there is no sink {name!r} to leave; the sinks are {', '.join(sorted(known))}"
 

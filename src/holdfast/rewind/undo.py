@@ -2,6 +2,7 @@
 
 Rules:
 - Only the newest rewind can be undone, and only until the new timeline has decided an epoch.
+- Nor can it be undone after a backfill in the new timeline: that sink would lack the epochs that are put back.
 - A rewind cannot be undone if it abandoned an epoch that one of the sinks never got: the sink would lack it.
 """
 
@@ -13,9 +14,11 @@ from holdfast.epoch import Decision, Facts
 from holdfast.errors import NotSupported, RewindRefused
 from holdfast.formats.sealed_json import digest_of
 from holdfast.repository import Decisions, Lineage, ObjectRepository
+from holdfast.repository.backfills import Backfills
 from holdfast.repository.decisions import stream_folder
 from holdfast.repository.rewinds import RewindRecord, StreamAim, read_rewind, rewind_key, unfinished_epochs
-from holdfast.rewind.asking import asked, held_epoch
+from holdfast.rewind.answering import asked
+from holdfast.rewind.asking import held_epoch
 from holdfast.rewind.members import last_decision
 from holdfast.rewind.plan import RewindPlan, SinkAction, SinkPlan, StreamPlan
 from holdfast.rewind.planning import free_space, loaded_lineage
@@ -95,6 +98,9 @@ class _Undoing:
         epoch = decision.attempt.epoch if decision else 0
         if epoch > aim.epoch:
             self.problems.append(f"stream {name!r} has decided epoch {epoch} since the rewind: it cannot be undone")
+        for sink in Backfills(repository).sinks(name, timeline):
+            text = f"a backfill has filled sink {sink!r} of stream {name!r} since the rewind, up to epoch {aim.epoch}"
+            self.problems.append(f"{text}: after an undo, it would lack the epochs that are put back")
         last = end.attempt.epoch if end else 0
         if last and str(last - 1) not in repository.list(f"{stream_folder(name, aim.ends)}/spark/offsets"):
             self.problems.append(f"the Spark folder of stream {name!r} in the old timeline lacks epoch {last}")

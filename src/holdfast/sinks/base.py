@@ -152,7 +152,7 @@ class TakeBack:
 
     epochs: int
     rows: int | None  # None: the sink does not count them
-    kept: str  # where the rows are kept until an undo or a discard; empty: nowhere, as the next epoch replaces them
+    kept: str  # where the rows are kept until an undo or a discard; empty: nowhere, there are none or they are replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +262,13 @@ class Sink(ABC):
     def mark(self) -> dict[str, Any]:
         """Return small JSON that a checkpoint records for this sink at the end of an epoch; optional, must be cheap."""
         return {}
+
+    def is_missing(self) -> bool:
+        """Whether the target does not exist. Called before `open`, which may create it; by default false.
+
+        A start is refused if the stream has written to the sink, and its target is gone.
+        """
+        return False
 
     def can_take_back(self, owner: StreamIdentity, base: EpochPlace) -> TakeBack | CannotTakeBack:
         """Return what taking the stream back to a base would do, or why it is impossible. Changes nothing."""

@@ -254,6 +254,10 @@ class SqliteSink(base.Sink):
         """Remove the staged data of the attempt."""
         self._staging.clear(key)
 
+    def is_missing(self) -> bool:
+        """Whether the file does not exist."""
+        return not self.path.exists()
+
     def inspect(self, owner: StreamIdentity, timeline: int) -> base.SinkPosition:
         """Return the last epoch in the ledger, and a foreign owner if there is one."""
         if not self.path.exists():

@@ -8,6 +8,8 @@ Rules:
 - The pipeline is not running meanwhile: the backfill holds its lease. It first recovers the stream with the sinks of
   its last decision.
 - A rewind that was interrupted is finished first, as by a start.
+- A sink that the program lacks is accepted only if the user says so. The record names it, so that the next start does
+  not ask again.
 - A backfill that is repeated after a crash stages the rows again, or commits what was decided.
 """
 
@@ -15,15 +17,18 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.epoch import Decision, Facts, Reach
-from holdfast.errors import BackfillIncomplete, BadValue, Locked, NotSupported, SinkForeign
+from holdfast.errors import BackfillIncomplete, BadValue, Locked, NotSupported, SinkForeign, SinksChanged
 from holdfast.formats.sealed_json import plain
 from holdfast.repository import History
 from holdfast.repository.backfills import BackfillRecord, Backfills
 from holdfast.repository.files import sync_all
+from holdfast.repository.lineage import FIRST
+from holdfast.rewind.asking import held_epoch
 from holdfast.sinks.base import EpochKey, Sink, checked_position, checked_staged
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.log import LogSink
@@ -32,14 +37,14 @@ from holdfast.spark.chain import Chain
 from holdfast.spark.context import RunContext
 from holdfast.spark.logsource import read_log
 from holdfast.spark.parts import StreamParts
-from holdfast.spark.recovering import commit_backfill, context_of
-from holdfast.spark.starting import PipelineDefinition, finish_rewind, lineage_of, take_lease
+from holdfast.spark.recovering import RecoveredStream, commit_backfill, context_of
+from holdfast.spark.starting import PipelineDefinition, checked_accept, finish_rewind, lineage_of, take_lease
 from holdfast.spark.stream import StreamRun
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast.spark.spec import StreamSpec
+    from holdfast.spark.spec import Accept, StreamSpec
 
 _GLOB = re.compile(r"([\[\]{}*?\\])")  # what Spark would take for a pattern
 
@@ -61,12 +66,21 @@ class Backfilled:
 
 
 def backfill_pipeline(  # noqa: PLR0917 - the pipeline, and what to fill
-    pipeline: PipelineDefinition, session: SparkSession, stream: str, sink: str, source: str | None, reach: Reach
+    pipeline: PipelineDefinition,
+    session: SparkSession,
+    stream: str,
+    sink: str,
+    source: str | None,
+    accept: Accept | Collection[Accept],
+    reach: Reach,
 ) -> Backfilled:
     """Take the lease of a pipeline, and fill one sink of one of its streams."""
     if stream not in pipeline.streams:
         why = f"the pipeline has {', '.join(pipeline.streams)}"
         raise BadValue(what="stream", value=stream, why=why, do="pass the name of one of them")
+    accepted = checked_accept(accept)
+    if accepted - {"sinks"}:
+        raise BadValue(what="accept", value=", ".join(sorted(accepted)), expected="sinks")
     with contextlib.ExitStack() as undo:
         retain = max(adapter.require_retention(session), adapter.RETAINED)
         lease = take_lease(pipeline, session)
@@ -82,16 +96,16 @@ def backfill_pipeline(  # noqa: PLR0917 - the pipeline, and what to fill
             retain=retain,
             shared=pipeline.shared,
             available_now=True,
-            accept=frozenset(),
+            accept=accepted,
             backoff=pipeline.backoff,
             callbacks=pipeline.callbacks,
             reach=reach,
             build=chain.build,
         )
-        return _backfill(run, next(each for each in specs if each.name == stream), sink, source)
+        return fill_sink(run, next(each for each in specs if each.name == stream), sink, source)
 
 
-def _backfill(run: RunContext, spec: StreamSpec, sink_name: str, source_name: str | None) -> Backfilled:
+def fill_sink(run: RunContext, spec: StreamSpec, sink_name: str, source_name: str | None) -> Backfilled:
     """Fill one sink of a stream.
 
     1. Find the sinks.  2. Recover the stream with the sinks of its last decision.  3. Open the new sink.  4. Stage the
@@ -113,11 +127,20 @@ def _backfill(run: RunContext, spec: StreamSpec, sink_name: str, source_name: st
     with contextlib.ExitStack() as opened:
         stream = StreamRun(old, run)
         opened.callback(stream.close)
-        recovered = stream.recover()  # 2
+        recovered = _recovered(stream, sink)  # 2
         decision = parts.decisions.newest(parts.name, parts.timeline) or decision
         sink.open(context_of(parts, recovered.df, sink))  # 3
         opened.callback(sink.close)
         return _fill(parts, sink, source, decision, recovered.df)
+
+
+def _recovered(stream: StreamRun, sink: Sink) -> RecoveredStream:
+    """Recover the stream without the new sink. Sinks that the program lacks must have been accepted."""
+    try:
+        return stream.recover()
+    except SinksChanged as changed:
+        changed.fills = sink.name
+        raise
 
 
 def _fill(parts: StreamParts, sink: Sink, source: Sink, decision: Decision, df: DataFrame) -> Backfilled:
@@ -126,8 +149,9 @@ def _fill(parts: StreamParts, sink: Sink, source: Sink, decision: Decision, df: 
     if holds.foreign is not None:
         raise SinkForeign(sink=sink.name, place=repr(sink), owner=holds.foreign)
     record = records.find(parts.name, parts.timeline, sink.name, epoch)
-    if holds.epoch and (record is None or holds.epoch != epoch):
-        why = f"it holds epoch {holds.epoch} of the stream, and only an empty sink can be filled"
+    held = holds.epoch or max((held_epoch(sink, parts.owner, each) for each in range(FIRST, parts.timeline)), default=0)
+    if held and (record is None or holds.epoch != epoch):
+        why = f"it holds epoch {held} of the stream, and only an empty sink can be filled"
         raise NotSupported(what=f"a backfill of sink {sink.name!r}", why=why, do="use another, empty target")
     already = bool(holds.epoch)
     if record is None:
@@ -168,6 +192,7 @@ def _decide(  # noqa: PLR0917 - what a record is made of
             handle=staged.handle,
             rows=staged.rows,
             lease=parts.lease.number,
+            replaces=sorted(Facts.of(decision).sinks.keys() - {each.name for each in parts.sinks}),
         )
     )
     parts.reach("backfill decided")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from holdfast._html import h, table
@@ -36,6 +36,7 @@ from holdfast.spark.pipeline_status import PipelineStatus
 from holdfast.spark.program_plan import ProgramPlan, plan_program
 from holdfast.spark.session import borrowed
 from holdfast.spark.spec import (
+    Accept,
     Build,
     OutageLimits,
     RestartPolicies,
@@ -262,6 +263,7 @@ class Pipeline:
         stream: str,
         sink: str,
         source: str | None = None,
+        accept: Accept | Collection[Accept] = (),
         spark: SparkSession | None = None,
         reach: Reach = unwatched,
     ) -> Backfilled:
@@ -271,12 +273,14 @@ class Pipeline:
         By default the first one is used. The new sink must be empty. Its rows become visible in one commit, with the
         last epoch of the stream; the next run continues with all sinks, without `accept`. Call it while the pipeline is
         not running; after a crash, call it again.
+
+        If the new sink replaces one that is no longer in the program, pass `accept="sinks"`.
         """
         require_running_allowed(self.name)
         definition = self._definition()
         session, undo = obtain_session(definition, spark or self._spark)
         with undo:
-            return backfill_pipeline(definition, session, stream, sink, source, reach)
+            return backfill_pipeline(definition, session, stream, sink, source, accept, reach)
 
     def _start(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -126,6 +126,7 @@ class StreamRecovery:
         settings = self._pinned_settings()
         steps.end("build")
         self._step = Kind.SINK
+        self._refuse_missing()
         for sink in parts.sinks:  # 2
             sink.open(context_of(parts, df, sink))
         steps.end("open sinks")
@@ -143,7 +144,7 @@ class StreamRecovery:
             self._acknowledger.planned(made)
             steps.end("compare")
             if decision is not None:
-                self._note_sinks(decision, made.filled)
+                self._note_sinks(decision, made)
                 self._complete(decision, made)  # 4
             steps.end("complete")
             last = self._last(decision, made)
@@ -214,6 +215,19 @@ class StreamRecovery:
             settings[adapter.POLLING_DELAY] = f"{run.poll_ms}ms"
         return settings
 
+    def _refuse_missing(self) -> None:
+        """Refuse a sink whose target is gone, before `open` creates an empty one: that would hide the cause."""
+        parts = self._parts
+        decision = parts.decisions.newest(parts.name, parts.timeline)
+        if decision is None:
+            return
+        shares, epoch = Facts.of(decision).sinks, decision.attempt.epoch
+        for sink in parts.sinks:
+            share = shares.get(sink.name)
+            if share is not None and share.before and sink.is_missing():
+                held = share.stands if epoch <= parts.log.position().commits else share.before
+                raise SinkBehind(stream=parts.name, sink=sink.name, holds=0, decided=held)
+
     # --- 3: decisions, Spark's logs and sinks ---
 
     def _compare(self, decision: Decision | None) -> RecoveryPlan:
@@ -226,15 +240,16 @@ class StreamRecovery:
         if decision is None:
             log.clear_unbegun()
         holds = self._holds(decision)
-        filled = self._complete_backfills(decision, holds) if decision else frozenset()
+        fills = self._complete_backfills(decision, holds) if decision else {}
         try:
             return plan(
                 parts.name,
                 decision,
                 log.position(),
-                holds | dict.fromkeys(filled, decision.attempt.epoch if decision else 0),
+                holds | dict.fromkeys(fills, decision.attempt.epoch if decision else 0),
                 new_sinks=parts.accepts("sinks"),
-                filled=filled,
+                filled=fills.keys(),
+                replaced={name for record in fills.values() for name in record.replaces},
             )
         except SinkBehind as behind:
             raise self._with_position(behind) from None
@@ -291,10 +306,11 @@ class StreamRecovery:
             holds[sink.name] = standing.epoch
         return holds
 
-    def _complete_backfills(self, decision: Decision, holds: Mapping[str, int]) -> frozenset[str]:
-        """Return the new sinks that a backfill has filled up to the last epoch; commit what it has decided."""
+    def _complete_backfills(self, decision: Decision, holds: Mapping[str, int]) -> dict[str, BackfillRecord]:
+        """Return the backfills that have filled new sinks up to the last epoch; commit what they have decided."""
         parts, epoch = self._parts, decision.attempt.epoch
-        known, records, filled = Facts.of(decision).sinks, Backfills(parts.run.repository), set()
+        known, records = Facts.of(decision).sinks, Backfills(parts.run.repository)
+        fills: dict[str, BackfillRecord] = {}
         for sink in parts.sinks:
             if sink.name in known or holds[sink.name] not in (0, epoch):
                 continue
@@ -302,8 +318,8 @@ class StreamRecovery:
             if record is not None:
                 if not holds[sink.name]:
                     commit_backfill(parts, sink, record)
-                filled.add(sink.name)
-        return frozenset(filled)
+                fills[sink.name] = record
+        return fills
 
     def _report_new_sinks(self, decision: Decision | None) -> None:
         """Report the sinks that a rewind cannot take back, before they get their first epoch: later it is too late."""
@@ -319,10 +335,10 @@ class StreamRecovery:
 
     # --- 4: the last decision ---
 
-    def _note_sinks(self, decision: Decision, filled: Sequence[str]) -> None:
+    def _note_sinks(self, decision: Decision, made: RecoveryPlan) -> None:
         """Record in the history that the stream continues with other sinks: some of them lack the earlier epochs."""
-        before, now = set(Facts.of(decision).sinks), {sink.name for sink in self._parts.sinks} - set(filled)
-        if before == now or not before:  # the base of a fork has no sinks
+        before, now = set(Facts.of(decision).sinks), {sink.name for sink in self._parts.sinks} - set(made.filled)
+        if before - set(made.replaced) == now or not before:  # the base of a fork has no sinks
             return
         name = self._parts.name
         facts = {"stream": name, "added": sorted(now - before), "removed": sorted(before - now)}

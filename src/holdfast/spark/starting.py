@@ -96,7 +96,7 @@ class RunSettings:
         return cls(
             available_now=options["available_now"],
             policy=every if isinstance(every, CheckpointPolicy) else CheckpointPolicy(every=every),
-            accept=_checked_accept(options["accept"]),
+            accept=checked_accept(options["accept"]),
             outage={} if outage is None else checked_outage(outage),
             poll_ms=checked_delay_ms(options["poll_every"]),
             take_over=options["take_over"],
@@ -106,7 +106,8 @@ class RunSettings:
         )
 
 
-def _checked_accept(accept: Accept | Collection[Accept]) -> frozenset[str]:
+def checked_accept(accept: Accept | Collection[Accept]) -> frozenset[str]:
+    """Return the problems that a user accepts."""
     words = [accept] if isinstance(accept, str) else accept
     for word in words:
         if word not in ACCEPTABLE:

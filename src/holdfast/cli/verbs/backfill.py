@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import msgspec
 import typer
@@ -12,7 +12,10 @@ from rich.console import Console
 from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, TargetName
-from holdfast.cli.programs import find_target, pipeline_of
+from holdfast.cli.programs import find_target, named_in_errors, pipeline_of
+
+if TYPE_CHECKING:
+    from holdfast.spark.spec import Accept
 
 
 class FilledSink(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +42,14 @@ def backfill(
             "--source", metavar="NAME", help="The sink to read from; by default the first one that can be read."
         ),
     ] = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept",
+            metavar="sinks",
+            help="Accept that a sink is no longer in the program: the new one replaces it.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> Answer:
     """Fill a sink that was added to a stream.
@@ -46,11 +57,13 @@ def backfill(
     An added sink starts empty. This command writes every row to it that the stream has written so far. The rows are
     read from another sink of the stream: files or an event log. They become visible in one commit, with the last epoch
     of the stream. Stop the pipeline, add the sink to the program, and run this command before the next start, which
-    continues with all sinks. If the command is interrupted, run it again.
+    continues with all sinks. If the command is interrupted, run it again. If the new sink replaces one that is no
+    longer in the program, for example because its file was deleted, pass --accept sinks.
 
     [bold]Examples[/]
 
         holdfast backfill app.py:pipeline --stream orders --sink sqlite.orders
+        holdfast backfill app.py --stream orders --sink new --accept sinks
         holdfast backfill app.py --stream orders --sink totals --source files.orders --json
     """
     found = find_target(target)
@@ -59,7 +72,8 @@ def backfill(
     require_java()
     silence_spark()
     pipeline = pipeline_of(found, [])
-    result = pipeline.backfill(stream=stream, sink=sink, source=source)
+    with named_in_errors(target):
+        result = pipeline.backfill(stream=stream, sink=sink, source=source, accept=cast("list[Accept]", accept or []))
 
     def print_it(console: Console) -> None:
         rows = f"{formatting.counted(result.rows, 'row')} from sink {result.source}, up to epoch {result.epoch}"

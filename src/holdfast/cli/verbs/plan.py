@@ -12,6 +12,7 @@ from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, TargetName
 from holdfast.cli.programs import find_target, pipeline_of
+from holdfast.errors.base import PROGRAM
 from holdfast.program.changes import ChangeEffect, ProgramChange
 
 _COLOURS = {ChangeEffect.IMPOSSIBLE: "red", ChangeEffect.TAKES_EFFECT: "yellow", ChangeEffect.SAFE: "green"}
@@ -49,20 +50,21 @@ def plan(target: TargetName, as_json: Json = False) -> Answer:
     silence_spark()
     pipeline = pipeline_of(found, [])
     made = pipeline.plan()
+    found_changes = [
+        msgspec.structs.replace(each, do=each.do.replace(PROGRAM, shlex.quote(target))) for each in made.changes
+    ]
 
     def print_it(console: Console) -> None:
         if not made.since:
             text = "nothing to compare with: no earlier program is recorded"
             console.print(text, soft_wrap=True, markup=False)
-        elif not made.changes:
+        elif not found_changes:
             console.print("no changes", markup=False)
-        for each in made.changes:
+        for each in found_changes:
             line = Text(f"{each.effect:<12}  ", _COLOURS[each.effect])
             console.print(line.append(formatting.harmless(each.summary), "default"), soft_wrap=True)
         if made.possible:
             console.print(f"next: holdfast run {shlex.quote(target)}", soft_wrap=True, markup=False)
 
-    result = ProgramCompared(
-        pipeline=made.pipeline, possible=made.possible, since=made.since, changes=list(made.changes)
-    )
+    result = ProgramCompared(pipeline=made.pipeline, possible=made.possible, since=made.since, changes=found_changes)
     return Answer(result, print_it, found=not made.possible, repository=pipeline.repository.where)

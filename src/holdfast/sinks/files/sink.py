@@ -310,6 +310,10 @@ class FileSink(base.Sink):
         """Remove the attempt's folder."""
         self._staging.clear(key)
 
+    def is_missing(self) -> bool:
+        """Whether the folder does not exist."""
+        return not self.path.exists()
+
     def inspect(self, owner: base.StreamIdentity, timeline: int) -> base.SinkPosition:
         """Return the last epoch in the folder, or in its ledger, and a foreign owner if there is one."""
         with failing(self.name, "be inspected"):
