@@ -107,6 +107,7 @@ from holdfast.repository.rewinds import (
 )
 from holdfast.repository.stream_records import StreamRecord
 from holdfast.repository.targets import SinksRecord
+from holdfast.rewind.building import BuildingRecord
 from holdfast.sinks._log_local import SegmentsRecord, StagedFile
 from holdfast.sinks._sqlite_undo import decoded
 from holdfast.sinks.files.epoch_folders import KeyRecord, folder_of
@@ -616,6 +617,7 @@ RECORDS: list[Record] = [
         checkpoint=1,
     ),
     UnfinishedEpoch(stream="orders", sink="files", epoch=3, why="w"),
+    BuildingRecord(timeline=2, lease=1, at_ms=5),
     TimelineRecord(timeline=2, parent=1, bases={"orders": 3}, checkpoint=1, who="me", why="w", at_ms=5),
     IndexRecord.after(None, UID, Committed(0, 3, (Segment("segments/s/x", 0, 3, 99, bytes(32)),), "k"), {"m": "k"}),
 ]
@@ -686,7 +688,7 @@ def kept_records(lease: hf.repository.Lease) -> list[Kept]:
         return answer_requests(repository, lease)
 
     return [
-        Kept("holdfast.json", RECORDS[0].sealed(), [Identity.load]),
+        Kept("holdfast.json", sample(Identity).sealed(), [Identity.load]),
         Kept("timelines/2/lineage.json", sample(TimelineRecord).sealed(), [Lineage.load, branches, looks]),
         Kept(
             "timelines/2/rewind.json",
@@ -698,7 +700,7 @@ def kept_records(lease: hf.repository.Lease) -> list[Kept]:
             sample(UnfinishedEpoch).sealed(),
             [lambda r: unfinished_epochs(r, 2, "orders")],
         ),
-        Kept("lease/00000009.json", RECORDS[1].sealed(), [newest_lease, seen_leases, held_lease]),
+        Kept("lease/00000009.json", sample(LeaseRecord).sealed(), [newest_lease, seen_leases, held_lease]),
         Kept(
             f"{folder}/epochs/2.1.json",
             DECISION.sealed(),
@@ -712,14 +714,16 @@ def kept_records(lease: hf.repository.Lease) -> list[Kept]:
             ],
         ),
         Kept(f"{folder}/floor.json", Floor(epoch=1).sealed(), [lambda r: Decisions(r).close(DECISION)]),
-        Kept(f"{folder}/gaps/0000000002.offsets.json", RECORDS[4].sealed(), [lambda r: Gaps(r).all("orders", 1)]),
-        Kept(f"{folder}/sinks.json", RECORDS[14].sealed(), [file_sinks]),
+        Kept(
+            f"{folder}/gaps/0000000002.offsets.json", sample(GapRecord).sealed(), [lambda r: Gaps(r).all("orders", 1)]
+        ),
+        Kept(f"{folder}/sinks.json", sample(SinksRecord).sealed(), [file_sinks]),
         Kept(f"{folder}/adopted.json", sample(AdoptedRecord).sealed(), [lambda r: adopted(r, "orders", 1)]),
         Kept("history.jsonl", entry.sealed(one_line=True) + b"\n", [lambda r: History(r).entries()]),
-        Kept(f"{checkpoint}/attempt.json", RECORDS[6].sealed(), [looks]),
-        Kept("timelines/1/checkpoints/aborted/9.json", RECORDS[7].sealed(), [looks]),
-        Kept("cursors/c.quarantine/1.json", RECORDS[8].sealed(), [lambda r: read_quarantine(r, "c")]),
-        Kept(f"{box}/{asked}.json", RECORDS[9].sealed(), [looked_again, answered_again]),
+        Kept(f"{checkpoint}/attempt.json", sample(AttemptRecord).sealed(), [looks]),
+        Kept("timelines/1/checkpoints/aborted/9.json", sample(AbortRecord).sealed(), [looks]),
+        Kept("cursors/c.quarantine/1.json", sample(Quarantined).sealed(), [lambda r: read_quarantine(r, "c")]),
+        Kept(f"{box}/{asked}.json", sample(ControlRequest).sealed(), [looked_again, answered_again]),
         Kept(f"{box}/{asked}.claim.json", claim.sealed(), [looked, lambda r: read_state(r, lease.number, asked)]),
         Kept(f"{box}/{asked}.done.json", ControlAnswer(at_ms=5, result=pruned).sealed(), [answered, looked]),
         Kept(
@@ -806,8 +810,8 @@ def test_records_in_the_folders_of_sinks(tmp_path: Path) -> None:
                 "row of a journal", [stored], lambda data: decoded(data, "holdfast_undo_1"), in_msgpack, "holdfast_undo"
             ),
             Format("position", [POSITION.sealed()], stamp, resealed, str(tmp_path)),
-            Format("epoch folder", [RECORDS[13].sealed()], epoch, resealed, str(folder)),
-            Format("owner", [RECORDS[11].sealed()], owner, resealed, str(tmp_path)),
+            Format("epoch folder", [sample(KeyRecord).sealed()], epoch, resealed, str(folder)),
+            Format("owner", [sample(OwnerRecord).sealed()], owner, resealed, str(tmp_path)),
         ]
     )
 
