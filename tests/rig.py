@@ -228,9 +228,13 @@ class Rig:
         made.stream(build, name="rows", sinks=sinks, output_mode=self.output_mode, **self.options)
         return made
 
-    def run(self, reach: Reach = unwatched, accept: tuple[str, ...] = (), **options: Any) -> PipelineStatus:
+    def run(
+        self, reach: Reach = unwatched, accept: tuple[str, ...] = (), *, take_over: bool = False, **options: Any
+    ) -> PipelineStatus:
         made = self.pipeline(**options)
-        return made.run(self.spark, available_now=True, checkpoint_every=None, accept=accept, reach=reach)
+        return made.run(
+            self.spark, available_now=True, checkpoint_every=None, accept=accept, reach=reach, take_over=take_over
+        )
 
     def crash(self, reach: Reach) -> str:
         """Run until the crash; return where it was."""

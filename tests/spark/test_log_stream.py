@@ -193,7 +193,7 @@ def test_a_look_at_the_keys_that_fails_passes_over_none(
         raise StorageFailed(action="read", key="index", why="on purpose")
 
     with monkeypatch.context() as broken:
-        broken.setattr(EventLog, "keys", failing)
+        broken.setattr(EventLog, "known_keys", failing)
         with pytest.raises(SinkFailed, match="on purpose"):
             sink.commit(key(1), staged.handle)
     assert sink.inspect(OWNER, 1).epoch == 1
