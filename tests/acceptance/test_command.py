@@ -147,6 +147,54 @@ def test_prune_plans_first_and_acts_only_when_told(made: Fabricated, tmp_path: P
     assert "nothing to prune" in run("prune --last 1", tmp_path).out
 
 
+@pytest.mark.parametrize(
+    ("rules", "kept"),
+    [
+        ("", "the last 10, one an hour for 24 hours, one a day for 7 days"),
+        ("--last 2", "the last 2"),
+        ("--daily 3", "the last 10, one a day for 3 days"),
+    ],
+)
+def test_a_prune_without_rules_keeps_what_a_run_keeps(rules: str, kept: str, made: Fabricated, tmp_path: Path) -> None:
+    """A plain `holdfast prune` must not delete the hourly and daily checkpoints that a run keeps by default."""
+    assert run(f"prune --dry-run --json {rules}", tmp_path).result["retention"] == kept
+
+
+KEEPING = """
+from pathlib import Path
+import holdfast as hf
+
+class Recorded(hf.Pipeline):
+    def run(self, *_, checkpoint_every, **__):
+        Path("kept").write_text(checkpoint_every.retention.summary())
+        raise ValueError("only recorded")
+
+pipeline = Recorded("orders", root="checkpoints")
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ("", "the last 10, one an hour for 24 hours, one a day for 7 days"),
+        ("--keep-last 3 --keep-daily 30", "the last 3, one an hour for 24 hours, one a day for 30 days"),
+        ("--keep-hourly 0 --keep-daily 0", "the last 10"),
+    ],
+)
+def test_a_run_keeps_the_checkpoints_that_its_options_name(options: str, kept: str, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(KEEPING)
+    with contextlib.chdir(tmp_path):
+        done = CliRunner().invoke(app, ["run", "app.py", *options.split()])
+    assert (done.exit_code, "only recorded" in done.stderr) == (2, True)
+    assert (tmp_path / "kept").read_text() == kept
+
+
+def test_a_run_keeps_at_least_one_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(KEEPING)
+    ran = run("run app.py --keep-last 0", tmp_path)
+    assert (ran.code, "--keep-last" in ran.err) == (2, True)
+
+
 def test_gaps_and_doubts_are_found(made: Fabricated, tmp_path: Path) -> None:
     assert (run("gaps", tmp_path).out, run("gaps", tmp_path).code) == ("no gaps\n", 0)
     hf.repository.Gaps(made.repository).add("orders", 1, 2, kind="quarantined", why="ValueError: bad row", facts={})

@@ -19,7 +19,7 @@ from holdfast.cli.programs import Target, find_target, trace_of
 from holdfast.cli.reports import JsonLines, LiveView, PlainLines, RunReporter
 from holdfast.cli.running import PipelineRun
 from holdfast.errors import BadValue, ProgramFailed
-from holdfast.policy import CHECKPOINT_EVERY, seconds_of
+from holdfast.policy import CHECKPOINT_EVERY, DEFAULT_RETENTION, CheckpointPolicy, Retention, seconds_of
 
 if TYPE_CHECKING:
     from holdfast.spark.spec import Accept
@@ -42,6 +42,19 @@ CheckpointEvery = Annotated[
 ]
 NoCheckpoints = Annotated[
     bool, typer.Option("--no-checkpoints", help="Take no checkpoints, not even when the run ends.")
+]
+KeepLast = Annotated[int, typer.Option("--keep-last", metavar="N", min=1, help="Keep the last N checkpoints.")]
+KeepHourly = Annotated[
+    int,
+    typer.Option(
+        "--keep-hourly", metavar="N", min=0, help="Also keep the newest checkpoint of each of the last N hours."
+    ),
+]
+KeepDaily = Annotated[
+    int,
+    typer.Option(
+        "--keep-daily", metavar="N", min=0, help="Also keep the newest checkpoint of each of the last N days."
+    ),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Process all available input, then stop.")]
 Accepted = Annotated[
@@ -110,6 +123,9 @@ def run(
     arguments: Arguments = None,
     checkpoint_every: CheckpointEvery = None,
     no_checkpoints: NoCheckpoints = False,
+    keep_last: KeepLast = DEFAULT_RETENTION.last,
+    keep_hourly: KeepHourly = DEFAULT_RETENTION.hourly,
+    keep_daily: KeepDaily = DEFAULT_RETENTION.daily,
     once: Once = False,
     accept: Accepted = None,
     outage: OutageLimit = None,
@@ -136,12 +152,14 @@ def run(
     [bold]Examples[/]
 
         holdfast run app.py:pipeline --checkpoint-every 30s
+        holdfast run app.py --keep-hourly 48 --keep-daily 30
         holdfast run app.py --once
         holdfast run app.py --page 8321
         holdfast run app.py --outage 4h --outage repository=10m
         holdfast run jobs.orders:make --json -- --day 2025-01-31
     """
     every = _interval_s(checkpoint_every, off=no_checkpoints)
+    policy = CheckpointPolicy(every=every, retention=Retention(keep_last, keep_hourly, keep_daily))
     interval_s = seconds_of("--interval", interval)
     found = find_target(target)
     from holdfast.spark.polling import checked_delay_ms  # PySpark may not be installed
@@ -158,7 +176,7 @@ def run(
             current = PipelineRun(found, reporter, interval_s=interval_s, live=live, log=log)
             current.load(arguments or [])
             current.execute(
-                every, once, cast("list[Accept]", accept or []), limits, poll_every, page, take_over=take_over
+                policy, once, cast("list[Accept]", accept or []), limits, poll_every, page, take_over=take_over
             )
     except Exception as error:
         if current is not None and not as_json:
