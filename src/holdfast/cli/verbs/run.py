@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import signal
 import sys
 from collections.abc import Iterator
@@ -166,6 +167,7 @@ def run(
     from holdfast.spark.session import require_java, silence_spark
 
     limits = _outage_limits(outage or [])
+    _check_accepted(accept or [])
     checked_delay_ms(poll_every, "--poll-every")
     require_java()
     silence_spark()
@@ -191,6 +193,15 @@ def _interval_s(duration: str | None, *, off: bool) -> float | None:
         why, do = "--no-checkpoints turns checkpoints off", "remove one of the two options"
         raise BadValue(what="--checkpoint-every", value=duration, why=why, do=do)
     return None if off else seconds_of("--checkpoint-every", duration or CHECKPOINT_EVERY)
+
+
+def _check_accepted(given: list[str]) -> None:
+    """Reject an unknown word before the program is loaded."""
+    for word in given:
+        if word not in ACCEPT:
+            near = difflib.get_close_matches(word, ACCEPT, n=1)
+            do = f"did you mean --accept {near[0]}?" if near else "correct the option"
+            raise BadValue(what="--accept", value=word, expected=f"one of {', '.join(ACCEPT)}", do=do)
 
 
 def _outage_limits(given: list[str]) -> dict[str, str]:
