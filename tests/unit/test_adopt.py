@@ -13,6 +13,7 @@ import pytest
 import fakespark
 from fakespark import Bench, MemorySink, Rows
 from handmade import Handmade
+from holdfast import FileSink
 from holdfast.cli.app import app
 from holdfast.cli.verbs.eject import Ejected
 from holdfast.errors import (
@@ -33,7 +34,6 @@ from holdfast.plainspark import AdoptPlan, eject
 from holdfast.repository import Decisions, History, Lease, LocalRepository
 from holdfast.repository.local import TEMPORARIES
 from holdfast.repository.rewinds import RewindRecord, StreamAim, decide_rewind
-from holdfast.sinks.files import FileSink
 from holdfast.spark import adapter
 from holdfast.spark.adopting import POINTS, apply_adopt, plan_adopt, require_arguments
 from holdfast.spark.pipeline import Pipeline
