@@ -134,6 +134,9 @@ class Retention:
         return 0.0 if self.within is None else checked_seconds("retention within", self.within) * 1000
 
 
+DEFAULT_RETENTION = Retention()  # of a run, and of a prune without rules
+
+
 def _newest_of_each(times: Mapping[int, int], span_ms: int) -> list[int]:
     """Return the newest checkpoint of each period that has one, the last period first."""
     newest: dict[int, int] = {}
@@ -151,7 +154,8 @@ class CheckpointPolicy:
     no other interval, checkpoints are taken only on request, and a stop takes none.
 
     By default, a checkpoint that fails is reported and the pipeline continues. With `tolerable_failures=2`, the third
-    consecutive failure ends it. `retention` selects the checkpoints to keep: by default the last ten; `None` keeps all.
+    consecutive failure ends it. `retention` selects the checkpoints to keep; `None` keeps all. By default, the last ten
+    are kept, the newest one of each of the last 24 hours, and of each of the last 7 days.
     """
 
     every: float | str | timedelta | None = CHECKPOINT_EVERY
@@ -160,7 +164,7 @@ class CheckpointPolicy:
     timeout: float | str | timedelta = 600.0  # a checkpoint that still waits for a stream after this is aborted
     min_pause: float | str | timedelta = 0.0  # minimum time between the end of a checkpoint and the next one
     tolerable_failures: int | None = None
-    retention: Retention | None = Retention()
+    retention: Retention | None = DEFAULT_RETENTION
 
     def __post_init__(self) -> None:
         most = self.tolerable_failures

@@ -147,6 +147,105 @@ def test_prune_plans_first_and_acts_only_when_told(made: Fabricated, tmp_path: P
     assert "nothing to prune" in run("prune --last 1", tmp_path).out
 
 
+@pytest.mark.parametrize(
+    ("rules", "kept"),
+    [
+        ("", "the last 10"),
+        ("--last 2", "the last 2"),
+        ("--daily 3", "the last 10, one a day for 3 days"),
+    ],
+)
+def test_a_prune_without_rules_keeps_what_a_run_keeps(rules: str, kept: str, made: Fabricated, tmp_path: Path) -> None:
+    """A plain `holdfast prune` must not delete checkpoints that a run keeps by default."""
+    assert run(f"prune --dry-run --json {rules}", tmp_path).result["retention"] == kept
+
+
+KEEPING = """
+from pathlib import Path
+import holdfast as hf
+
+class Recorded(hf.Pipeline):
+    def run(self, *_, checkpoint_every, **__):
+        Path("kept").write_text(checkpoint_every.retention.summary())
+        raise ValueError("only recorded")
+
+pipeline = Recorded("orders", root="checkpoints")
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ("", "the last 10"),
+        ("--keep-last 3 --keep-daily 30", "the last 3, one a day for 30 days"),
+        ("--keep-hourly 24", "the last 10, one an hour for 24 hours"),
+    ],
+)
+def test_a_run_keeps_the_checkpoints_that_its_options_name(options: str, kept: str, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(KEEPING)
+    with contextlib.chdir(tmp_path):
+        done = CliRunner().invoke(app, ["run", "app.py", *options.split()])
+    assert (done.exit_code, "only recorded" in done.stderr) == (2, True)
+    assert (tmp_path / "kept").read_text() == kept
+
+
+def test_a_run_keeps_at_least_one_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(KEEPING)
+    ran = run("run app.py --keep-last 0", tmp_path)
+    assert (ran.code, "--keep-last" in ran.err) == (2, True)
+
+
+def test_a_word_that_cannot_be_accepted_is_refused_before_the_program_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("raise ValueError('loaded')\n")
+    ran = run("run app.py --accept sink", tmp_path)
+    assert (ran.code, "did you mean --accept sinks?" in ran.err, "loaded" in ran.err) == (2, True, False)
+
+
+def test_latest_is_the_newest_checkpoint_for_every_command_that_takes_one(made: Fabricated, tmp_path: Path) -> None:
+    assert run("verify latest --json", tmp_path).result["verifications"][0]["checkpoint"] == 3
+    assert "checkpoint 3 of pipeline orders" in run("show latest", tmp_path).out
+    assert run("diff 1 latest", tmp_path).out == run("diff 1 3", tmp_path).out
+    assert run("diff latest 1", tmp_path).out == run("diff 3 1", tmp_path).out
+
+
+def test_a_name_that_is_no_checkpoint_is_answered_with_the_accepted_forms(made: Fabricated, tmp_path: Path) -> None:
+    for words in ("verify yesterday", "show 2026-11-16", "diff 1 yesterday"):
+        ran = run(words, tmp_path)
+        assert ran.code == 2
+        assert "an id, the name of a savepoint or latest" in ran.err
+
+
+def test_a_sink_that_got_nothing_of_the_last_epochs_says_so(made: Fabricated, tmp_path: Path) -> None:
+    number = made.checkpoints.claim(1, 1)
+    sinks = {"table": {"epoch": 2}, "files": {"epoch": number}}
+    made.finish(number, {"orders": ["e"]}, cuts={"orders": {"sinks": sinks}})
+    shown = run("show", tmp_path).out
+    assert f"table  epoch 2; it got no rows of epochs 3 to {number}" in shown
+    assert re.search(rf"files  epoch {number}$", shown, re.MULTILINE)
+
+
+def test_a_root_without_a_repository_is_said_in_one_sentence(tmp_path: Path) -> None:
+    ran = run("ls", tmp_path)
+    assert "there is no holdfast.json in these two folders, nor in a folder directly below them" in ran.err
+
+
+@pytest.mark.parametrize("root", ["", " --root trials"])
+def test_a_fork_into_the_same_root_says_how_to_name_a_pipeline(root: str, made: Fabricated, tmp_path: Path) -> None:
+    ran = run(f"fork --from 2 --as trial{root}", tmp_path)
+    assert ran.code == 0
+    assert ("several pipelines; name the one you mean: --repo checkpoints/orders" in ran.out) is not bool(root)
+
+
+def test_of_several_pipelines_the_only_running_one_is_asked(made: Fabricated, tmp_path: Path) -> None:
+    Fabricated(hf.repository.LocalRepository(tmp_path / "checkpoints/trial")).take("a", "kept")
+    ran = run("stop", tmp_path)
+    assert (ran.code, "it contains 2 pipelines: orders, trial" in ran.err) == (2, True)
+    with hf.repository.Lease.take(made.repository):
+        ran = run("checkpoint --timeout 300ms", tmp_path)
+        assert (ran.code, "2 pipelines" in ran.err) == (2, False)
+        assert "it contains 2 pipelines" in run("log", tmp_path).err
+
+
 def test_gaps_and_doubts_are_found(made: Fabricated, tmp_path: Path) -> None:
     assert (run("gaps", tmp_path).out, run("gaps", tmp_path).code) == ("no gaps\n", 0)
     hf.repository.Gaps(made.repository).add("orders", 1, 2, kind="quarantined", why="ValueError: bad row", facts={})
@@ -428,7 +527,7 @@ def test_a_repository_that_is_missing_is_described_as_it_is(tmp_path: Path, word
         ran = run(f"{words} -r {tmp_path / name}", tmp_path)
         assert (ran.code, f"there is no pipeline repository at {tmp_path / name}: {why}" in ran.err) == (2, True)
     ran = run(words, tmp_path / "empty")
-    assert f"at {tmp_path / 'empty'} or {tmp_path / 'empty/checkpoints'}: neither has a holdfast.json" in ran.err
+    assert f"at {tmp_path / 'empty'} or {tmp_path / 'empty/checkpoints'}: there is no holdfast.json in" in ran.err
 
 
 def test_a_repository_without_a_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:

@@ -205,3 +205,17 @@ def test_a_pipeline_that_was_stopped_by_its_asker_is_not_running_any_longer(
     driven(PipelineStopped(epochs={}))
     assert ran(repository, "stop")[0] == 0
     assert "not running" in ran(repository, "ls")[1]
+
+
+def test_a_stop_also_names_a_savepoint_that_is_newer_than_the_newest_checkpoint(
+    repository: LocalRepository, driven: Callable[..., MadeUpDriver]
+) -> None:
+    made = Fabricated(repository)
+    made.take("a")
+    made.finish(made.checkpoints.claim(1, 1), {"orders": ["b"]}, savepoint="before-upgrade")
+    driven(PipelineStopped(epochs={"orders": 2}, last_checkpoint=1))
+    said = "the newest checkpoint is 1, the newest savepoint is before-upgrade (checkpoint 2)"
+    assert said in ran(repository, "stop")[1]
+    made.finish(made.checkpoints.claim(1, 2), {"orders": ["c"]}, lease=2)
+    driven(PipelineStopped(epochs={"orders": 3}, last_checkpoint=3))
+    assert "savepoint" not in ran(repository, "stop")[1]

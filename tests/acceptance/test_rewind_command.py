@@ -200,7 +200,7 @@ def test_an_unfinished_rewind_is_reported_and_finished_first(interrupted: DiskBe
 
 def test_wrong_arguments(bench: DiskBench, tmp_path: Path) -> None:
     for words, text in {
-        "rewind app.py": "pass either --to or --undo",
+        "rewind app.py": "neither --to nor --undo was given",
         "rewind app.py --to 1 --undo": "pass either --to or --undo",
         "rewind app.py --to 9": "no checkpoint 9",
         "rewind app.py --to nothing": "nothing",
@@ -213,3 +213,15 @@ def test_wrong_arguments(bench: DiskBench, tmp_path: Path) -> None:
     ran = Ran("rewind app.py --to 1 --leave other --dry-run", tmp_path)
     assert (ran.code, "there is no sink 'other' to leave" in ran.out) == (1, True)
     assert bench.visible() == AFTER
+
+
+def test_a_rewind_without_a_base_says_what_to_pass(bench: DiskBench, tmp_path: Path) -> None:
+    ran = Ran("rewind app.py", tmp_path)
+    assert (ran.code, "neither --to nor --undo was given" in ran.err, "None" in ran.err) == (2, True, False)
+    assert "--to ID (holdfast ls lists them)" in ran.err
+    ran = Ran("rewind app.py --undo", tmp_path)
+    assert (ran.code, "there is no rewind to undo" in ran.err) == (2, True)
+    assert "choose another checkpoint" not in ran.err
+    for name in ("yesterday", "2026-11-16"):
+        ran = Ran(f"rewind app.py --to {name}", tmp_path)
+        assert (ran.code, "also before:STREAM:EPOCH" in ran.err) == (2, True)

@@ -13,6 +13,7 @@ import pytest
 import fakespark
 from fakespark import Bench, MemorySink, Rows
 from handmade import Handmade
+from holdfast import FileSink
 from holdfast.cli.app import app
 from holdfast.cli.verbs.eject import Ejected
 from holdfast.errors import (
@@ -34,7 +35,7 @@ from holdfast.repository import Decisions, History, Lease, LocalRepository
 from holdfast.repository.local import TEMPORARIES
 from holdfast.repository.rewinds import RewindRecord, StreamAim, decide_rewind
 from holdfast.spark import adapter
-from holdfast.spark.adopting import POINTS, apply_adopt, plan_adopt
+from holdfast.spark.adopting import POINTS, apply_adopt, plan_adopt, require_arguments
 from holdfast.spark.pipeline import Pipeline
 
 BATCHES = [[1, 2], [3], [4, 5], [6]]
@@ -549,3 +550,16 @@ def test_a_wrong_answer_is_refused_before_anything_is_loaded(capsys: pytest.Capt
     both = ["--last-batch", "a=written", "--last-batch", "a=not-written"]
     assert typed("adopt", "app.py", "--stream", "s", "--checkpoint", "old", *both) == 2
     assert "two different answers for sink a" in capsys.readouterr().err
+
+
+def test_a_misspelled_stream_is_told_what_was_meant(tmp_path: Path) -> None:
+    pipeline = Pipeline("shop", root=tmp_path / "root")
+
+    @pipeline.stream(sinks=[FileSink(tmp_path / "out")])
+    def orders(spark: Any) -> Any: ...
+
+    with pytest.raises(BadValue, match=r"did you mean 'orders'\?"):
+        require_arguments(pipeline, "order", tmp_path)
+    with pytest.raises(BadValue) as refused:
+        require_arguments(pipeline, "payments", tmp_path)
+    assert "did you mean" not in str(refused.value)

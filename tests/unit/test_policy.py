@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Backoff, RestartPolicy, Retention
+from holdfast import Backoff, CheckpointPolicy, RestartPolicy, Retention
 from holdfast.errors import BadValue
-from holdfast.policy import IntervalPolicy, Progress, RestartBudget
+from holdfast.policy import DEFAULT_RETENTION, IntervalPolicy, Progress, RestartBudget
 
 
 def test_due_when_the_sequence_reaches_the_mark_and_the_next_counts_from_there() -> None:
@@ -126,6 +126,19 @@ def test_the_last_ones_are_kept_and_the_newest_always() -> None:
     assert Retention(last=0).keeps(times, 10**15) == {20: "the newest"}
     assert Retention(last=2).keeps(times, 0) == {19: "one of the last 2", 20: "the newest"}
     assert Retention().keeps({}, 0) == {}
+
+
+def test_with_hours_and_days_a_run_keeps_a_week_of_days_a_day_of_hours_and_the_last_ten_minutes() -> None:
+    assert CheckpointPolicy().retention == DEFAULT_RETENTION == Retention(last=10)
+    minute = 60_000
+    times = {number: number * minute for number in range(10 * DAY // minute)}
+    kept = [times[id_] // minute for id_ in Retention(last=10, hourly=24, daily=7).keeps(times, 10 * DAY)]
+    newest = len(times) - 1
+    assert kept[-10:] == list(range(newest - 9, newest + 1))
+    hours = [at for at in kept if at > newest - 24 * 60]
+    assert len(hours) == 9 + 24
+    assert [at // (24 * 60) for at in kept if at % (24 * 60) == 24 * 60 - 1] == [3, 4, 5, 6, 7, 8, 9]
+    assert len(kept) == 9 + 24 + 6
 
 
 def test_hours_and_days_that_have_none_do_not_count() -> None:

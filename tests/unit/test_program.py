@@ -61,7 +61,10 @@ CASES: list[tuple[str, dict[str, Any], list[tuple[str, E]]]] = [
         source(options={"maxfilespertrigger": "1", "x": "y"}),
         [("option x", E.TAKES_EFFECT)],
     ),
-    ("path", source(reads="/other"), [("source (FileSource)", E.TAKES_EFFECT)]),
+    ("path", source(reads="/other"), [("source (FileSource)", E.IMPOSSIBLE)]),
+    ("path that only begins alike", source(reads="/i"), [("source (FileSource)", E.IMPOSSIBLE)]),
+    ("pattern", source(reads="/other/*"), [("source (FileSource)", E.TAKES_EFFECT)]),
+    ("folder above", source(reads="/"), [("source (FileSource)", E.TAKES_EFFECT)]),
     ("kind of source", source(kind="kafka"), [("sources", E.IMPOSSIBLE)]),
     ("one more source", {"sources": BEFORE.sources * 2}, [("sources", E.IMPOSSIBLE)]),
     ("a new sink", sinks(more=LOG), [("sink more", E.TAKES_EFFECT)]),
@@ -126,9 +129,20 @@ def test_columns_of_an_event_log_cannot_change() -> None:
     assert "the schema of an event log cannot change (log)" in change.means
 
 
-def test_an_event_log_and_files_may_be_moved() -> None:
+def test_a_moved_folder_of_files_is_impossible_unless_another_source_may_have_the_last_rows() -> None:
+    """Spark reads the files of the last batch again at a start, and requires that they are below the path."""
+    files, rate = SourceDescription(kind="FileSource", reads="/in"), SourceDescription(kind="rate")
+    moved = msgspec.structs.replace(files, reads="/copy/in")
+    [change] = changes("orders", *(msgspec.structs.replace(BEFORE, sources=[each]) for each in (files, moved)))
+    assert change.effect is E.IMPOSSIBLE
+    assert "move the folder back, or give the stream a new name" in change.summary
+    [change] = changes("orders", *(msgspec.structs.replace(BEFORE, sources=[each, rate]) for each in (files, moved)))
+    assert change.effect is E.TAKES_EFFECT
+
+
+def test_an_event_log_may_be_moved_and_topics_may_change() -> None:
     """Only a start can tell whether it is the same log: it compares the uid."""
-    for kind in ("holdfast_log", "FileSource", "kafka"):
+    for kind in ("holdfast_log", "kafka"):
         one, other = (
             msgspec.structs.replace(BEFORE, sources=[SourceDescription(kind=kind, reads=place)]) for place in ("a", "b")
         )

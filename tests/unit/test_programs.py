@@ -104,3 +104,33 @@ def test_a_long_error_is_cut() -> None:
         raise ValueError("\n".join(["page"] * 500))
     except ValueError as error:
         assert len(trace_of(error).splitlines()) < 50
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["raise KeyError('mine')\n", "import holdfast as hf\nhf.Pipeline('bad name', root='r')\n"],
+)
+def test_the_message_of_an_error_is_shown_once(text: str) -> None:
+    """The command prints the traceback and then the error: the message is in the error."""
+    write("app.py", text)
+    with pytest.raises(ProgramFailed) as caught:
+        pipeline_of(find_target("app.py:pipeline"))
+    assert caught.value.trace.splitlines()[-1].strip() == text.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        ("hf.SqliteSink('a.db', table='t', keys=['k'])", "did you mean 'key'?"),
+        (
+            "hf.Pipeline('p', root='r').stream(sinks=[hf.FileSink('o')], outputmode='append')",
+            "Did you mean 'output_mode'?",
+        ),
+        ("hf.SqliteSink('a.db', table='t', zzz=1)", "fix the program"),
+    ],
+)
+def test_a_misspelled_keyword_is_told_what_was_meant(call: str, meant: str) -> None:
+    write("app.py", f"import holdfast as hf\n{call}\n")
+    with pytest.raises(ProgramFailed) as caught:
+        pipeline_of(find_target("app.py:pipeline"))
+    assert meant in str(caught.value)

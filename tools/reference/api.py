@@ -206,6 +206,8 @@ def _signature(name: str, thing: Any) -> str:
         if each.name in written:
             field = written[each.name]
             default, meaning = re.sub(r"^_\w+$", "...", field.default), f"  # {field.meaning}" * bool(field.meaning)
+            if default == "DEFAULT_RETENTION":
+                default = repr(each.default)  # the rules, not the name of a constant that is not public
             shown = each.replace(annotation=_Raw(field.type), default=_Raw(default) if default else each.empty)
         elif each.annotation is not each.empty:
             given = each.default if each.default is each.empty else _Raw(_shown(each.default))

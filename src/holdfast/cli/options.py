@@ -10,7 +10,8 @@ import typer
 from holdfast._validation import checked_name
 from holdfast.cli.target import looked_at
 from holdfast.errors import BadValue, HoldfastError
-from holdfast.repository import Checkpoints, Repository, Status
+from holdfast.repository import Checkpoints, Lineage, Repository, Status
+from holdfast.repository.checkpoints import LATEST
 
 _DIGITS = 20  # of a 64-bit number
 REPO_VARIABLE = "HOLDFAST_REPO"
@@ -56,13 +57,13 @@ CheckpointName = Annotated[
     str | None,
     typer.Argument(
         metavar="ID",
-        help="A checkpoint id or a savepoint name. Default: the newest checkpoint.",
+        help="A checkpoint id, a savepoint name, or latest, the newest checkpoint, which is the default.",
         autocompletion=checkpoint_names,
     ),
 ]
 FirstName = Annotated[
     str | None,
-    typer.Argument(metavar="A", help="A checkpoint id or a savepoint name.", autocompletion=checkpoint_names),
+    typer.Argument(metavar="A", help="A checkpoint id, a savepoint name, or latest.", autocompletion=checkpoint_names),
 ]
 SecondName = Annotated[
     str | None,
@@ -81,6 +82,8 @@ TakeOver = Annotated[
 
 def checkpoint_of(repository: Repository, name: str) -> int | str:
     """Return the id or savepoint that a name means. A number is an id, unless only a savepoint has that name."""
+    if name == LATEST:
+        return Checkpoints(repository).latest(Lineage.load(repository)).checkpoint_id
     if not (name.isascii() and name.isdecimal()):
         return checked_name("savepoint", name)
     if len(name) > _DIGITS:

@@ -9,10 +9,12 @@ Rules:
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import inspect
 import os
+import re
 import shlex
 import site
 import sys
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.spark.pipeline import Pipeline
 
 _LONGEST = 300  # characters of an error text; those of Spark can fill pages
+_UNKNOWN_KEYWORD = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 _MOST_LINES = 40  # of a traceback
 _NOT_THE_USERS = tuple(
     {
@@ -226,13 +229,31 @@ def as_program_error(program: str, error: Exception) -> ProgramFailed:
         why, do = error.summary, error.what_next
     else:
         why, do = _short(error), _advice(error)
-    return ProgramFailed(program=program, why=why, trace=trace_of(error), do=do)
+    return ProgramFailed(program=program, why=why, trace=_without_message(trace_of(error), error, why), do=do)
+
+
+def _without_message(trace: str, error: Exception, why: str) -> str:
+    """Return a traceback without the message at its end, if the error that is printed after it has the same text."""
+    message = "".join(traceback.format_exception_only(error)).rstrip()
+    same = isinstance(error, HoldfastError) or message == why
+    return trace.removesuffix(message).rstrip() if same else trace
 
 
 def _advice(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"install {error.name.partition('.')[0]!r}, or make it importable; then run the program again"
+    if meant := _meant_keyword(error):
+        return f"did you mean {meant!r}? Fix the program, then run it again"
     return "fix the program, then run it again"
+
+
+def _meant_keyword(error: Exception) -> str | None:
+    """Return the parameter of a public class that a misspelled keyword argument resembles."""
+    found = _UNKNOWN_KEYWORD.match(str(error)) if isinstance(error, TypeError) else None
+    kind = getattr(holdfast, found[1], None) if found else None
+    if found is None or not isinstance(kind, type):
+        return None
+    return next(iter(difflib.get_close_matches(found[2], inspect.signature(kind).parameters, n=1)), None)
 
 
 def _short(error: BaseException) -> str:

@@ -32,6 +32,7 @@ from holdfast.repository.opening import local_root
 
 if TYPE_CHECKING:
     from holdfast.formats.manifest import Manifest
+    from holdfast.policy import CheckpointPolicy
     from holdfast.spark.context import StreamCallbacks
     from holdfast.spark.handle import PipelineHandle
     from holdfast.spark.outages import Outage
@@ -79,7 +80,7 @@ class PipelineRun:
 
     def execute(
         self,
-        every: float | None,
+        policy: CheckpointPolicy,
         once: bool,
         accept: list[Accept],
         outage: dict[str, str],
@@ -93,7 +94,7 @@ class PipelineRun:
         try:
             self._loaded.run(
                 available_now=once,
-                checkpoint_every=every,
+                checkpoint_every=policy,
                 accept=accept,
                 outage=outage or None,
                 poll_every=poll_every,

@@ -1,7 +1,7 @@
 """Which repository a command works on: the one that `--repo` names, or the only one nearby.
 
 A command that only looks takes any repository (`looked_at`). One that needs files on this machine takes a folder
-(`located`).
+(`located`). One that asks a running pipeline takes the only running one of several (`located_running`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from holdfast._validation import is_name
+from holdfast.cli.holder import holder_of
 from holdfast.errors import BadValue, NotSupported, RepositoryMissing
 from holdfast.eventlog._cursor_file import FOLDER as CURSORS
 from holdfast.repository.base import Repository
@@ -60,7 +61,7 @@ def all_looked_at(repo: str | None) -> list[Repository]:
             raise RepositoryMissing(key=KEY, where=place.where, why=why)
         return found
     for root in roots(repo):
-        folders = [root] if os.path.lexists(root / KEY) else pipelines(root)
+        folders = _below(root)
         if folders:
             return [LocalRepository(each) for each in folders]
     raise missing(repo)
@@ -104,12 +105,26 @@ def located(repo: str | None, *, holds: tuple[str, ...] = (KEY,)) -> LocalReposi
     raise missing(repo)
 
 
+def located_running(repo: str | None) -> LocalRepository:
+    """Return the repository for a command that asks a running pipeline: of several in a root, the only running one."""
+    if repo is None or not _is_url(repo):
+        found = next(filter(None, (_below(root) for root in roots(repo))), [])
+        running = [each for each in map(LocalRepository, found) if holder_of(each) is not None]
+        if len(found) > 1 and len(running) == 1:
+            return running[0]
+    return located(repo)
+
+
+def _below(root: Path) -> list[Path]:
+    return [root] if os.path.lexists(root / KEY) else pipelines(root)
+
+
 def missing(repo: str | None) -> RepositoryMissing:
     """Return the error for a place without a repository: which folders were searched, and what they are."""
     searched = roots(repo)
     why = f"neither it nor a folder in it has a {KEY}"
     if len(searched) > 1:
-        why = f"neither has a {KEY}, nor has a folder in them"
+        why = f"there is no {KEY} in these two folders, nor in a folder directly below them"
     elif not searched[0].exists():
         why = "the folder does not exist"
     elif not searched[0].is_dir():

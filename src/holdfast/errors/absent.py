@@ -75,8 +75,12 @@ class CheckpointMissing(Absent):
         if self.checkpoint == 0:
             return "run the pipeline, without --no-checkpoints or checkpoint_every=None: holdfast run app.py:pipeline"
         text = f"list the checkpoints: holdfast ls --repo {shlex.quote(self.where)}"
-        named = isinstance(self.checkpoint, str) and self.checkpoint.isdecimal()
-        return f"{text}; an id is a number, not text" if named else text
+        if isinstance(self.checkpoint, int):
+            return text
+        if self.checkpoint.isdecimal():
+            return f"{text}; an id is a number, not text"
+        forms = "an id, the name of a savepoint or latest, for rewind and fork also before:STREAM:EPOCH"
+        return f"{text}; name one by {forms}"
 
     @property
     def kind(self) -> str:

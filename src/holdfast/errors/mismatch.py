@@ -70,11 +70,12 @@ class RewindRefused(Mismatch):
 
     to: str
     problems: tuple[str, ...]
-    says = "the pipeline cannot go back to {e.to}: {e.listed}"
-    next_step = (
+    do: str = (
         "solve each problem, or choose another checkpoint (holdfast ls); run the same command with --dry-run to see "
         "the whole plan"
     )
+    says = "the pipeline cannot go back to {e.to}: {e.listed}"
+    next_step = "{e.do}"
 
     @property
     def listed(self) -> str:

@@ -20,6 +20,7 @@ _RATES = ("maxfilespertrigger", "maxbytespertrigger", "maxoffsetspertrigger", "m
 _RATES_OF_LOGS = ("maxrowspertrigger", "partitions")
 _STORED = {"FileSink": ("format", "layout", "partition_by")}  # settings that a target cannot change
 _FREE_STATE = ("FlatMapGroups", "TransformWithState")  # the program's own state, whose types a plan does not show
+_PATTERN = frozenset("*?[]{}")  # in a path: Spark then does not compare it with the paths of files
 _NEW, _THERE = "new", "there"  # of a whole stream or sink, which has no value to show
 _NEW_STREAM = "give the stream a new name and new targets, or revert the change"
 
@@ -89,7 +90,7 @@ def _sources(
     for number, (old, new) in enumerate(zip(before, now, strict=True)):
         name = f"source {number} ({old.kind})" if len(before) > 1 else f"source ({old.kind})"
         if old.reads != new.reads and old.reads and new.reads:
-            yield _moved_source(stream, name, old, new)
+            yield _moved_source(stream, name, old, new, alone=len(before) == 1)
         for option in sorted(old.options.keys() | new.options.keys()):
             was, is_now = old.options.get(option, ""), new.options.get(option, "")
             if was == is_now:
@@ -100,15 +101,26 @@ def _sources(
             yield _change(stream, f"option {option} of {name}", was, is_now, effect, means)
 
 
-def _moved_source(stream: str, name: str, old: SourceDescription, new: SourceDescription) -> ProgramChange:
+def _moved_source(
+    stream: str, name: str, old: SourceDescription, new: SourceDescription, *, alone: bool
+) -> ProgramChange:
     means = "the stream continues with its old offsets"
     if old.kind == "holdfast_log":
         means = "it must be the same event log, at another path: the start compares its uid and its history"
+    elif old.kind == "FileSource" and alone and not _still_holds(new.reads, old.reads):
+        means = "at a start, Spark looks for the files of the last epoch below the new path, and fails (Wrong basePath)"
+        do = "move the folder back, or give the stream a new name and new targets"
+        return _impossible(stream, name, old.reads, new.reads, means, do)
     elif old.kind == "FileSource":
         means = "Spark recognises the files that it has read by their paths: it reads every file at the new path"
     elif old.kind == "kafka":
         means = "new topics are read from startingOffsets on; Spark fails if a topic for which it has offsets is gone"
     return _change(stream, name, old.reads, new.reads, ChangeEffect.TAKES_EFFECT, means)
+
+
+def _still_holds(path: str, old: str) -> bool:
+    """Whether files of the old path may be read with this one: it is a pattern, or a folder above the old path."""
+    return bool(_PATTERN & set(path)) or f"{old}/".startswith(f"{path.rstrip('/')}/")
 
 
 def _sinks(stream: str, before: StreamDescription, now: StreamDescription) -> Iterator[ProgramChange]:

@@ -55,7 +55,9 @@ def planned_undo(program: Program) -> PlannedUndo:
     lineage, repository = loaded_lineage(program), program.repository
     record = read_rewind(repository, lineage.current)
     if record is None:
-        raise RewindRefused(to=_BEFORE, problems=("the current timeline was not started by a rewind",))
+        problem = "there is no rewind to undo: the current timeline was not started by a rewind"
+        do = "to go back to a checkpoint, name it with --to; holdfast ls lists the checkpoints"
+        raise RewindRefused(to=_BEFORE, problems=(problem,), do=do)
     if record.undoes is not None:
         problem = f"timeline {record.timeline} is itself an undo; to go back, name a checkpoint with --to"
         raise RewindRefused(to=_BEFORE, problems=(problem,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,9 @@ def spec_of(pipeline: Pipeline, stream: str) -> StreamSpec:
     streams = pipeline._definition().streams
     if checked_name("stream", stream) not in streams:
         why = f"the pipeline defines {', '.join(streams) or 'no stream'}"
-        do = "define it in the program, with the source and the query of the old job"
+        near = difflib.get_close_matches(stream, streams, n=1)
+        meant = f"did you mean {near[0]!r}? If not, " if near else ""
+        do = f"{meant}define it in the program, with the source and the query of the old job"
         raise BadValue(what="stream to adopt", value=stream, why=why, do=do)
     if streams[stream].stage is not None:
         why = "plain Spark has no stage state that it could continue with"

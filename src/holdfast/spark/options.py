@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -116,7 +117,9 @@ def takes(kind: type, defaults: Mapping[str, object]) -> Callable[[Callable[P, R
         def call(*args: P.args, **given: P.kwargs) -> R:
             for name in given:
                 if name not in known:
-                    raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {name!r}")
+                    text = f"{function.__qualname__}() got an unexpected keyword argument {name!r}"
+                    near = difflib.get_close_matches(name, known, n=1)
+                    raise TypeError(f"{text}. Did you mean {near[0]!r}?" if near else text)
             return function(*args, **cast(Any, {**defaults, **given}))
 
         signature = own.replace(parameters=[*named, *shown])

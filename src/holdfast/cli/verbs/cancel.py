@@ -8,7 +8,7 @@ from rich.console import Console
 from holdfast.cli.answers import Answer
 from holdfast.cli.asking import Timeout, Why, waiting
 from holdfast.cli.options import Json, Repo
-from holdfast.cli.target import located
+from holdfast.cli.target import located_running
 from holdfast.control import request_cancel
 
 
@@ -41,7 +41,7 @@ def cancel(
         holdfast cancel -r ./checkpoints/orders
         holdfast cancel --why "the disk is slow today"
     """
-    repository = located(repo)
+    repository = located_running(repo)
     with waiting(why, timeout, None, as_json=as_json) as options:
         done = request_cancel(repository, **options)
 

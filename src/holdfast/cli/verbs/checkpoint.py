@@ -12,7 +12,7 @@ from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.asking import RequestId, Timeout, Why, waiting
 from holdfast.cli.options import Json, Repo
-from holdfast.cli.target import located, shown
+from holdfast.cli.target import located_running, shown
 from holdfast.control import CheckpointTaken, request_checkpoint
 
 
@@ -53,7 +53,7 @@ def checkpoint(
         holdfast checkpoint -r ./checkpoints/orders
         holdfast checkpoint --why "before the schema change" --timeout 1m
     """
-    repository = located(repo)
+    repository = located_running(repo)
     with waiting(why, timeout, request_id, as_json=as_json) as options:
         taken = request_checkpoint(repository, **options)
     return taken_answer(taken, repository.where)

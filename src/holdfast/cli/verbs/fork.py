@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import msgspec
@@ -11,7 +12,8 @@ from rich.console import Console
 from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, Repo
-from holdfast.cli.target import located
+from holdfast.cli.target import located, shown
+from holdfast.repository import LocalRepository
 
 
 class ForkedPipeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,5 +71,12 @@ def fork(
         console.print(formatting.harmless(text), soft_wrap=True, markup=False)
         next_step = f"next: define a pipeline named {made.pipeline!r} with empty targets of its own, and run it"
         console.print(formatting.harmless(next_step), soft_wrap=True, markup=False)
+        if root is None:
+            note = f"note: the root now contains several pipelines; name the one you mean: --repo {_place(repository)}"
+            console.print(formatting.harmless(note), soft_wrap=True, markup=False)
 
     return Answer(msgspec.convert(made.to_dict(), ForkedPipeline), print_it, repository=repository.where)
+
+
+def _place(repository: LocalRepository) -> str:
+    return shlex.quote(shown(repository.where))

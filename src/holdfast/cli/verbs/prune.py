@@ -17,15 +17,13 @@ from holdfast.cli.tables import TableRows, fields
 from holdfast.cli.target import located
 from holdfast.control import request_prune
 from holdfast.eventlog.keeping import LogTrim
-from holdfast.policy import Retention, seconds_of
+from holdfast.policy import DEFAULT_RETENTION, Retention, seconds_of
 from holdfast.pruning import Pruned, PrunePlan, plan_prune
 from holdfast.repository import Repository
 from holdfast.repository.rewinds import require_finished
 
 if TYPE_CHECKING:
     from holdfast.sinks.log_garbage import LogGarbage
-
-_DEFAULT = Retention()
 
 
 class Prune(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,13 +50,13 @@ SHAPES = {"prune": Prune}
 
 def prune(
     repo: Repo = None,
-    last: Annotated[int, typer.Option(metavar="N", min=1, help="Keep the last N checkpoints.")] = _DEFAULT.last,
+    last: Annotated[int | None, typer.Option(metavar="N", min=1, help="Keep the last N checkpoints.")] = None,
     hourly: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Keep the newest checkpoint of each of the last N hours.")
-    ] = 0,
+        int | None, typer.Option(metavar="N", min=0, help="Keep the newest checkpoint of each of the last N hours.")
+    ] = None,
     daily: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Keep the newest checkpoint of each of the last N days.")
-    ] = 0,
+        int | None, typer.Option(metavar="N", min=0, help="Keep the newest checkpoint of each of the last N days.")
+    ] = None,
     within: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="Keep all checkpoints younger than this: 30m, 12h, 7d."),
@@ -83,10 +81,11 @@ def prune(
 ) -> Answer:
     """Remove old checkpoints, and the files that only they need.
 
-    A checkpoint is kept if any of the rules keeps it. Savepoints are always kept. The checkpoints that a rewind has
-    abandoned are kept unless --abandoned is given. Also removes events that are no longer needed from the event logs
-    between streams, and from each LogSink with keep=. Rows that sinks have set aside are not removed: see holdfast
-    asides. The plan is shown before anything is removed. If the pipeline is running, it does the work on request.
+    A checkpoint is kept if any of the rules keeps it. --last 10 applies if it is not given. Savepoints are always
+    kept. The checkpoints that a rewind has abandoned are kept unless --abandoned is given. Also removes events that are no
+    longer needed from the event logs between streams, and from each LogSink with keep=. Rows that sinks have set aside
+    are not removed: see holdfast asides. The plan is shown before anything is removed. If the pipeline is running, it
+    does the work on request.
 
     [bold]Examples[/]
 
@@ -96,7 +95,7 @@ def prune(
     """
     repository = located(repo)
     span = None if within is None else seconds_of("--within", within)
-    retention, timeout_s = Retention(last, hourly, daily, span), seconds_of("--timeout", timeout)
+    retention, timeout_s = _retention(last, hourly, daily, span), seconds_of("--timeout", timeout)
     require_finished(repository)
     plan = plan_prune(repository, retention, abandoned=abandoned)
     lost = _lost_objects(repository) if deep else []
@@ -127,6 +126,13 @@ def prune(
             console.print("next: to carry out this plan, run the same command without --dry-run")
 
     return Answer(result, print_it, repository=repository.where)
+
+
+def _retention(last: int | None, hourly: int | None, daily: int | None, span: float | None) -> Retention:
+    """Return the given rules; without any, those of a run, so that a plain prune removes nothing that a run keeps."""
+    if (last, hourly, daily, span) == (None, None, None, None):
+        return DEFAULT_RETENTION
+    return Retention(DEFAULT_RETENTION.last if last is None else last, hourly or 0, daily or 0, span)
 
 
 def _lost_objects(repository: Repository) -> list[LogGarbage]:

@@ -94,9 +94,11 @@ def rewind(
         holdfast rewind app.py:pipeline --to before:orders:1200 --why "a bug in the tax rate"
         holdfast rewind app.py:pipeline --undo
     """
-    if undo == (to is not None):
-        why_not = "neither --to nor --undo was given" if to is None else "--undo was given too"
-        raise BadValue(what="--to", value=to, why=why_not, do="pass either --to or --undo")
+    if to is None and not undo:
+        do = "name the checkpoint to go back to: --to ID (holdfast ls lists them); or undo the last rewind: --undo"
+        raise BadValue(what="command", value="holdfast rewind", why="neither --to nor --undo was given", do=do)
+    if undo and to is not None:
+        raise BadValue(what="--to", value=to, why="--undo was given too", do="pass either --to or --undo")
     if undo and (only or leave):
         given, value = ("--only", only) if only else ("--leave", leave)
         why_not = "an undo brings back everything that the rewind took back"

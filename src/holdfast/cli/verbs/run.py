@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from holdfast.cli.programs import Target, find_target, trace_of
 from holdfast.cli.reports import JsonLines, LiveView, PlainLines, RunReporter
 from holdfast.cli.running import PipelineRun
 from holdfast.errors import BadValue, ProgramFailed
-from holdfast.policy import CHECKPOINT_EVERY, seconds_of
+from holdfast.policy import CHECKPOINT_EVERY, DEFAULT_RETENTION, CheckpointPolicy, Retention, seconds_of
 
 if TYPE_CHECKING:
     from holdfast.spark.spec import Accept
@@ -42,6 +43,19 @@ CheckpointEvery = Annotated[
 ]
 NoCheckpoints = Annotated[
     bool, typer.Option("--no-checkpoints", help="Take no checkpoints, not even when the run ends.")
+]
+KeepLast = Annotated[int, typer.Option("--keep-last", metavar="N", min=1, help="Keep the last N checkpoints.")]
+KeepHourly = Annotated[
+    int,
+    typer.Option(
+        "--keep-hourly", metavar="N", min=0, help="Also keep the newest checkpoint of each of the last N hours."
+    ),
+]
+KeepDaily = Annotated[
+    int,
+    typer.Option(
+        "--keep-daily", metavar="N", min=0, help="Also keep the newest checkpoint of each of the last N days."
+    ),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Process all available input, then stop.")]
 Accepted = Annotated[
@@ -108,6 +122,9 @@ def run(
     arguments: Arguments = None,
     checkpoint_every: CheckpointEvery = None,
     no_checkpoints: NoCheckpoints = False,
+    keep_last: KeepLast = DEFAULT_RETENTION.last,
+    keep_hourly: KeepHourly = DEFAULT_RETENTION.hourly,
+    keep_daily: KeepDaily = DEFAULT_RETENTION.daily,
     once: Once = False,
     accept: Accepted = None,
     outage: OutageLimit = None,
@@ -134,18 +151,21 @@ def run(
     [bold]Examples[/]
 
         holdfast run app.py:pipeline --checkpoint-every 30s
+        holdfast run app.py --keep-hourly 48 --keep-daily 30
         holdfast run app.py --once
         holdfast run app.py --page 8321
         holdfast run app.py --outage 4h --outage repository=10m
         holdfast run jobs.orders:make --json -- --day 2025-01-31
     """
     every = _interval_s(checkpoint_every, off=no_checkpoints)
+    policy = CheckpointPolicy(every=every, retention=Retention(keep_last, keep_hourly, keep_daily))
     interval_s = seconds_of("--interval", interval)
     found = find_target(target)
     from holdfast.spark.polling import checked_delay_ms  # PySpark may not be installed
     from holdfast.spark.session import require_java, silence_spark
 
     limits = _outage_limits(outage or [])
+    _check_accepted(accept or [])
     checked_delay_ms(poll_every, "--poll-every")
     require_java()
     silence_spark()
@@ -156,7 +176,7 @@ def run(
             current = PipelineRun(found, reporter, interval_s=interval_s, live=live, log=log)
             current.load(arguments or [])
             current.execute(
-                every, once, cast("list[Accept]", accept or []), limits, poll_every, page, take_over=take_over
+                policy, once, cast("list[Accept]", accept or []), limits, poll_every, page, take_over=take_over
             )
     except Exception as error:
         if current is not None and not as_json:
@@ -171,6 +191,15 @@ def _interval_s(duration: str | None, *, off: bool) -> float | None:
         why, do = "--no-checkpoints turns checkpoints off", "remove one of the two options"
         raise BadValue(what="--checkpoint-every", value=duration, why=why, do=do)
     return None if off else seconds_of("--checkpoint-every", duration or CHECKPOINT_EVERY)
+
+
+def _check_accepted(given: list[str]) -> None:
+    """Reject an unknown word before the program is loaded."""
+    for word in given:
+        if word not in ACCEPT:
+            near = difflib.get_close_matches(word, ACCEPT, n=1)
+            do = f"did you mean --accept {near[0]}?" if near else "correct the option"
+            raise BadValue(what="--accept", value=word, expected=f"one of {', '.join(ACCEPT)}", do=do)
 
 
 def _outage_limits(given: list[str]) -> dict[str, str]:

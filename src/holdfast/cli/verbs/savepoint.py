@@ -9,7 +9,7 @@ import typer
 from holdfast.cli.answers import Answer
 from holdfast.cli.asking import RequestId, Timeout, Why, waiting
 from holdfast.cli.options import Json, Repo
-from holdfast.cli.target import located
+from holdfast.cli.target import located_running
 from holdfast.cli.verbs.checkpoint import TakenCheckpoint, taken_answer
 from holdfast.control import request_savepoint
 
@@ -37,7 +37,7 @@ def savepoint(
         holdfast savepoint before-upgrade -r ./checkpoints/orders --why "new release"
         holdfast savepoint nightly --request-id $(uuidgen | tr -d -) --json
     """
-    repository = located(repo)
+    repository = located_running(repo)
     with waiting(why, timeout, request_id, as_json=as_json) as options:
         taken = request_savepoint(repository, name, **options)
     return taken_answer(taken, repository.where)

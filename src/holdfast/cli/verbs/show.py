@@ -20,6 +20,7 @@ from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.formats.manifest import INHERITED, Manifest
 from holdfast.formats.manifest_parts import StreamCut
 from holdfast.repository import Checkpoints, FileList, Lineage, Repository
+from holdfast.repository.checkpoints import LATEST
 from holdfast.repository.rewinds import unfinished_rewind
 
 _SHOWN_GAPS = 5  # the newest ones
@@ -92,7 +93,7 @@ class ShownCheckpoint(NamedTuple):
 def shown_checkpoint(repository: Repository, checkpoint: str | None, *, files: bool = False) -> ShownCheckpoint:
     """Read one checkpoint: the newest one, or one by its id or name."""
     checkpoints = Checkpoints(repository)
-    if checkpoint is None:
+    if checkpoint in (None, LATEST):
         manifest = checkpoints.latest()
         place, _ = checkpoints.find(manifest.checkpoint_id)
     else:
@@ -196,12 +197,17 @@ def _cut_fields(cut: StreamCut) -> list[tuple[str, str | Text]]:
     for number, offset in enumerate(cut.offsets):
         source = cut.sources[number] if number < len(cut.sources) else str(number)
         found.append(("source", f"{source} at {offset or 'its beginning'}"))
-    found += [("sink", f"{name}  {_sink_note(note)}".rstrip()) for name, note in cut.sinks.items()]
+    found += [("sink", f"{name}  {_sink_note(note, cut)}".rstrip()) for name, note in cut.sinks.items()]
     if cut.state_format:
         found.append(("state", cut.state_format))
     found.append(("files", f"{formatting.number(cut.file_count)}, {formatting.size(cut.file_bytes)}"))
     return found
 
 
-def _sink_note(note: Any) -> str:
-    return ", ".join(f"{name} {value}" for name, value in note.items())
+def _sink_note(note: Any, cut: StreamCut) -> str:
+    text = ", ".join(f"{name} {value}" for name, value in note.items())
+    epoch = note.get("epoch")
+    if not isinstance(epoch, int) or not 0 < epoch < cut.epoch:
+        return text
+    later = f"epoch {cut.epoch}" if epoch + 1 == cut.epoch else f"epochs {epoch + 1} to {cut.epoch}"
+    return f"{text}; it got no rows of {later}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
 import msgspec
@@ -13,12 +14,12 @@ from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.asking import RequestId, Timeout, Why, waiting
 from holdfast.cli.options import Json, Repo
-from holdfast.cli.target import located
+from holdfast.cli.target import located_running
 from holdfast.cli.verbs.checkpoint import TakenCheckpoint, print_taken
 from holdfast.control import PipelineStopped, request_stop
-from holdfast.errors import NotRunning
+from holdfast.errors import HoldfastError, NotRunning
 from holdfast.policy import seconds_of
-from holdfast.repository import Identity, LocalRepository
+from holdfast.repository import Checkpoints, Identity, LocalRepository, Status, Summary
 
 _DRAIN = "60s"
 
@@ -74,7 +75,7 @@ def stop(
         holdfast stop --drain --timeout 5m
         holdfast stop --savepoint before-upgrade
     """
-    repository = located(repo)
+    repository = located_running(repo)
     pipeline = Identity.load(repository).pipeline
     with waiting(why, timeout, request_id, as_json=as_json) as options:
         try:
@@ -91,7 +92,7 @@ def stop(
             return _not_running(pipeline, repository)
 
     def print_it(console: Console) -> None:
-        _print_stopped(console, pipeline, done)
+        _print_stopped(console, pipeline, done, _newer_savepoint(repository, done.last_checkpoint))
 
     result = msgspec.convert({**done.to_dict(), "pipeline": pipeline, "was_running": True}, Stop)
     return Answer(result, print_it, found=done.error is not None, repository=repository.where)
@@ -103,14 +104,26 @@ def _not_running(pipeline: str, repository: LocalRepository) -> Answer:
     return Answer(result, lambda console: console.print(text, markup=False), repository=repository.where)
 
 
-def _print_stopped(console: Console, pipeline: str, done: PipelineStopped) -> None:
+def _newer_savepoint(repository: LocalRepository, checkpoint: int | None) -> Summary | None:
+    """Return the newest savepoint, if it is newer than the newest checkpoint."""
+    with contextlib.suppress(HoldfastError):  # the pipeline has stopped: that is the result
+        found = [each for each in Checkpoints(repository).savepoints() if each.status is Status.RESTORABLE]
+        newest = max(found, key=lambda each: each.checkpoint, default=None)
+        return newest if newest is not None and newest.checkpoint > (checkpoint or 0) else None
+    return None
+
+
+def _print_stopped(console: Console, pipeline: str, done: PipelineStopped, savepoint: Summary | None) -> None:
     epochs = ", ".join(f"{stream} at epoch {epoch}" for stream, epoch in done.epochs.items())
     text = f"pipeline {pipeline} has stopped{f': {epochs}' if epochs else ''}"
     console.print(formatting.harmless(text), soft_wrap=True, markup=False)
     if done.taken is not None:
         print_taken(console, done.taken)
-    elif done.last_checkpoint is not None:
-        console.print(f"the newest checkpoint is {done.last_checkpoint}")
+    else:
+        newest = [f"the newest checkpoint is {done.last_checkpoint}"] if done.last_checkpoint is not None else []
+        newest += [f"the newest savepoint is {savepoint.name} (checkpoint {savepoint.checkpoint})"] if savepoint else []
+        if newest:
+            console.print(", ".join(newest), soft_wrap=True, markup=False)
     if not done.answered:
         text = "its process ended before the stop was complete; the next start finishes the epochs in flight"
         console.print(text, soft_wrap=True)

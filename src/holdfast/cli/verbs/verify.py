@@ -22,6 +22,7 @@ from holdfast.errors import BadValue
 from holdfast.formats.manifest_parts import Severity
 from holdfast.repository import Repository
 from holdfast.repository.activity import VERIFIED, Activity, ActivityEvent
+from holdfast.repository.checkpoints import LATEST
 from holdfast.verification import Finding, Grade, Progress, ReadData, Verification, verify_all
 from holdfast.verification import verify as verify_one
 
@@ -83,7 +84,7 @@ def verify(
         if every:
             found = verify_all(repository, grade=grade, progress=progress, read_data=reader)
         else:
-            asked = None if checkpoint is None else checkpoint_of(repository, checkpoint)
+            asked = None if checkpoint in (None, LATEST) else checkpoint_of(repository, checkpoint)
             found = [verify_one(repository, asked, grade=grade, progress=progress, read_data=reader)]
     if record:
         _record(repository, found)
