@@ -82,10 +82,10 @@ def prune(
     """Remove old checkpoints, and the files that only they need.
 
     A checkpoint is kept if any of the rules keeps it. --last 10 applies if it is not given. Savepoints are always
-    kept. The checkpoints that a rewind has abandoned are kept unless --abandoned is given. Also removes events that are no
-    longer needed from the event logs between streams, and from each LogSink with keep=. Rows that sinks have set aside
-    are not removed: see holdfast asides. The plan is shown before anything is removed. If the pipeline is running, it
-    does the work on request.
+    kept. The checkpoints that a rewind has abandoned are kept unless --abandoned is given. Also removes events that are
+    no longer needed from the event logs between streams, and from each LogSink with keep=. Rows that sinks have set
+    aside are not removed: see holdfast asides. The plan is shown before anything is removed. If the pipeline is
+    running, it does the work on request.
 
     [bold]Examples[/]
 
