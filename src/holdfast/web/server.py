@@ -58,7 +58,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 _log = logging.getLogger(__name__)
 
 
-class Guard:
+class RequestGuard:
     """Refuses requests for other hosts and other methods, and adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
@@ -125,8 +125,8 @@ class PageServer:
             Route("/events", self.events),
             Route("/{rest:path}", self.page),
         ]
-        self.app: ASGIApp = Guard(Starlette(routes=routes), [*_LOCAL, *hosts])
-        self.metrics_app: ASGIApp = Guard(Starlette(routes=[Route("/metrics", self.metrics)]), [*_LOCAL, *hosts])
+        self.app: ASGIApp = RequestGuard(Starlette(routes=routes), [*_LOCAL, *hosts])
+        self.metrics_app: ASGIApp = RequestGuard(Starlette(routes=[Route("/metrics", self.metrics)]), [*_LOCAL, *hosts])
 
     @property
     def streams(self) -> int:
