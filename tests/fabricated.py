@@ -15,7 +15,6 @@ from holdfast.formats.manifest_parts import StreamCut
 from holdfast.formats.sealed_json import digest_of
 from holdfast.formats.sidecar import pack_states
 from holdfast.repository import Checkpoints, HeldFile, Identity, Repository, TimelineRecord
-from holdfast.repository.checkpoint_keys import place_of
 from holdfast.repository.lineage import begin_timeline
 
 UID = "0123456789abcdef0123456789abcdef"
@@ -49,7 +48,7 @@ class Fabricated:
     ) -> Manifest:
         """Hold the files and write the manifest of an id that is taken."""
         fields = {"timeline": 1, "timestamp_ms": number * 1000, "parent": self.parent, "lease": 1, **fields}
-        place = place_of(fields["timeline"], number, fields.get("savepoint"))
+        place = self.checkpoints.place(fields["timeline"], number, fields.get("savepoint"))
         found = {}
         for stream, contents in streams.items():
             digest, listed = self.checkpoints.put_files(place, self.hold(contents, place.objects))
