@@ -168,10 +168,19 @@ def visible(rig: StoreRig) -> dict[int, tuple[int, int]]:
     return {k: (total, rows) for k, total, rows in rig.targets[0].visible(None, "k total rows")}
 
 
+def oldest_changelog(repository: ObjectRepository) -> int:
+    """Return the oldest version of the state that a changelog is left of."""
+    names = [each.key.rpartition("/")[2] for each in repository.flat(f"{STATE}0/0") if each.key.endswith(".changelog")]
+    return min((int(name.partition("_")[0]) for name in names), default=0)
+
+
 def test_each_checkpoint_under_load_is_restored_to_another_prefix_and_is_right(rig: StoreRig, tmp_path: Path) -> None:
+    """Clean-up has deleted some of the state at the end: on a busy machine, snapshots are uploaded late."""
     checked: list[int] = []
+    repository = repository_of(rig)
     with running(rig, every="1s", epochs=None, retention=Retention(last=3)) as handle:
-        while len(checked) < CUTS:
+        while len(checked) < CUTS or oldest_changelog(repository) <= 1:
+            assert len(checked) < CUTS + 100, "nothing was cleaned up"
             epochs(rig, handle, 2)
             last = handle.status().checkpoints.last
             if last and last not in checked:
@@ -181,14 +190,10 @@ def test_each_checkpoint_under_load_is_restored_to_another_prefix_and_is_right(r
                     continue
                 checked.append(last)
         assert handle.status().checkpoints.failed == 0
-    repository = repository_of(rig)
     kept = [each for each in Checkpoints(repository).all() if each.status is Status.RESTORABLE]
     for each in kept:
         found = verify(repository, each.checkpoint, grade=Grade.READ_DATA, read_data=read_data(rig.spark, repository))
         assert found.ok, found.summary()
-    names = [each.key.rpartition("/")[2] for each in repository.flat(f"{STATE}0/0") if each.key.endswith(".changelog")]
-    lowest = min(int(name.partition("_")[0]) for name in names)
-    assert lowest > 1  # it did clean up
     forget_state(rig.spark)
     rig.add_more(3)
     rig.run(take_over=True)
