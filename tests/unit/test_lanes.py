@@ -33,7 +33,7 @@ def test_marks_come_by_folder_and_by_import(request: pytest.FixtureRequest) -> N
         marks = {mark.name for mark in item.iter_markers()}
         imports = re.search("^from sparkfixture import session", item.path.read_text(), re.MULTILINE)
         assert ("jvm" in marks) >= (folder == "spark" or imports is not None), item.nodeid
-        assert ("jvm" in marks) <= (folder in ("spark", "faults", "acceptance")), item.nodeid
+        assert ("jvm" in marks) <= (folder in ("spark", "faults", "acceptance") or "s3" in marks), item.nodeid
         assert ("acceptance" in marks) == (folder == "acceptance"), item.nodeid
 
 
