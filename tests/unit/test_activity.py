@@ -1,7 +1,7 @@
 """The activity of a pipeline: written in the background, bounded, and readable in spite of damage."""
 
-from collections.abc import Callable
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
