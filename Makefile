@@ -16,7 +16,7 @@ RUN := JAVA_HOME="$$(cat $(ENV)/java-home)" SPARK_LOCAL_IP=127.0.0.1 $(ENV)/bin/
 
 help:
 	@echo "make check   ruff, mypy, and every test that starts neither Java nor a server nor other programs; 90 seconds"
-	@echo "make test    set up and run the tests, in under 15 minutes; WORKERS=n of them at a time (3);"
+	@echo "make test    set up and run the tests, in 15 to 25 minutes; WORKERS=n of them at a time (3);"
 	@echo "             SPARK=4.1 or 4.2 instead of 4.3"
 	@echo "make test-long    run the tests that make test leaves out because they take long"
 	@echo "make test-store   run the tests of pipelines on object stores and on clusters"
