@@ -245,4 +245,6 @@ def test_streams_are_chained_below_a_root_on_s3(spark: SparkSession, s3: S3Place
     assert FilesTarget(tmp_path / "copy").visible(spark) == expected
     assert sorted(event.payload["n"] for event in EventLog.open(s3.url("again")).read()) == expected
     inner = EventLog.open(s3.url("pipelines/torment/logs/copy/log"))
-    assert sorted(event.payload["n"] for event in inner.read()) == expected
+    floor = inner.home.floor()
+    assert floor == 3, "no stream and no checkpoint needs the events of the first run any more"
+    assert [event.payload["n"] for event in inner.read(start=floor)] == expected[3:]
