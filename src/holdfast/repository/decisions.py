@@ -39,6 +39,7 @@ class Decisions:
         put = self._repository.put_if_absent(key, decision.sealed())
         if put.won:
             self._require_open(decision.attempt)
+            return decision
         return _decoded(put.data, key, decision.attempt)
 
     def _require_open(self, attempt: Attempt) -> None:

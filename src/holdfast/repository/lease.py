@@ -65,6 +65,7 @@ class Lease:
         self._repository = repository
         self._lock = lock
         self._released = False
+        self._sealed = record.sealed()  # compared at each check
         self.record = record
 
     @property
@@ -127,7 +128,7 @@ class Lease:
             raise Closed(what=f"lease {self.number}", do="take a new one with Lease.take")
         view = self._repository.heads.look()
         newest = max(_numbers(view), default=0)
-        if newest <= self.number and view.holds(_key(self._repository, self.number), self.record.sealed()):
+        if newest <= self.number and view.holds(_key(self._repository, self.number), self._sealed):
             return
         try:
             data = self._repository.read(_key(self._repository, max(newest, self.number)))

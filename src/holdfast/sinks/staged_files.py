@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _SET_IDS = 0o6000  # setuid and setgid bits, of a folder that a group shares
 _HASHERS = 4  # threads: hashing releases the GIL
 _SINGLE_THREADED = 1 << 20  # bytes: one thread hashes fewer sooner than several threads start
-_PENDING = "_temporary/0/_temporary"  # Hadoop's committer keeps uncommitted files there, and removes it
+_PENDING = ("_temporary", "0", "_temporary")  # Hadoop's committer keeps uncommitted files there, and removes them
 
 
 def require_seen_by_all(sink: str, context: SinkContext) -> None:
@@ -70,12 +70,12 @@ def stage(
     if staging.session is not df.sparkSession:  # one for each query: its settings are set once
         df.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         staging.session = df.sparkSession
-    writer = observed.write.format(format).options(**(options or {}))
+    writer = observed.write.options(**(options or {}))
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     _make_unused(folder, context.folder_mode)
-    writer.mode("append").save(hadoop_address(folder))
+    getattr(writer.mode("append"), format)(hadoop_address(folder))  # one call to the JVM less than format() and save()
     context.reach("staging")
     found = list(below(folder))
     count = rows() if rows else _rows_in(folder, found, df, options or {})
@@ -124,7 +124,10 @@ def _make_unused(folder: Path, mode: int) -> None:
     """
     folder.mkdir()
     folder.chmod(mode | folder.stat().st_mode & _SET_IDS)
-    (folder / _PENDING).mkdir(parents=True)
+    inner = str(folder)
+    for name in _PENDING:  # one by one: `mkdir(parents=True)` would try the deepest one first
+        inner = f"{inner}/{name}"
+        os.mkdir(inner)  # noqa: PTH102 - at each epoch
 
 
 def _rows_in(folder: Path, found: Sequence[Path], df: DataFrame, options: Mapping[str, str]) -> int:
