@@ -29,6 +29,15 @@ class CannotMeasure(Exception):
 
 
 @dataclass(frozen=True)
+class Floor:
+    """A side of the same run that does nothing but what is unavoidable. It shows whether a goal can be reached."""
+
+    name: str
+    ours: Sequence[float]  # its samples, in place of ours
+    theirs: Sequence[float] = field(default_factory=list)  # empty: those of the result
+
+
+@dataclass(frozen=True)
 class Result:
     """One comparison. The ratio must be at most the goal for seconds, and at least the goal for rows per second."""
 
@@ -44,6 +53,7 @@ class Result:
     # Further measurements, by name. Names that differ in one number form a curve: "100 epochs", "1,000 epochs". A
     # value has the unit of the result, unless its name ends with another one in brackets: "1,000 epochs, state (B)".
     details: Mapping[str, float] = field(default_factory=dict)
+    floor: Floor | None = None
 
     def __post_init__(self) -> None:
         if self.question not in QUESTIONS:
@@ -53,6 +63,22 @@ class Result:
     def ratio(self) -> float:
         """Our figure divided by theirs."""
         return self.figure(self.ours) / self.figure(self.theirs)
+
+    @property
+    def of_floor(self) -> Result | None:
+        """The comparison of the floor with the other side; `None` if there is no floor."""
+        if self.floor is None:
+            return None
+        theirs = self.floor.theirs or self.theirs
+        return Result(
+            self.question,
+            f"floor: {self.floor.name}",
+            self.against,
+            self.floor.ours,
+            theirs,
+            unit=self.unit,
+            best=self.best,
+        )
 
     @property
     def met(self) -> bool | None:
@@ -92,9 +118,9 @@ class Result:
 
     def rounded(self) -> Result:
         """Return the result with rounded figures. Everything that is shown or decided is based on these."""
-        ours, theirs = ([rounded(each) for each in side] for side in (self.ours, self.theirs))
         details = {name: rounded(value) for name, value in self.details.items()}
-        return replace(self, ours=ours, theirs=theirs, details=details)
+        floor = self.floor and replace(self.floor, ours=_all(self.floor.ours), theirs=_all(self.floor.theirs))
+        return replace(self, ours=_all(self.ours), theirs=_all(self.theirs), details=details, floor=floor)
 
     def plain(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict that includes the derived figures."""
@@ -104,7 +130,8 @@ class Result:
             for name, samples in sides.items()
             for kind, value in {"figure": self.figure(samples), "p99": self.p99(samples)}.items()
         }
-        return {**asdict(self), **figures, "ratio": rounded(self.ratio), "met": self.met}
+        floor = {"floor_ratio": rounded(self.of_floor.ratio)} if self.of_floor else {}
+        return {**asdict(self), **figures, "ratio": rounded(self.ratio), "met": self.met, **floor}
 
 
 def p99(samples: Sequence[float]) -> float:
@@ -115,6 +142,10 @@ def p99(samples: Sequence[float]) -> float:
 def rounded(value: float) -> float:
     """Round a figure to the digits that are stored."""
     return float(f"{value:.{DIGITS}g}")
+
+
+def _all(samples: Sequence[float]) -> list[float]:
+    return [rounded(each) for each in samples]
 
 
 def timed(act: Callable[[], object]) -> float:

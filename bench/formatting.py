@@ -32,7 +32,9 @@ def sized(size: float) -> str:
 
 
 def ratio_of(result: Result) -> str:
-    """Format a ratio with two decimals, or with more if it is small."""
+    """Format a ratio with two decimals, or with more if it is small, or if it misses its goal by less than that."""
+    if result.met is False and f"{result.ratio:.2f}" == f"{result.goal:.2f}":
+        return f"{result.ratio:.4f}x"
     return f"{result.ratio:.2f}x" if result.ratio >= 0.1 else f"{result.ratio:.2g}x"
 
 
@@ -46,10 +48,19 @@ def verdict_of(result: Result) -> str:
     return {True: "met", False: "missed", None: ""}[result.met]
 
 
+def floor_of(result: Result) -> str:
+    """Return the ratio of the floor of a missed goal; an empty string if the goal is met, or has no floor."""
+    return f"floor {ratio_of(result.of_floor)}" if result.met is False and result.of_floor else ""
+
+
 def total(results: Sequence[Result]) -> str:
     """Return how many goals there are and how many are met, and name the missed ones."""
     verdicts = [each.met for each in results if each.met is not None]
-    missed = "; ".join(f"{each.name} ({ratio_of(each)}, {goal_of(each)})" for each in results if each.met is False)
+    missed = "; ".join(
+        f"{each.name} ({', '.join(filter(None, (ratio_of(each), goal_of(each), floor_of(each))))})"
+        for each in results
+        if each.met is False
+    )
     if not verdicts:
         return "no goals"
     goals = f"{len(verdicts)} goal{'s' * (len(verdicts) != 1)}"

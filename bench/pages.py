@@ -76,6 +76,10 @@ A ratio is our figure divided by theirs. Figures are medians, or the best sample
 less is better; for rows per second, more. The numbers of samples and the spreads are given as ours : theirs. The spread
 is the interquartile range divided by the median. The p99 is given for sides with at least {enough} samples. In every
 figure, all durable writes of Holdfast are synced; Spark syncs none of its own files.
+
+A floor is a side of the same run that does nothing but what is unavoidable: Spark alone, or Spark with a bare two-phase
+commit. It is compared in the same way as our side. A goal that is missed is shown with its floor, if it has one: the
+guarantees forbid a goal beyond the floor. What lies between the floor and our figure is the cost of Holdfast itself.
 """,
 )
 

@@ -14,7 +14,7 @@ from html import escape
 from bench.compare import Result
 from bench.curves import Curve, curves, sizes
 from bench.document import Document
-from bench.formatting import goal_of, ratio_of, shown, sized, title_of, total, verdict_of
+from bench.formatting import floor_of, goal_of, ratio_of, shown, sized, title_of, total, verdict_of
 from bench.questions import QUESTIONS
 
 WIDTH, MARGIN = 960, 24
@@ -105,6 +105,7 @@ def _bar(result: Result, top: float, reach: float) -> tuple[list[str], float]:
         *_gap(result.ratio, end, middle, reach),
         *_mark(result, middle, reach),
         f'<text x="{RIGHT + 16}" y="{middle + 4:.1f}" xml:space="preserve">{escape(label)}</text>',
+        *([_text(RIGHT + 16, middle + 19, floor_of(result), "small")] if floor_of(result) else []),
     ]
     return drawn, top + 14 + 15 * len(names) + 14 * len(others)
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from bench.compare import ENOUGH, Result
 from bench.curves import Curve, Fact, curves, facts, sizes
 from bench.document import Document
-from bench.formatting import goal_of, ratio_of, shown, sized, title_of, total, verdict_of
+from bench.formatting import floor_of, goal_of, ratio_of, shown, sized, title_of, total, verdict_of
 from bench.pages import FOLDER, MAIN, PAGES, Page
 from bench.plot import charts, plot
 from bench.questions import PROSE, QUESTIONS
@@ -51,6 +51,8 @@ def show(results: Sequence[Result], failed: dict[str, str], console: Console) ->
         console.print(Text(f"\n{title}", "bold"))
         for each in found:
             console.print(row(_cells(each)))
+            if each.of_floor:
+                console.print(row(_cells(each.of_floor)))
             details = " · ".join(f"{name}: {shown(value, unit)}" for name, unit, value in _details(each))
             if details:
                 console.print(Padding(Text(details, "dim"), (0, 2, 0, 4)))
@@ -177,7 +179,11 @@ def _facts(found: Sequence[Fact]) -> str:
 
 
 def _figures(results: Sequence[Result]) -> str:
-    """Return the table of a question. It has columns for p99 if one of its results has a p99."""
+    """Return the table of a question. It has columns for p99 if one of its results has a p99.
+
+    A floor has a row after the result that it belongs to.
+    """
+    results = [row for each in results for row in (each, each.of_floor) if row]
     tails = [[each.p99(side) for side in (each.ours, each.theirs)] for each in results]
     with_tails = any(tail is not None for pair in tails for tail in pair)
     head = [
@@ -196,7 +202,8 @@ def _figures(results: Sequence[Result]) -> str:
     for each, pair in zip(results, tails, strict=True):
         sides = [shown(each.figure(side), each.unit) + ", best" * each.best for side in (each.ours, each.theirs)]
         p99 = ["" if tail is None else shown(tail, each.unit) for tail in pair] * with_tails
-        verdict = f"**{verdict_of(each)}**" if each.met is False else verdict_of(each)
+        verdict = "; ".join(filter(None, (f"**{verdict_of(each)}**" * (each.met is False), floor_of(each))))
+        verdict = verdict or verdict_of(each)
         samples = " : ".join(str(len(side)) for side in (each.ours, each.theirs))
         spreads = [each.spread(side) for side in (each.ours, each.theirs)]
         spread = "" if None in spreads else " : ".join(f"{one:.0%}" for one in spreads if one is not None)
@@ -226,7 +233,7 @@ def _curves(found: Sequence[Curve]) -> str:
 
 def _not_in_our_favour(document: Document, about: Page) -> str:
     slower = [each for each in document.results if each.behind and each.met is not False]
-    behind = [each for each in slower if ratio_of(each) != "1.00x" and not _is_floor(each)]
+    behind = [each for each in slower if ratio_of(each) != "1.00x"]
     with_floor = [each for each in behind if each.against.startswith(_FLOOR) or each.question in _OURSELVES]
     groups = {
         "Goals that were missed": [each for each in document.results if each.met is False],
@@ -236,7 +243,7 @@ def _not_in_our_favour(document: Document, about: Page) -> str:
     }
     parts = []
     for title, found in groups.items():
-        lines = [f"- {_sentence(each)}{f'; the goal was {goal_of(each)}' if each.goal else ''}." for each in found]
+        lines = [f"- {_sentence(each)}{_goal_sentence(each)}." for each in found]
         parts += [f"**{title}**\n", *lines, ""] if lines else []
     lines = [f"- `{module}` could not run: {why}." for module, why in document.failed.items()]
     if document.left_out:
@@ -244,15 +251,16 @@ def _not_in_our_favour(document: Document, about: Page) -> str:
     return "\n".join(["## What is not in our favour\n", about.not_in_our_favour, "", *parts, *lines]).rstrip() + "\n"
 
 
-def _is_floor(result: Result) -> bool:
-    """Whether a result compares only other sides with each other."""
-    return result.name.startswith(_FLOOR)
-
-
 def _sentence(result: Result) -> str:
     ours, theirs = (shown(result.figure(side), result.unit) for side in (result.ours, result.theirs))
     title = QUESTIONS[result.question]
     return f"{title}: {result.name}, {ours} against {theirs}, {ratio_of(result)} ({result.against})"
+
+
+def _goal_sentence(result: Result) -> str:
+    goal = f"; the goal was {goal_of(result)}" if result.goal else ""
+    floor = f", the {floor_of(result)}: {result.floor.name}" if result.floor and floor_of(result) else ""
+    return goal + floor
 
 
 def _capital(text: str) -> str:

@@ -8,10 +8,10 @@ process, both sides would first wait ten seconds for their JVMs, and the ratio w
 The history is generated, not run (see `bench/history.py`): ten real epochs, extended to the files that 1,000 and
 10,000 epochs leave. The restart validates it: the pipeline starts from it, and at the end the output must contain every
 row of the history. The goal is that the longest history takes at most a tenth longer than the shortest. Plain Spark
-grows too, because its source reads a list of all files that it has seen; its growth, reported beside ours, is the
-floor. Holdfast has the settings of `bench/triggers.py`; plain Spark runs with its defaults, and with the same settings.
-Nothing is killed: the previous job was stopped between two epochs, so no epoch is in doubt. `bench/recovering.py`
-measures our own part of a restart, without Spark.
+grows too, because its source reads a list of all files that it has seen. The floor is the growth of plain Spark with
+the same settings. Holdfast has the settings of `bench/triggers.py`; plain Spark runs with its defaults, and with the
+same settings. Nothing is killed: the previous job was stopped between two epochs, so no epoch is in doubt.
+`bench/recovering.py` measures our own part of a restart, without Spark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.compare import Result, in_turn
+from bench.compare import Floor, Result, in_turn
 from bench.history import Job, OurJob, PlainJob
 from bench.rival import rivals
 from bench.scratch import scratch
@@ -65,6 +65,7 @@ def run(quick: bool) -> list[Result]:
             for rival in both.values():
                 rival(0)
     least, most = sizes[0], sizes[-1]
+    floor, of_floor = (PLAIN, "plain") if quick else (PLAIN_ALL, "plain, all settings")
     details = {f"{size} epochs, {who}": statistics.median(found[f"{who} {size}"]) for size in sizes for who in made}
     return [
         *(
@@ -92,13 +93,8 @@ def run(quick: bool) -> list[Result]:
             found[f"ours {least}"],
             GOAL,
             details=details,
-        ),
-        *(
-            Result("restart", f"floor: after {most:,}, {name}", f"after {least}", found[most_of], found[least_of])
-            for name, most_of, least_of in (
-                (PLAIN.name, f"plain {most}", f"plain {least}"),
-                (PLAIN_ALL.name, f"plain, all settings {most}", f"plain, all settings {least}"),
-            )
-            if most_of in found
+            floor=Floor(
+                f"{floor.name}, after {most:,} epochs", found[f"{of_floor} {most}"], found[f"{of_floor} {least}"]
+            ),
         ),
     ]

@@ -5,6 +5,9 @@ JSON files to two Parquet folders, with small and with larger batches. Plain Spa
 writes the first again. Holdfast computes the rows once, stages both outputs at the same time, and decides once for
 both. It has the settings of `bench/triggers.py`. Plain Spark runs with its defaults, with the same settings, and with
 the same settings and the rows persisted for both writes.
+
+The floor is plain Spark with the same settings and a bare two-phase commit (see `bench/bare.py`): the rows are frozen
+on use, and both writes run at the same time.
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.compare import Result, in_turn
+from bench.compare import Floor, Result, in_turn
 from bench.rival import rivals
 from bench.scratch import scratch
-from bench.spark import OURS, PLAIN, PLAIN_ALL, PLAIN_PERSISTS, Job, Side
+from bench.spark import BARE, OURS, PLAIN, PLAIN_ALL, PLAIN_PERSISTS, Job, Side
 
 SCHEMA = "k long, v string"
 GOALS = {PLAIN.name: 0.7, PLAIN_ALL.name: 0.85}
@@ -44,7 +47,8 @@ class Both:
 
 def compared(rows: int, rounds: int, warm_up: int, rivals_: Sequence[Side]) -> list[Result]:
     with scratch(__name__) as folder:
-        made = {side.name: (Both, folder / str(n), side, rows) for n, side in enumerate([*rivals_, OURS])}
+        bare = [BARE] if PLAIN_ALL in rivals_ else []
+        made = {side.name: (Both, folder / str(n), side, rows) for n, side in enumerate([*rivals_, *bare, OURS])}
         with rivals(made) as running:
             turns = {name: partial(rival, EPOCHS) for name, rival in running.items()}
             found = in_turn(rounds, turns, warm_up=warm_up)
@@ -60,6 +64,7 @@ def compared(rows: int, rounds: int, warm_up: int, rivals_: Sequence[Side]) -> l
             found[side.name],
             GOALS.get(side.name),
             alike=side is not PLAIN,
+            floor=Floor(BARE.name, found[BARE.name]) if bare and side.name in GOALS else None,
         )
         for side in rivals_
     ]

@@ -16,6 +16,7 @@ from typing import Any
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
+from bench.bare import BareCommit
 from bench.spent import Spent
 from holdfast import FileSink, Pipeline, PipelineHandle
 from holdfast.sinks.base import OutputMode, Sink
@@ -57,6 +58,7 @@ class Side:
     ours: bool
     settings: tuple[tuple[str, str], ...] = ()
     persists: bool = False  # plain Spark persists the rows of a batch for all its writes
+    bare: bool = False  # plain Spark with a bare two-phase commit instead of an append
     own_sink: bool = False  # Spark's file sink, which has its own log, instead of `foreachBatch`
     kept: str = ""  # the address below which the checkpoint is kept; empty: in the folder of the job
 
@@ -69,6 +71,7 @@ PLAIN = Side("plain Spark", ours=False)
 PLAIN_MANAGER = Side("plain Spark with the same file manager", ours=False, settings=_settings(FAST_FILES))
 PLAIN_ALL = Side("plain Spark with all our settings", ours=False, settings=_settings(FAST_FILES, STATE, QUICK_FILES))
 PLAIN_PERSISTS = replace(PLAIN_ALL, name="plain Spark with all our settings, persisted", persists=True)
+BARE = replace(PLAIN_ALL, name="plain Spark with all our settings and a bare two-phase commit", bare=True)
 OWN_SINK = replace(PLAIN_ALL, name="Spark's own file sink with all our settings", own_sink=True)
 OURS = Side("Holdfast", ours=True, settings=_settings(QUICK_FILES))
 OURS_OWN = Side("Holdfast without its file system", ours=True)
@@ -85,7 +88,7 @@ class Job:
     """A stream from files to Parquet, one input file per epoch, on either side.
 
     Plain Spark appends to the folders in `foreachBatch`, one write per folder. After a crash, it may write a batch
-    twice. It does not fsync.
+    twice. It does not fsync. The bare two-phase commit is that of `bench/bare.py`.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class Job:
             reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", files)
             return query(reader.format(format).load(str(self.input)))
 
-        start = self._pipeline if side.ours else self._own if side.own_sink else partial(self._plain, side.persists)
+        start = self._pipeline if side.ours else self._own if side.own_sink else partial(self._plain, side)
         self._start = partial(start, read, output_mode)
         self._query = self._start()
 
@@ -131,16 +134,17 @@ class Job:
         self._query = self._start()
 
     def _plain(
-        self, persists: bool, read: Callable[[SparkSession], DataFrame], output_mode: OutputMode
+        self, side: Side, read: Callable[[SparkSession], DataFrame], output_mode: OutputMode
     ) -> Callable[[], Any]:
-        def body(df: DataFrame, _: int) -> None:
-            if persists:
+        def append(df: DataFrame, _: int) -> None:
+            if side.persists:
                 df.persist()
             for path in self.outputs:
                 df.write.mode("append").parquet(str(path))
-            if persists:
+            if side.persists:
                 df.unpersist()
 
+        body = BareCommit(self.folder, self.outputs) if side.bare else append
         writer = read(self.spark).writeStream.foreachBatch(body).outputMode(output_mode)
         started = writer.option("checkpointLocation", f"{self._kept}/checkpoint").start()
         return lambda: started

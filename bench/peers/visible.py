@@ -13,7 +13,7 @@ least once, without fsync.
 from __future__ import annotations
 
 from bench import visible
-from bench.compare import Result
+from bench.compare import Floor, Result
 from bench.peers.flink import INTERVALS_MS, VERSIONS, flink, named
 from bench.scratch import scratch
 from bench.spark import PLAIN_ALL
@@ -25,15 +25,15 @@ GOALS = {1_000: 0.25, 100: 1.2}
 
 
 def run(quick: bool) -> list[Result]:
-    floor = plain_program(PLAIN_ALL)
     with scratch("peers-visible") as folder:
-        found = visible.measured(folder, [*map(flink, INTERVALS_MS), floor, OURS], quick)
+        programs = [*map(flink, INTERVALS_MS), plain_program(PLAIN_ALL), OURS]
+        found = visible.measured(folder, programs, quick)
+    (row, cpu), floors = found[OURS.name], [Floor(PLAIN_ALL.name, each) for each in found[PLAIN_ALL.name]]
     results = []
     for interval in INTERVALS_MS:
-        theirs, their_cpu = found[named(interval)]
-        for side, goal in ((OURS, GOALS[interval]), (floor, None)):
-            row, cpu = found[side.name]
-            what = "Holdfast" if side is OURS else f"floor: {side.name}"
-            results.append(Result("flink visible", f"{what}, a row is visible", named(interval), row, theirs, goal))
-            results.append(Result("flink cpu", f"{what}, CPU time per second", named(interval), cpu, their_cpu))
+        flinks = named(interval)
+        theirs, their_cpu = found[flinks]
+        visible_, used = "Holdfast, a row is visible", "Holdfast, CPU time per second"
+        results.append(Result("flink visible", visible_, flinks, row, theirs, GOALS[interval], floor=floors[0]))
+        results.append(Result("flink cpu", used, flinks, cpu, their_cpu, floor=floors[1]))
     return results

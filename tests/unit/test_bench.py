@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bench import __main__ as command
 from bench import machine, report
-from bench.compare import CannotMeasure, Result, calls_in_turn, in_turn, p99, rounded
+from bench.compare import CannotMeasure, Floor, Result, calls_in_turn, in_turn, p99, rounded
 from bench.curves import curves, facts
 from bench.document import Document, Measured
 from bench.formatting import goal_of, ratio_of, shown, total
@@ -110,6 +110,24 @@ def test_figures_are_kept_with_few_digits_and_verdicts_follow_from_these() -> No
     assert [rounded(each) for each in (1.2345678, 0.000012345678, 123456.7, 0.0)] == [1.2346, 1.2346e-05, 123460.0, 0.0]
     kept = result(1.000001, 1.0, goal=1.0, details={"a": 1.2345678}).rounded()
     assert (kept.ours, kept.details, kept.met) == ([1.0], {"a": 1.2346}, True)
+
+
+def test_a_floor_is_compared_with_the_same_side_or_with_its_own() -> None:
+    found = result([3.0, 3.0], 2.0, goal=1.1, floor=Floor("the least", [2.500001, 2.5])).rounded()
+    floor = found.of_floor
+    assert floor is not None
+    assert (floor.name, floor.against, floor.ours, floor.ratio, floor.met) == (
+        "floor: the least",
+        "their thing",
+        [2.5, 2.5],
+        1.25,
+        None,
+    )
+    other = result(3.0, 2.0, floor=Floor("the least", [8.0], [4.0])).of_floor
+    assert other is not None
+    assert other.ratio == 2.0
+    assert result(3.0, 2.0).of_floor is None
+    assert found.plain()["floor_ratio"] == 1.25
 
 
 def test_the_parts_of_a_trigger_cover_the_same_epochs_as_its_samples() -> None:
@@ -237,6 +255,7 @@ def test_a_figure_has_a_unit_that_fits_its_size(value: float, unit: str, text: s
 
 def test_ratios_and_goals_are_written_with_their_direction() -> None:
     assert (ratio_of(result(1.234, 1.0)), ratio_of(result(0.0123, 1.0))) == ("1.23x", "0.012x")
+    assert ratio_of(result(0.4012, 1.0, goal=0.4)) == "0.4012x"  # "0.40x" would look as if the goal were met
     goals = [goal_of(result(1.0, 1.0, goal=goal, unit=unit)) for goal, unit in ((1.1, "s"), (2, "rows/s"), (None, "s"))]
     assert goals == ["≤ 1.10x", "≥ 2.00x", ""]
 
@@ -305,6 +324,22 @@ def test_the_page_has_every_result_with_its_verdict() -> None:
     assert "**4 goals, 3 met. Missed: bad thing (1.50x, ≤ 1.10x)**" in text
     assert "*`bench/triggers.py`*: How it was measured.\n\nWhat is unfair.\n" in text
     assert "| took | 1.5 minutes, quick: few rounds, small sizes |" in text
+
+
+def test_a_missed_goal_is_shown_with_its_floor_and_a_floor_has_a_row() -> None:
+    floor = Floor("a bare commit", [2.5] * 20)
+    missed = dataclasses.replace(MISSED, floor=floor)
+    run = dataclasses.replace(RUN, modules=[Measured("one", "", 1.0, [missed, dataclasses.replace(MET, floor=floor)])])
+    text = page(run)
+    assert "| 1.50x | ≤ 1.10x | **missed**; floor 1.25x | 20 : 20 |" in text
+    assert "| floor: a bare commit | plain <Spark> & \\| co | 2.5 s | 2 s |" in text
+    assert "| 0.50x | ≤ 1.00x | met | 1 : 1 |" in text  # its floor has a row too
+    assert text.count("| floor: a bare commit |") == 2
+    assert "2 goals, 1 met. Missed: bad thing (1.50x, ≤ 1.10x, floor 1.25x)" in text
+    assert "; the goal was ≤ 1.10x, the floor 1.25x: a bare commit.\n" in text
+    assert plot(run).count("floor 1.25x") == 2  # in the summary and beside the bar
+    assert "floor: a bare commit" in table(run.results)
+    assert Document.from_json(run.to_json()) == run
 
 
 def test_a_curve_is_a_table_by_size_and_a_lone_figure_a_line() -> None:
