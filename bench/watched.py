@@ -15,8 +15,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.group import Group
@@ -38,6 +38,7 @@ class Program:
     command: Sequence[str]
     arguments: Sequence[str] = ()
     exactly_once: bool = True
+    variables: Mapping[str, str] = field(default_factory=dict)  # of its environment, besides those of this process
 
 
 class Output:
@@ -114,7 +115,12 @@ class Watched:
                 stderr=log,
                 start_new_session=True,
                 cwd=Path(__file__).parents[1],
-                env={**os.environ, "FLINK_LOG_DIR": str(self.folder), "PYSPARK_PYTHON": sys.executable},
+                env={
+                    **os.environ,
+                    "FLINK_LOG_DIR": str(self.folder),
+                    "PYSPARK_PYTHON": sys.executable,
+                    **self.program.variables,
+                },
             )
         self.group = Group(self._process.pid)
 

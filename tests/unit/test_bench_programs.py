@@ -1,6 +1,7 @@
 """Programs whose output the benchmarks watch. A small program in Python takes the place of Spark and Flink."""
 
 import contextlib
+import dataclasses
 import os
 import re
 import subprocess
@@ -17,13 +18,14 @@ from bench import report
 from bench.compare import CannotMeasure, Result
 from bench.document import Document, Measured
 from bench.group import Group
-from bench.killed import killed
+from bench.killed import FIRST, archive_of, first_killed, killed, ours
 from bench.pages import MAIN, PEERS
 from bench.peers import flink
 from bench.peers.bulk import cold, make_input, warm
 from bench.peers.flink_job import newest
 from bench.visible import Turn
 from bench.watched import Output, Program, ProgramFailed, Watched, watched
+from holdfast.spark.class_archive import VARIABLE, reason_against_folder
 
 # Copies input files to the output, each once; with a second argument, each row that many times.
 COPIES = """
@@ -137,6 +139,26 @@ def test_a_killed_program_is_started_again_and_shows_a_new_row(tmp_path: Path) -
         assert side.group.is_alive()
         assert set(side.copies.values()) == {1}
     assert not side.group.is_alive()
+
+
+def test_before_each_first_kill_there_is_no_archive_of_classes(tmp_path: Path) -> None:
+    """The program makes one at each start, as Holdfast does after a kill; it inherits the name of the folder."""
+    makes = """
+import os, pathlib
+folder = pathlib.Path(os.environ["HOLDFAST_CLASS_ARCHIVE"])
+folder.mkdir(parents=True, exist_ok=True)
+assert not list(folder.glob("*.jsa"))
+(folder / "1.jsa").touch()
+"""
+    named = ours(tmp_path, FIRST)
+    assert reason_against_folder(Path(named.variables[VARIABLE])) is None
+    made = dataclasses.replace(program(makes + COPIES), variables=named.variables)
+    with running(tmp_path / "job", made) as side:
+        side.warm_up(1)
+        archive_of(made).unlink()
+        for _ in range(2):
+            assert 0 < first_killed(side, lambda low, _: low / 10) < 60
+            assert not list((tmp_path / "classes").rglob("*.jsa"))
 
 
 def test_rows_that_are_there_twice_are_an_error_where_they_must_not_be(tmp_path: Path) -> None:
