@@ -46,7 +46,7 @@ from holdfast import PostgresSink
 from holdfast.epoch import Attempt
 from holdfast.sinks.base import EpochKey, SinkContext, StreamIdentity
 from holdfast.sinks.postgres.sink import Method
-from holdfast.spark.adapter import frozen_with_size
+from holdfast.spark.adapter import kept_by_first_action
 
 ROWS, QUICK_ROWS, FEW_ROWS = 1_000_000, 200_000, 1_000
 BETWEEN = (10_000, 50_000, 200_000)
@@ -137,7 +137,7 @@ class Epochs:
 
     def __init__(self, server: Server, df: DataFrame, method: Method, table: str, **options: int) -> None:
         self._sink = PostgresSink(server.dsn, table, method=method, **options)  # type: ignore[arg-type]
-        context = SinkContext(OWNER, df.schema, "append", df.sparkSession, tell=print, freeze=frozen_with_size)
+        context = SinkContext(OWNER, df.schema, "append", df.sparkSession, tell=print, keep=kept_by_first_action)
         self._sink.open(context)
         self._df = df
         self._numbers = itertools.count(1)

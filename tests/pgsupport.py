@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.epoch import Attempt
 from holdfast.sinks.base import EpochKey, SinkContext, Staged, StreamIdentity
 from holdfast.sinks.postgres.sink import PostgresSink
-from holdfast.spark.adapter import frozen_with_size
+from holdfast.spark.adapter import kept_by_first_action
 from pgfixture import Postgres
 
 OWNER = StreamIdentity("shop", "uid-1", "orders")
@@ -61,7 +61,9 @@ class Table:
         sink = sink or self.made(create=True, **options)
         types = self.spark.createDataFrame([], schema).schema
         tell = self.told.append
-        sink.open(SinkContext(owner, types, mode, self.spark, reach=reach or dies, tell=tell, freeze=frozen_with_size))
+        sink.open(
+            SinkContext(owner, types, mode, self.spark, reach=reach or dies, tell=tell, keep=kept_by_first_action)
+        )
         return sink
 
     def rows(self, *numbers: int) -> DataFrame:

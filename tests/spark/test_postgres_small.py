@@ -13,11 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from holdfast.errors import BadValue, SinkFailed, SinkUnavailable
-from holdfast.sinks.base import FrozenRows, Sink, Staged
+from holdfast.sinks.base import Sink, Staged
 from holdfast.sinks.postgres import driver_copy
 from holdfast.sinks.postgres.driver_copy import MOST_BYTES, WIDEST_ROW, Collector
 from holdfast.sinks.postgres.sink import PostgresSink
-from holdfast.spark.adapter import frozen_with_size
 from holdfast.testing.sinks import SinkContract, VisibleRows
 from pgfixture import server
 from pgsupport import METHODS, OWNER, Crash, Table, key
@@ -128,24 +127,34 @@ def test_the_phases_of_a_small_epoch(table: Table, method: str) -> None:
 # --- the bounds ------------------------------------------------------------------------------------------------------
 
 
-def test_the_driver_collects_up_to_its_limit_and_not_a_byte_more(table: Table) -> None:
-    df = table.rows(1, 2, 3)
-    collector = Collector(df.schema)
-    found = collector.collect(FrozenRows(df, MOST_BYTES))
-    assert found is not None
-    assert sum(batch.num_rows for batch in found) == 3
-    assert collector.collect(FrozenRows(df, MOST_BYTES + 1)) is None
+def test_the_driver_collects_up_to_its_limit_and_not_a_byte_more(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    df = table.spark.range(0, 100, 1, 1).selectExpr("id AS n", "repeat('x', 60) AS text")
+    for most, fits in ((100 * (60 + 40), True), (100 * (60 + 40) - 1, False)):
+        monkeypatch.setattr(driver_copy, "MOST_BYTES", most)
+        found = Collector(df.schema, 4).collect(df)
+        assert (found is not None) == fits
+        assert found is None or sum(batch.num_rows for batch in found) == 100
 
 
-def test_the_size_of_frozen_rows_bounds_what_the_driver_collects(table: Table) -> None:
-    for rows, width in ((1, 1000), (1000, 1), (1000, 1000), (100_000, 1)):
-        df = table.spark.range(0, rows, 1, 2).selectExpr("id AS n", f"repeat('x', {width}) AS text")
-        with frozen_with_size(df) as frozen:
-            collected = frozen.df.toArrow().nbytes
-            assert collected <= frozen.size
-            assert frozen.size >= 40 * rows
-    with frozen_with_size(table.rows()) as frozen:
-        assert frozen.size < MOST_BYTES
+@pytest.mark.parametrize("text", ["", "repeat('x', 100)"])
+def test_however_large_an_epoch_is_little_of_it_reaches_the_driver(
+    table: Table, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    classic = type(table.spark.range(1))
+    arrow = classic.toArrow
+
+    def measured(df: DataFrame) -> Any:
+        found = arrow(df)
+        sizes.append(found.nbytes)
+        return found
+
+    monkeypatch.setattr(classic, "toArrow", measured)
+    columns = ["id AS n", *([f"{text} AS text"] if text else [])]
+    df = table.spark.range(0, 4_000_000, 1, 8).selectExpr(*columns)
+    assert Collector(df.schema, 2).collect(df) is None
+    (size,) = sizes
+    assert size < 2 * 2 * MOST_BYTES, "two tasks, each with the values and the offsets of a hundred thousand rows"
 
 
 @pytest.mark.parametrize(

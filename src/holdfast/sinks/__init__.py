@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast._lazy import attach
 
 _HOMES = {
-    "sinks.base": ["CannotTakeBack", "EpochPlace", "FrozenRows", "Link", "TakeBack"],
+    "sinks.base": ["CannotTakeBack", "EpochPlace", "Link", "TakeBack"],
     "sinks.places": ["FilePlace", "file_sinks"],
     "sinks.compaction.plan": ["CompactPlan"],
     "sinks.compaction.apply": ["Compacted"],
@@ -22,7 +22,6 @@ _getattr, __dir__, __all__ = attach("holdfast.sinks", _HOMES, needs={})
 if TYPE_CHECKING:
     from holdfast.sinks.base import CannotTakeBack as CannotTakeBack
     from holdfast.sinks.base import EpochPlace as EpochPlace
-    from holdfast.sinks.base import FrozenRows as FrozenRows
     from holdfast.sinks.base import Link as Link
     from holdfast.sinks.base import TakeBack as TakeBack
     from holdfast.sinks.compaction.apply import Compacted as Compacted

@@ -44,6 +44,6 @@ def sink_context(
         folder=sink_folder(root, name, sink),
         folder_mode=adapter.folder_mode(spark),
         reach=reach,
-        freeze=adapter.frozen_with_size,
+        keep=adapter.frozen if adapter.is_stateful(df) else adapter.kept_by_first_action,
         tell=lambda text: _log.warning("stream %s: %s", name, text),
     )

@@ -2,14 +2,14 @@
 
 For a small epoch, starting a Python worker per task and a connection per task costs more than the copy. Rules:
 
-- The rows are computed once and frozen, and their size is then known. If they are small enough, the driver collects
-  and copies them. Otherwise the executors copy the frozen rows.
-- The driver collects at most `MOST_BYTES`, by Spark's estimate of the frozen rows. Spark estimates large blocks from a
-  sample, which may miss a few wide rows. So the values of a row that is wider than `WIDEST_ROW` are not collected. If
-  there is one such row, the executors copy the epoch.
-- Freezing a large epoch is wasted work, so an epoch is frozen only if the previous one was small. Each time that a
-  frozen epoch was too large, freezing pauses for twice as many epochs, up to a limit. This is a forecast: it affects
-  the duration of a copy, never its result.
+- One Spark job computes the rows, keeps them, and returns them to the driver, which copies them. If they are too large
+  for the driver, it drops what it was given, and the executors copy the rows that were kept.
+- What a task returns is bounded. Row n of a task is too large if it is wider than `WIDEST_ROW`, or if n rows of its
+  size would be larger than `MOST_BYTES`. Its values of variable length are not returned. Rows with a number above
+  `MOST_BYTES / _ROW` are not returned at all. There are at most as many tasks as connections of the executors.
+- Keeping a large epoch is wasted work, so this is done only if the previous epoch was small. Each time that an epoch
+  was too large, the sink stops trying for twice as many epochs, up to a limit. This is a forecast: it affects the
+  duration of a copy, never its result.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from holdfast.sinks.base import FrozenRows
 from holdfast.sinks.postgres.copying import CopyTask, begin, new_connection
 from holdfast.sinks.postgres.kept import KeptConnections
 from holdfast.sinks.rows import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
 MOST_BYTES = 4 << 20
 WIDEST_ROW = 8 << 10
 _LONGEST_PAUSE = 64  # epochs
 _KEPT = 1
-_NARROW = "narrow"
+_NUMBER, _FITS = "number", "fits"
+_IN_PARTITION = (1 << 33) - 1  # the bits of Spark's increasing id that count the rows of a partition
+_ROW = 40  # bytes of a row, besides those of its values of variable length
 _VARIABLE = ("string", "char", "varchar", "binary")
 _ELEMENT = 16  # bytes of an element of an array, besides the bytes of a text
 
@@ -57,14 +58,14 @@ class Forecast:
         self._left = 0
 
     def is_small(self) -> bool:
-        """Whether to freeze the next epoch and let the driver collect it."""
+        """Whether to let the driver collect the next epoch."""
         if self._left:
             self._left -= 1
             return False
         return self._small and self._most_rows > 0
 
     def correct(self) -> None:
-        """Record that a frozen epoch was too large to be collected."""
+        """Record that an epoch was too large to be collected."""
         self._left = self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
@@ -78,39 +79,41 @@ class Forecast:
 
 
 class Collector:
-    """Collects frozen rows in the driver, for DataFrames with one schema."""
+    """Collects rows in the driver, for DataFrames with one schema."""
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, tasks: int) -> None:
         self._schema = schema
+        self._tasks = tasks
 
     @cached_property
-    def _selected(self) -> tuple[list[Column], list[Column]]:
-        """The columns to collect, and the one that shows whether a row is narrow enough; built at the first use."""
+    def _steps(self) -> tuple[list[Column], Column, list[Column]]:
+        """The numbered columns, the condition on the number of a row, and the columns to collect.
+
+        They are built once: each of them takes several calls to the JVM.
+        """
         from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
-        fields = [(f.col(quoted(field.name)), field.dataType) for field in self._schema.fields]
-        widths = [width for value, kind in fields if (width := _width(value, kind)) is not None]
-        narrow = sum(widths[1:], widths[0]) <= WIDEST_ROW if widths else f.lit(True)
-        # Built once: each of them takes several calls to the JVM.
-        columns = [
-            (value if _width(value, kind) is None else f.when(narrow, value)).alias(f"c{number}")
-            for number, (value, kind) in enumerate(fields)
+        number = f.monotonically_increasing_id().bitwiseAND(f.lit(_IN_PARTITION)).alias(_NUMBER)
+        numbered = [f.col(quoted(each.name)).alias(f"c{at}") for at, each in enumerate(self._schema.fields)]
+        values = [(f.col(f"c{at}"), each.dataType) for at, each in enumerate(self._schema.fields)]
+        width = sum((found for value, kind in values if (found := _width(value, kind)) is not None), f.lit(0))
+        before = f.col(_NUMBER)
+        fits = (width <= WIDEST_ROW) & ((width + _ROW) * (before + 1) <= MOST_BYTES)
+        collected = [
+            (value if _width(value, kind) is None else f.when(fits, value)).alias(f"c{at}")
+            for at, (value, kind) in enumerate(values)
         ]
-        return columns, [narrow.alias(_NARROW)] if widths else []
+        return [*numbered, number], before <= MOST_BYTES // _ROW, [*collected, fits.alias(_FITS)]
 
-    def collect(self, frozen: FrozenRows) -> Sequence[Any] | None:
-        """Return the rows as Arrow batches, or `None` if they are too large for the driver."""
+    def collect(self, df: DataFrame) -> Sequence[Any] | None:
+        """Return the rows as Arrow batches, or `None` if they are too large for the driver; in one Spark job."""
         import pyarrow.compute as pc  # noqa: PLC0415 - an extra
 
-        if frozen.size > MOST_BYTES:
+        numbered, few, columns = self._steps
+        found = df.coalesce(self._tasks).select(*numbered).where(few).select(*columns).toArrow()
+        if pc.all(found[_FITS]).as_py() is False:
             return None
-        columns, narrow = self._selected
-        found = frozen.df.select(*columns, *narrow).toArrow()
-        if narrow:
-            if pc.all(found[_NARROW]).as_py() is False:
-                return None
-            found = found.drop_columns([_NARROW])
-        batches: Sequence[Any] = found.combine_chunks().to_batches()
+        batches: Sequence[Any] = found.drop_columns([_FITS]).combine_chunks().to_batches()
         return batches
 
 

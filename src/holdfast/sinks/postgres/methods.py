@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast.epoch import Reach
 from holdfast.errors import BadValue, SchemaMismatch, SinkFailed, SinkUnavailable, StagedGone
-from holdfast.sinks.base import EpochKey, Freeze
+from holdfast.sinks.base import EpochKey, KeepRows
 from holdfast.sinks.postgres.column_types import Fit, StreamColumn, fit, staged_column
 from holdfast.sinks.postgres.copying import (
     COPYING,
@@ -123,7 +123,7 @@ class OpenTarget(CommitTarget):
 
     columns: tuple[StreamColumn, ...]
     parts: int
-    freeze: Freeze | None
+    keep: KeepRows | None
     forecast: Forecast
     collector: Collector
     driver: DriverConnections
@@ -151,15 +151,15 @@ class OpenTarget(CommitTarget):
         if df.columns != names:
             why = f"the epoch has the columns {df.columns}, but the sink was opened for {names}"
             raise SchemaMismatch(sink=self.sink, table=self.table.target, why=why)
-        if self.freeze is None or not self.forecast.is_small():
+        if self.keep is None or not self.forecast.is_small():
             parts = self._run_tasks(df, copier(connected))
             self.forecast.record(parts, collected=False)
             return parts
-        with self.freeze(df) as frozen:
-            batches = self.collector.collect(frozen)
+        with self.keep(df) as kept:
+            batches = self.collector.collect(kept)
             if batches is None:
                 self.forecast.correct()
-                parts = self._run_tasks(frozen.df, copier(connected))
+                parts = self._run_tasks(kept, copier(connected))
                 self.forecast.record(parts, collected=False)
                 return parts
         copied = copier(self.connect)(iter(batches))

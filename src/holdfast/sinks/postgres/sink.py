@@ -212,9 +212,9 @@ class PostgresSink(base.Sink):
             epoch_column=self._epoch_column,
             parts=self._parts,
             reach=context.reach,
-            freeze=context.freeze,
+            keep=context.keep,
             forecast=forecast,
-            collector=Collector(context.schema),
+            collector=Collector(context.schema, self._parts),
             driver=self._driver,
         )
 

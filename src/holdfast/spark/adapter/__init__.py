@@ -9,6 +9,7 @@ from holdfast.spark.adapter.cluster import settings_of_bucket as settings_of_buc
 from holdfast.spark.adapter.freezing import can_freeze_on_use as can_freeze_on_use
 from holdfast.spark.adapter.freezing import frozen as frozen
 from holdfast.spark.adapter.freezing import frozen_on_use as frozen_on_use
+from holdfast.spark.adapter.freezing import kept_by_first_action as kept_by_first_action
 from holdfast.spark.adapter.jvmlock import JvmLock as JvmLock
 from holdfast.spark.adapter.launching import deaf_to_sigterm as deaf_to_sigterm
 from holdfast.spark.adapter.limited import LimitedReader as LimitedReader
@@ -58,7 +59,6 @@ from holdfast.spark.adapter.settings import setting as setting
 from holdfast.spark.adapter.settings import state_reading as state_reading
 from holdfast.spark.adapter.settings import state_settings as state_settings
 from holdfast.spark.adapter.settings import with_settings as with_settings
-from holdfast.spark.adapter.sized import frozen_with_size as frozen_with_size
 from holdfast.spark.adapter.storefiles import STORE_FILES as STORE_FILES
 from holdfast.spark.adapter.storefiles import StoreFiles as StoreFiles
 from holdfast.spark.adapter.storefiles import hadoop_version as hadoop_version
