@@ -36,7 +36,7 @@ mapped = {line.split()[-1] for line in open(f"/proc/{java}/maps") if line.rstrip
 print("java", java, *(each for each in mapped if not each.endswith("/classes.jsa")), flush=True)
 """
 FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a JVM that lives for seconds need not compile twice
-_LIMIT_S = 500.0
+_LIMIT_S = 600  # an archive is written with the lowest priority
 
 
 def start(archives: Path, work: Path, **variables: str) -> subprocess.Popen[str]:
