@@ -306,7 +306,7 @@ class _StatusReader:
         in_doubt: int | None,
         restarts: int,
     ) -> StreamLine:
-        slots = slot_keys(self._repository, self._lineage, name)
+        slots = slot_keys(self._repository, self._lineage, name, _RATE_EPOCHS + 1)
         newest = self._newest(slots)
         facts = newest.facts if newest else None
         epoch = newest.decision.attempt.epoch if newest else 0
