@@ -26,10 +26,10 @@ class Running:
         stream = StreamStatus(stream="orders", state="running", epoch=self._epoch, rows=1200, restarts=0)
         return PipelineStatus("shop", "uid", 1, 1, {"orders": stream}, CheckpointStatus(last=3))
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float | None = None) -> bool:
         if self._interrupted:
             raise KeyboardInterrupt
-        time.sleep(min(seconds, 0.01))
+        time.sleep(min(seconds or 0.01, 0.01))
         self._left -= 1
         return self._left <= 0
 
@@ -66,10 +66,10 @@ def test_the_cell_of_a_notebook_is_updated(monkeypatch: pytest.MonkeyPatch, caps
     displays.display = display  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", displays)
-    watch(Running(2), every=0.01, seconds=None)  # type: ignore[arg-type]
+    watch(Running(2), every=0.01, seconds=None)
     assert [each.streams["orders"].epoch for each in shown] == [1, 2, 3]
     assert "epoch" in shown[0]._repr_html_()
     assert capsys.readouterr().out == ""
     ipython.get_ipython = SimpleNamespace  # type: ignore[attr-defined] # IPython in a terminal: lines of text
-    watch(Running(1), every=0.01, seconds=None)  # type: ignore[arg-type]
+    watch(Running(1), every=0.01, seconds=None)
     assert "orders running" in capsys.readouterr().out

@@ -24,7 +24,7 @@ from holdfast.web.acting.access import LONGEST_FORM, ControlToken, FormRefused, 
 from holdfast.web.acting.control import PageControl
 from holdfast.web.acting.jobs import MOST_RUNNING, ActionJobs
 from holdfast.web.acting.plans import ActionEnd, ActionPlan
-from holdfast.web.acting.tickets import LASTS_S, PlannedAction, Tickets
+from holdfast.web.acting.tickets import LASTS_S, PlannedAction, PlanTickets
 from holdfast.web.listening import Listening, RunningPage
 from holdfast.web.reading.verdicts import verdicts_of
 from madeup import TAKEN, MadeUpDriver
@@ -354,7 +354,7 @@ def test_a_ticket_of_one_action_is_not_one_of_another(visitor: Visitor, driver: 
 
 def test_a_ticket_lasts_ten_minutes_and_old_ones_are_dropped() -> None:
     now = [0.0]
-    tickets = Tickets(clock=lambda: now[0])
+    tickets = PlanTickets(clock=lambda: now[0])
     planned = PlannedAction("orders", "/root/orders", "stop", {}, ActionPlan(text="", command=""))
     first = tickets.issue(planned)
     now[0] = LASTS_S - 1

@@ -6,16 +6,23 @@ import importlib
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from holdfast import _figures as figures
 from holdfast.spark.pipeline_status import PipelineStatus
 
-if TYPE_CHECKING:
-    from holdfast.spark.handle import PipelineHandle
+
+class Watchable(Protocol):
+    """A running pipeline."""
+
+    def status(self) -> PipelineStatus:
+        """Return its status."""
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait at most for this time; return whether it has ended."""
 
 
-def watch(handle: PipelineHandle, *, every: float, seconds: float | None, out: TextIO | None = None) -> None:
+def watch(handle: Watchable, *, every: float, seconds: float | None, out: TextIO | None = None) -> None:
     """Show the status until the pipeline has ended, the time is over, or Ctrl-C ends the view."""
     show = _cell() or _lines(out or sys.stdout)
     until = None if seconds is None else time.monotonic() + seconds

@@ -17,7 +17,7 @@ from holdfast.web.acting.actions import (
 )
 from holdfast.web.acting.jobs import ActionJobs
 from holdfast.web.acting.rewinding import RewindPipeline, UndoRewind
-from holdfast.web.acting.tickets import Tickets
+from holdfast.web.acting.tickets import PlanTickets
 
 
 class PageControl:
@@ -26,7 +26,7 @@ class PageControl:
     def __init__(self, token: str | None = None, programs: Mapping[str, str] | None = None) -> None:
         found = programs or {}
         self.token = ControlToken(token)
-        self.tickets = Tickets()
+        self.tickets = PlanTickets()
         self.jobs = ActionJobs()
         made: tuple[PageAction, ...] = (
             TakeCheckpoint(),

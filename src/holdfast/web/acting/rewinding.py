@@ -21,6 +21,7 @@ from holdfast.cli.options import checkpoint_of
 from holdfast.cli.results import ErrorResult
 from holdfast.cli.verbs.rewind import Rewind
 from holdfast.errors import BadValue, describe_error
+from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.formats.manifest import Manifest
 from holdfast.repository import Checkpoints, Repository
 from holdfast.web.acting.actions import WHY, FormField, PageAction, Values
@@ -30,6 +31,7 @@ from holdfast.web.places import Place
 
 _PLAN_S, _APPLY_S = 120.0, 3600.0
 _BEFORE = "before:"
+_IN_TERMINAL = "run the same command in a terminal, on the machine of the pipeline"
 NO_PROGRAM = (
     "The server does not know the program of this pipeline, and only the program has the sinks that take rows back. "
     "Type the command on the machine of the pipeline, with your program in place of app.py:pipeline; or start the "
@@ -64,8 +66,9 @@ class RewindPipeline(PageAction):
             text = "" if self.undo else _from_repository(place.repository, values["to"])
             return ActionPlan(text=text, command=command, refused=NO_PROGRAM.format(slug=place.slug))
         done = _run([*self._words(program, values), "--dry-run"], _PLAN_S)
-        if isinstance(done, ErrorResult):
-            return ActionPlan(text="", command=command, refused=f"{done.message}. {done.next}")
+        if done.error is not None or done.result is None:
+            refused = f"{done.error.message}. {done.error.next}" if done.error else ""
+            return ActionPlan(text="", command=command, refused=refused)
         plan = done.result.plan
         refusals = [*plan.problems, *([] if values.get("accept_input") else plan.unknown_input)]
         refused = f"The command refuses this plan: {'; '.join(refusals)}" if refusals else ""
@@ -81,10 +84,9 @@ class RewindPipeline(PageAction):
         report("the command runs; if it is interrupted, the next run or rewind completes it")
         why = f"on the page: {values['why']}" if values["why"] else "on the page"
         done = _run([*words, "--plan", plan.id, "--yes", *_reason(why)], _APPLY_S)
-        if isinstance(done, ErrorResult):
-            return ActionEnd(error=done)
-        rewound = done.result.rewound
-        summary = rewound.summary() if rewound is not None else ""
+        if done.error is not None:
+            return ActionEnd(error=done.error)
+        summary = done.result.rewound.summary() if done.result and done.result.rewound else ""
         return ActionEnd(text=f"{summary}\nnext: {shlex.join(['holdfast', 'run', program])}")
 
     def _words(self, program: str, values: Values) -> list[str]:
@@ -112,20 +114,22 @@ class UndoRewind(RewindPipeline):
 class _Document(msgspec.Struct, frozen=True):
     """What `holdfast rewind --json` prints."""
 
-    result: Rewind
-    repository: str = ""
+    result: Rewind | None = None
+    repository: str | None = None
+    error: ErrorResult | None = None
 
 
-def _run(words: Sequence[str], seconds: float) -> _Document | ErrorResult:
-    """Run the command; return its document, or why it failed."""
+def _run(words: Sequence[str], seconds: float) -> _Document:
+    """Run the command; return its document, which contains a result or an error."""
     command = [sys.executable, "-m", "holdfast", *words, "--json"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
-        found = msgspec.json.decode(done.stdout)
-        return msgspec.convert(found["error"], ErrorResult) if found.get("error") else msgspec.convert(found, _Document)
-    except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired) as error:
-        do = "run the same command in a terminal, on the machine of the pipeline"
-        return ErrorResult(type(error).__name__, describe_error(error), do)
+        found = from_json(done.stdout, _Document)
+    except (OSError, Undecodable, subprocess.TimeoutExpired) as error:
+        return _Document(error=ErrorResult(type(error).__name__, describe_error(error), _IN_TERMINAL))
+    if found.result is None and found.error is None:
+        return _Document(error=ErrorResult("Undecodable", "the command has printed no result", _IN_TERMINAL))
+    return found
 
 
 def _from_repository(repository: Repository, to: str) -> str:

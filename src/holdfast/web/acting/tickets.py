@@ -1,4 +1,4 @@
-"""Tickets: a plan that was shown, and may be carried out once."""
+"""PlanTickets: a plan that was shown, and may be carried out once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PlannedAction:
     plan: ActionPlan
 
 
-class Tickets:
+class PlanTickets:
     """The tickets of one server. Any thread may call it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
