@@ -72,6 +72,7 @@ class RewindPipeline(PageAction):
         plan = done.result.plan
         refusals = [*plan.problems, *([] if values.get("accept_input") else plan.unknown_input)]
         refused = f"The command refuses this plan: {'; '.join(refusals)}" if refusals else ""
+        refused = _running(place.repository) or refused
         if done.repository != place.repository.where:
             refused = f"{program} is the program of another pipeline: {done.repository}"
         return ActionPlan(text=plan.summary(), command=command, refused=refused, id=plan.id)
@@ -139,10 +140,16 @@ def _from_repository(repository: Repository, to: str) -> str:
     manifest = Checkpoints(repository).read(checkpoint_of(repository, to))
     lines = [f"{_named(manifest)}: the streams continue after these epochs"]
     lines += [f"  {name}: epoch {cut.epoch}, timeline {cut.timeline}" for name, cut in manifest.streams.items()]
+    return "\n".join([*lines, *filter(None, [_running(repository)])])
+
+
+def _running(repository: Repository) -> str:
+    """Return what to do first if the pipeline runs; the command would be refused too."""
     holder = holder_of(repository)
-    if holder is not None:
-        lines.append(f"The pipeline runs (process {holder.pid} on {holder.host}). Stop it first.")
-    return "\n".join(lines)
+    if holder is None:
+        return ""
+    stop = shlex.join(["holdfast", "stop", "-r", repository.where])
+    return f"The pipeline runs (process {holder.pid} on {holder.host}). Stop it first: {stop}"
 
 
 def _named(manifest: Manifest) -> str:
