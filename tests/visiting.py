@@ -16,7 +16,8 @@ FILLED = {"savepoint": "before", "to": "3"}  # fields that an action needs
 class Visitor:
     """A browser: it sends forms with the origin of the page, and follows nothing by itself."""
 
-    def __init__(self, page: RunningPage, token: str = "") -> None:
+    def __init__(self, page: RunningPage, token: str = "", pipeline: str = "orders") -> None:
+        self.pipeline = pipeline
         self.port = int(page.addresses[0].rsplit(":", 1)[1].strip("/"))
         self.token = token
 
@@ -48,13 +49,13 @@ class Visitor:
 
     def planned(self, action: str, **form: str) -> tuple[str, str]:
         """Ask for a plan; return its text and its ticket."""
-        status, _, text = self.post(f"/p/orders/actions/{action}", FILLED | form)
+        status, _, text = self.post(f"/p/{self.pipeline}/actions/{action}", FILLED | form)
         assert status == 200, text
         return text, (re.findall(r'name="ticket" value="([^"]+)"', text) or [""])[0]
 
     def applied(self, action: str, ticket: str, **form: str) -> str:
         """Carry out a plan; return the view of its end."""
-        status, headers, text = self.post(f"/p/orders/actions/{action}/apply", {"ticket": ticket, **form})
+        status, headers, text = self.post(f"/p/{self.pipeline}/actions/{action}/apply", {"ticket": ticket, **form})
         assert status == 303, text
         return self.ended(headers["location"])
 

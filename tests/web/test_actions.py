@@ -17,8 +17,10 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra `page` is not installed")
 
+from fakespark import install
 from holdfast.control.records import ControlRequest
 from holdfast.control.results import CheckpointCancelled, PipelineStopped
+from holdfast.repository import Identity, LocalRepository
 from holdfast.web.acting import routes
 from holdfast.web.acting.access import LONGEST_FORM, ControlToken, FormRefused, is_own_origin
 from holdfast.web.acting.control import PageControl
@@ -28,6 +30,7 @@ from holdfast.web.acting.tickets import LASTS_S, PlannedAction, PlanTickets
 from holdfast.web.listening import Listening, RunningPage
 from holdfast.web.reading.verdicts import verdicts_of
 from madeup import TAKEN, MadeUpDriver
+from rewindbench import DiskBench
 from visiting import FILLED, Visitor
 from webfixture import Sample
 
@@ -227,6 +230,62 @@ def test_a_program_that_fails_is_reported_with_its_error(sample: Sample, tmp_pat
         assert not ticket
         assert "cannot be carried out" in text
         assert "&lt;b&gt;no&lt;/b&gt;" in text
+
+
+REWOUND = """
+import holdfast as hf
+
+pipeline = hf.Pipeline("repository", root="{folder}")
+
+
+@pipeline.stream(
+    sinks=[hf.FileSink("{folder}/out", name="files"), hf.SqliteSink("{folder}/out.db", "rows", epoch_column="epoch",
+    name="table")]
+)
+def rows(spark):
+    return spark.readStream.format("rate").load()
+"""
+
+
+def test_a_rewind_with_its_program_and_its_undo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The epochs are real; the query that ran them is a fake. The command is a real process."""
+    install(monkeypatch)
+    (tmp_path / "app.py").write_text(REWOUND.format(folder=tmp_path))
+    Identity.create(LocalRepository(tmp_path / "repository"), "repository")
+    bench = DiskBench(tmp_path)
+    bench.add([1], [2])
+    bench.take()
+    bench.add([3], [4])
+    bench.take()
+    control = PageControl(programs={"repository": f"{tmp_path / 'app.py'}:pipeline"})
+    with RunningPage([str(tmp_path)], Listening(port=0), control) as page:
+        visitor = Visitor(page, control.token.text, pipeline="repository")
+        text, ticket = visitor.planned("rewind", to="1", accept_input="1")
+        assert not ticket
+        assert "Stop it first: holdfast stop" in text
+        for lease in (tmp_path / "repository/lease").glob("0*.json"):  # its driver has ended
+            closed = tmp_path / "repository/requests" / lease.stem / "closed.json"
+            closed.parent.mkdir(parents=True, exist_ok=True)
+            closed.write_bytes(b"{}")
+        text, ticket = visitor.planned("rewind", to="1")
+        assert not ticket
+        assert "refuses this plan: source 0" in text, "it is not known whether the input exists"
+        text, ticket = visitor.planned("rewind", to="1", accept_input="1", why="a bug")
+        assert "2 epochs, 2 rows are abandoned" in text
+        assert bench.visible() == [[1, 2, 3, 4]] * 2
+        _, stale = visitor.planned("rewind", to="1", accept_input="1")
+        end = visitor.applied("rewind", ticket, name="repository")
+        assert "went back to checkpoint 1: timeline 2 continues rows after epoch 2" in end
+        assert "next: holdfast run" in end
+        assert bench.visible() == [[1, 2]] * 2
+        assert "on the page: a bug" in visitor.get("/p/repository/timelines")[1]
+        end = visitor.applied("rewind", stale, name="repository")
+        assert "PlanOutdated" in end
+        assert "s-failed" in end
+        text, ticket = visitor.planned("undo")
+        assert "undoes the rewind of timeline 2" in text
+        visitor.applied("undo", ticket, name="repository")
+        assert bench.visible() == [[1, 2, 3, 4]] * 2
 
 
 # --- attacks ---
