@@ -18,7 +18,7 @@ from holdfast.repository.base import Repository, checked_repository
 from holdfast.repository.local import LocalRepository
 
 _SLOT = re.compile(r"(\d+)\.(\d+)\.json")
-_SEEN = 10  # epochs that are looked at first
+_DISPLAYED = 10  # epochs that are looked at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +101,26 @@ class Decisions:
 
         Not guaranteed: that the decision is durable.
         """
-        most = _SEEN
-        while True:  # almost always one of the first slots is a commit
-            slots = newest_slots(self._repository, stream, timeline, most)
-            for address in reversed(slots):
-                key = slot_key(address)
-                decision = _decoded(self._repository.read(key), key, address)
-                if decision.verdict is Verdict.COMMIT:
-                    return decision
-            if len({each.epoch for each in slots}) < most:
-                return None
-            most *= 10
+        found = [(int(m[1]), int(m[2]), name) for name in self._names(stream, timeline) if (m := _SLOT.fullmatch(name))]
+        for epoch, attempt, name in sorted(found, reverse=True):
+            key = f"{_folder(stream, timeline)}/{name}"
+            address = Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=attempt)
+            decision = _decoded(self._repository.read(key), key, address)
+            if decision.verdict is Verdict.COMMIT:
+                return decision
+        return None
+
+    def displayed(self, stream: str, timeline: int) -> Decision | None:
+        """Return what `seen` returns, without a list of all slots where that can be avoided. Only for display.
+
+        Not guaranteed: that it is the last one, if records are missing.
+        """
+        for address in reversed(newest_slots(self._repository, stream, timeline, _DISPLAYED)):
+            key = slot_key(address)
+            decision = _decoded(self._repository.read(key), key, address)
+            if decision.verdict is Verdict.COMMIT:
+                return decision
+        return self.seen(stream, timeline)
 
     def prune(self, stream: str, timeline: int, before: int) -> int:
         """Delete the slots of all epochs before this one and return their number. Only for the lease holder.
@@ -226,7 +235,7 @@ def _listed(repository: Repository, stream: str, timeline: int, last: int | None
     return [
         Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=attempt)
         for epoch, attempt in slots
-        if last is None or epoch <= last
+        if epoch and attempt and (last is None or epoch <= last)
     ]
 
 

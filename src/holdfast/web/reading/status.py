@@ -19,7 +19,7 @@ from holdfast.cli.holder import Holder, readable_holder
 from holdfast.cli.timelines import unfinished_text
 from holdfast.control.records import is_closed
 from holdfast.errors import HoldfastError
-from holdfast.in_doubt import Doubt, in_doubt
+from holdfast.in_doubt import Doubt, displayed_doubt
 from holdfast.program.description import SourceDescription
 from holdfast.program.records import Programs
 from holdfast.repository import Checkpoints, Gaps, Lineage, Repository, Status, Summary
@@ -378,7 +378,7 @@ class _StatusReader:
     def _doubts(self, holder: Holder | None, state: RunState) -> list[Doubt]:
         repository, lineage = self._repository, self._lineage
         names = self._guarded(lambda: all_streams(repository, lineage)) or []
-        seen = [self._guarded(partial(in_doubt, repository, name, lineage.timeline_of(name))) for name in names]
+        seen = [self._guarded(partial(displayed_doubt, repository, name, lineage.timeline_of(name))) for name in names]
         running = holder is not None and holder.certain
         found = [
             each
