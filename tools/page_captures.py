@@ -37,9 +37,12 @@ def main(target: Path = TARGET) -> None:
         os.chdir(folder)  # the page shows its roots as they were given
         troubled(root)
         process = started(root)
-        with RunningPage(["checkpoints"], Listening(port=0), PageControl()) as page, browser() as chrome:
+        reading = RunningPage(["checkpoints"], Listening(port=0))
+        acting = RunningPage(["checkpoints"], Listening(port=0), PageControl())
+        with reading, acting, browser() as chrome:
             for name, (address, width, scheme) in VIEWS.items():
                 size = {"width": width, "height": 860}
+                page = acting if "actions" in name else reading
                 watched = Watched(chrome, page.addresses[0].rstrip("/"), viewport=size, color_scheme=scheme)
                 watched.open(address)
                 if "actions" not in name:  # a view with forms is not live
