@@ -17,7 +17,6 @@ QUESTIONS = {
     "growth": "Growth",
     "back": "Going back",
     "store": "On an object store",
-    "page": "The web page",
     "path": "Other costs of an epoch, a checkpoint and the command",
     # On the page that compares Holdfast with Flink:
     "flink visible": "Time until a row is visible, Flink",
@@ -42,7 +41,6 @@ PROSE = {
     "growth": "Costs that may grow with the age and the size of a pipeline.",
     "back": "The plan of a rewind, and a rewind compared with the file operations that it consists of.",
     "store": "A small micro-batch whose checkpoint is on an object store, its requests, and a restart.",
-    "page": "The cost of open pages for a running pipeline, and the time until the first view of a long history.",
     "path": "Smaller costs of each epoch and each checkpoint, and the time that a user waits for the command.",
     "flink visible": "From the arrival of a row to the moment at which a reader of the output finds it, at a low rate.",
     "flink cpu": "The CPU time that the program uses per second while it waits for rows and handles a few of them.",
@@ -65,7 +63,6 @@ MODULES = (
     "large",
     "sinks",
     "postgres",
-    "openpages",
     "restart",
     "coldstart",
     "idle",

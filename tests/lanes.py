@@ -30,7 +30,6 @@ _LONG = (
     ("spark/test_adopt_spark", ""),  # unit/test_adopt needs no Spark
     ("spark/test_backfill", r"whatever_dies\[postgres|after_a_kill"),
     ("spark/test_blame", "session_that_is_lost"),
-    ("spark/test_broken_pages", ""),  # web/test_browser has pipelines that need no Spark
     ("spark/test_compaction", "at_work|columns_that_changed|keep_their_cuts"),
     ("spark/test_copied_repository", ""),
     ("spark/test_crash_matrix", r"clears_up|join_of_two_streams|one_stream\[.*-[2-9]"),
