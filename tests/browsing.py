@@ -59,6 +59,11 @@ class Watched:
         return self.page.goto(self.origin + path, wait_until="load")
 
     @property
+    def errors_but_status(self) -> list[str]:
+        """The errors, without those that only report the status of a response."""
+        return [each for each in self.errors if "the server responded with a status of" not in each]
+
+    @property
     def overflow(self) -> int:
         """By how many pixels the document is wider than the window."""
         return int(self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))

@@ -142,6 +142,7 @@ class Sample:
             attempt = Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=1)
             decision = Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1, facts=facts.plain())
             self.write(f"{folder}/epochs/{epoch}.1.json", decision.sealed())
+        self.write(f"{folder}/spark/offsets/{last - 1}", b"v1\n{}")
         if committed:
             self.write(f"{folder}/spark/commits/{last - 1}", b"v1\n{}")
 

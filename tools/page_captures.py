@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from browsing import Watched, browser  # noqa: E402 - from the tests
+from holdfast.web.acting.control import PageControl  # noqa: E402
 from holdfast.web.listening import Listening, RunningPage  # noqa: E402
 from webfixture import started, troubled  # noqa: E402
 
@@ -25,6 +26,7 @@ VIEWS = {
     "page-checkpoint": ("/p/stopped/checkpoints/3", 1200, "dark"),
     "page-runs": ("/p/failed/runs", 1200, "light"),
     "page-narrow": ("/p/killed", 360, "dark"),
+    "page-actions": ("/p/repository/actions", 1200, "light"),
 }
 
 
@@ -35,12 +37,16 @@ def main(target: Path = TARGET) -> None:
         os.chdir(folder)  # the page shows its roots as they were given
         troubled(root)
         process = started(root)
-        with RunningPage(["checkpoints"], Listening(port=0)) as page, browser() as chrome:
+        reading = RunningPage(["checkpoints"], Listening(port=0))
+        acting = RunningPage(["checkpoints"], Listening(port=0), PageControl())
+        with reading, acting, browser() as chrome:
             for name, (address, width, scheme) in VIEWS.items():
                 size = {"width": width, "height": 860}
+                page = acting if "actions" in name else reading
                 watched = Watched(chrome, page.addresses[0].rstrip("/"), viewport=size, color_scheme=scheme)
                 watched.open(address)
-                watched.page.wait_for_selector("#live.on")
+                if "actions" not in name:  # a view with forms is not live
+                    watched.page.wait_for_selector("#live.on")
                 watched.page.screenshot(path=str(target / f"{name}.png"))
                 watched.close()
         process.kill()

@@ -57,6 +57,7 @@ _HOMES = {
     "plainspark": ["eject"],
     "spark.adopting": ["apply_adopt", "plan_adopt"],
     "spark.context": ["StreamCallbacks"],
+    "spark.epoch_times": ["EpochTimes"],
     "spark.handle": ["PipelineHandle"],
     "spark.localfiles": ["local_files"],
     "spark.logsource": ["read_log", "read_log_stream"],
@@ -157,6 +158,7 @@ if TYPE_CHECKING:
     from holdfast.spark.adopting import apply_adopt as apply_adopt
     from holdfast.spark.adopting import plan_adopt as plan_adopt
     from holdfast.spark.context import StreamCallbacks as StreamCallbacks
+    from holdfast.spark.epoch_times import EpochTimes as EpochTimes
     from holdfast.spark.handle import PipelineHandle as PipelineHandle
     from holdfast.spark.localfiles import local_files as local_files
     from holdfast.spark.logsource import read_log as read_log

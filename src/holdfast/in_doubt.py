@@ -7,11 +7,13 @@ never rolled back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from holdfast.epoch import Decision
 from holdfast.errors import NotFound
 from holdfast.formats.sealed_json import plain
 from holdfast.repository import Decisions, Repository
@@ -52,15 +54,25 @@ def in_doubt(repository: Repository, stream: str, timeline: int) -> Doubt | None
     If Spark's folder is damaged or gone, the last decided epoch is in doubt: only its sinks know whether they have it.
     Not guaranteed: that it is still in doubt when this returns, if the pipeline is running.
     """
-    folder = stream_folder(stream, timeline)
+    return _doubt(repository, stream, timeline, Decisions(repository).seen)
+
+
+def displayed_doubt(repository: Repository, stream: str, timeline: int) -> Doubt | None:
+    """Return what `in_doubt` returns, without a list of all decisions where that can be avoided. Only for display."""
+    return _doubt(repository, stream, timeline, Decisions(repository).displayed)
+
+
+def _doubt(
+    repository: Repository, stream: str, timeline: int, last: Callable[[str, int], Decision | None]
+) -> Doubt | None:
     try:
-        decision = Decisions(repository).seen(stream, timeline)
+        decision = last(stream, timeline)
     except NotFound:
         return None  # pruned at this moment: later epochs have been decided since
     if decision is None:
         return None
     attempt = decision.attempt
-    if str(attempt.epoch - 1) in repository.list(f"{folder}/spark/commits"):
+    if str(attempt.epoch - 1) in repository.list(f"{stream_folder(stream, timeline)}/spark/commits"):
         return None
     facts = decision.facts_as(_SinkShares)
     return Doubt(

@@ -78,6 +78,17 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(bench: DiskBench, tmp_path
     assert bench.lineage.current == 1
 
 
+def test_a_plan_that_is_no_longer_the_printed_one_is_refused(bench: DiskBench, tmp_path: Path) -> None:
+    plan = Ran("rewind app.py --to 1 --accept-input --dry-run --json", tmp_path).result["id"]
+    bench.add([5])
+    ran = Ran(f"rewind app.py --to 1 --accept-input --yes --plan {plan}", tmp_path)
+    assert (ran.code, "PlanOutdated" in ran.err) == (2, True)
+    assert bench.lineage.current == 1
+    plan = Ran("rewind app.py --to 1 --accept-input --dry-run --json", tmp_path).result["id"]
+    assert Ran(f"rewind app.py --to 1 --accept-input --yes --plan {plan}", tmp_path).code == 0
+    assert bench.visible() == BEFORE
+
+
 @pytest.mark.parametrize("option", ["--only rows", "--leave files"])
 def test_an_undo_of_a_part_is_refused(bench: DiskBench, tmp_path: Path, option: str) -> None:
     """It was ignored: everything was undone."""

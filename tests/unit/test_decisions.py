@@ -1,10 +1,13 @@
 """The slots of decisions after many aborted attempts, and after old ones were pruned."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import EpochClosed
-from holdfast.repository import Decisions, MemoryRepository
+from holdfast.repository import Decisions, LocalRepository, MemoryRepository
+from holdfast.repository.decisions import newest_slots, slot_key
 from holdfast.testing import FaultyRepository
 
 
@@ -44,3 +47,50 @@ def test_only_the_last_of_many_aborted_tries_is_made_durable_again() -> None:
     slots = Decisions(FaultyRepository(memory, note)).look("rows", 1, 1)
     assert (len(slots.closed), slots.open.attempt) == (30, 31)
     assert puts == ["timelines/1/streams/rows/epochs/1.30.json"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    floor=st.integers(1, 6),
+    attempts=st.lists(st.integers(1, 3), max_size=8),
+    begun=st.sampled_from(["last", "one more", "behind", "gone"]),
+    ended=st.booleans(),
+    most=st.integers(1, 12),
+    upto=st.none() | st.integers(1, 14),
+)
+def test_the_newest_slots_are_found_without_a_list_and_are_those_of_the_list(  # noqa: PLR0917
+    tmp_path_factory: pytest.TempPathFactory,
+    floor: int,
+    attempts: list[int],
+    begun: str,
+    ended: bool,
+    most: int,
+    upto: int | None,
+) -> None:
+    """Whatever was pruned, however often an epoch was tried, and whatever Spark's log says."""
+    folder = tmp_path_factory.mktemp("slots")
+    repository = LocalRepository(folder)
+    counts = [*attempts, *([1] if ended else [])]  # the end of a timeline closes the slot after the last epoch
+    for epoch, count in enumerate(counts, floor):
+        for number in range(1, count + 1):
+            path = folder / slot_key(Attempt(stream="rows", timeline=1, epoch=epoch, attempt=number))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x")
+    last = floor + len(attempts) - 1
+    batch = {"last": last - 1, "one more": last, "behind": last - 2, "gone": -1}[begun]
+    if batch >= 0:
+        offsets = folder / "timelines/1/streams/rows/spark/offsets"
+        offsets.mkdir(parents=True)
+        (offsets / str(batch)).write_text("v1")
+        (offsets / ".hidden.crc").write_text("")
+    if upto is not None and not floor <= upto < floor + len(counts):
+        upto = None  # a base is an epoch of its timeline
+    every = [
+        (epoch, number)
+        for epoch, count in enumerate(counts, floor)
+        for number in range(1, count + 1)
+        if upto is None or epoch <= upto
+    ]
+    kept = sorted({epoch for epoch, _ in every})[-most:]
+    found = [(each.epoch, each.attempt) for each in newest_slots(repository, "rows", 1, most, upto)]
+    assert found == [each for each in every if each[0] in kept]

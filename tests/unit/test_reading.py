@@ -58,9 +58,8 @@ def test_a_failed_run_shows_its_error_and_its_next_step(sample: Sample) -> None:
     sample.event("ended", "StreamFailed", ago_s=1)
     line = status_of(sample.repository)
     assert line.state is RunState.FAILED
-    assert [(each.what, each.next, each.stream) for each in line.problems] == [
-        ("stream 'orders' failed", "fix the sink", "orders")
-    ]
+    do = "fix the sink; then start the pipeline again: holdfast run app.py:pipeline"
+    assert [(each.what, each.next, each.stream) for each in line.problems] == [("stream 'orders' failed", do, "orders")]
 
 
 def test_a_running_pipeline_whose_stream_waits_is_troubled(sample: Sample) -> None:

@@ -13,7 +13,9 @@ pytest.importorskip("starlette", reason="the extra `page` is not installed")
 pytest.importorskip("playwright", reason="playwright is not installed")
 
 from browsing import Watched, browser, chromium
+from holdfast.web.acting.control import PageControl
 from holdfast.web.listening import Listening, RunningPage
+from madeup import TAKEN, MadeUpDriver
 from webfixture import Sample, started, troubled
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on this machine")
@@ -167,3 +169,70 @@ def test_ten_thousand_epochs_and_a_thousand_checkpoints(chrome: Any, tmp_path: P
             assert (watched.errors, watched.foreign) == ([], [])
         finally:
             watched.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1600])
+def test_an_action_from_its_form_to_its_end(chrome: Any, tmp_path: Path, width: int, scheme: str) -> None:
+    """In a real browser: the origin of a form, the policy for scripts, and the token that the tab remembers."""
+    sample = Sample(tmp_path).healthy()
+    driver = MadeUpDriver(sample.repository, lambda _: dict(TAKEN.to_dict()))
+    control = PageControl()
+    with RunningPage([str(tmp_path)], Listening(port=0), control) as page:
+        origin = page.addresses[0].rstrip("/")
+        watched = Watched(chrome, origin, viewport={"width": width, "height": 900}, color_scheme=scheme)
+        tab = watched.page
+        try:
+            watched.open("/p/orders")
+            tab.click("nav.tabs >> text=Actions")
+            assert watched.overflow <= 0
+            tab.fill("#do-checkpoint input[name=why]", "before the <b>sale</b>")
+            tab.fill("#do-checkpoint input[name=token]", control.token.text)
+            tab.click("#do-checkpoint button")
+            tab.wait_for_selector("text=takes a checkpoint of all streams now")
+            assert watched.overflow <= 0
+            assert driver.seen == []
+            assert tab.input_value("input[name=token]") == control.token.text, "the tab remembers it"
+            ticket = tab.get_attribute("input[name=ticket]", "value")
+            tab.click("button.do")
+            tab.wait_for_selector("text=checkpoint 7 was taken")
+            assert watched.overflow <= 0
+            assert [each.why for each in driver.seen] == ["on the page: before the <b>sale</b>"]
+            replayed = tab.evaluate(
+                "form => fetch('/p/orders/actions/checkpoint/apply', {method: 'POST', "
+                "body: new URLSearchParams(form)}).then(answer => answer.status)",
+                {"ticket": ticket, "token": control.token.text},
+            )
+            assert replayed == 409
+            assert len(driver.seen) == 1
+            assert (watched.errors_but_status, watched.foreign) == ([], [])
+            assert tab.evaluate("document.cookie") == ""
+        finally:
+            watched.close()
+            driver.end()
+
+
+def test_a_form_on_another_website_cannot_act(chrome: Any, tmp_path: Path) -> None:
+    """A website that even knows the token: the browser names its origin, and the server refuses."""
+    sample = Sample(tmp_path).healthy()
+    driver = MadeUpDriver(sample.repository, lambda _: dict(TAKEN.to_dict()))
+    control = PageControl()
+    with RunningPage([str(tmp_path)], Listening(port=0), control) as page:
+        port = page.addresses[0].rstrip("/").rsplit(":", 1)[1]
+        context = chrome.new_context()
+        tab = context.new_page()
+        try:
+            action = f"http://127.0.0.1:{port}/p/orders/actions/checkpoint"
+            text = (
+                f'<form method="post" action="{action}"><input name="token" value="{control.token.text}">'
+                "<button>prizes</button></form>"
+            )
+            tab.route("http://evil.example/", lambda route: route.fulfill(body=text, content_type="text/html"))
+            tab.goto("http://evil.example/")
+            with tab.expect_response(action) as answer:
+                tab.click("button")
+            assert answer.value.status == 403
+            assert driver.seen == []
+        finally:
+            context.close()
+            driver.end()

@@ -107,6 +107,11 @@ def envelope_of(command: str, work: Callable[[], Answer]) -> Envelope:
     return Envelope(command=command, exit=code, repository=found.repository, result=found.result)
 
 
+def failure_of(error: BaseException, command: str) -> ErrorResult:
+    """Return an error as `--json` prints it."""
+    return _failure(error, command).failure
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """An error and the exit code for it."""

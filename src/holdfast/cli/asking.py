@@ -48,6 +48,11 @@ RequestId = Annotated[
 ]
 
 
+def progress_text(progress: AskProgress) -> str:
+    """Return how far a request is, as one line."""
+    return formatting.harmless(_TEXTS[progress.phase].format(e=progress))
+
+
 class AskOptions(TypedDict):
     """The options that all verbs pass to a request."""
 
@@ -74,8 +79,7 @@ class Waiting:
             return
         self._reported = now
         waited = f" ({formatting.span(now - self._began)})" if same else ""
-        text = formatting.harmless(_TEXTS[progress.phase].format(e=progress))
-        print(f"{text}{waited}", file=sys.stderr, flush=True)
+        print(f"{progress_text(progress)}{waited}", file=sys.stderr, flush=True)
 
     def interrupted(self, code: Exit, ended: KeyboardInterrupt) -> RunInterrupted:
         """Return the error of a signal: whether the request is still carried out."""

@@ -11,6 +11,9 @@ RESTORE_FOLDER = (  # the next step if Spark's checkpoint folder of a stream is 
     f"go back to a checkpoint (holdfast ls lists them): holdfast rewind {PROGRAM} --to ID; or restore the folder "
     "from a copy of the repository; nothing was changed"
 )
+RUN_AGAIN = (
+    f"fix the cause, then run the pipeline again (holdfast run {PROGRAM}): it continues after the last committed epoch"
+)
 _NEXT_STEP = "_next_step"  # the instance attribute that replaces the next step of the class
 _OF_PROGRAM = "_of_program"  # the instance attribute that replaces `PROGRAM`
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors.base import HoldfastError
+from holdfast.errors.base import RUN_AGAIN, HoldfastError
 
 
 class Halted(HoldfastError):
@@ -118,7 +118,7 @@ class QueryFailed(Halted):
     stream: str
     why: str
     says = "the Spark query of stream {e.stream!r} failed: {e.why}"
-    next_step = "fix the cause, then run the pipeline again: it continues after the last committed epoch"
+    next_step = RUN_AGAIN
 
 
 class DemoFailed(Halted):
@@ -164,7 +164,7 @@ class StreamFailed(Halted):
     restarts: int
     policy: str
     why: str
-    do: str = "fix the cause, then run the pipeline again: it continues after the last committed epoch"
+    do: str = RUN_AGAIN
     says = (
         "stream {e.stream!r} of pipeline {e.pipeline!r} failed{e.where} ({e.failure}) after {e.restarts} restarts "
         "(restart policy: {e.policy}): {e.why}"

@@ -15,8 +15,10 @@ from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import EpochClosed, NotFound, RecordCorrupt
 from holdfast.formats.sealed_json import Record
 from holdfast.repository.base import Repository, checked_repository
+from holdfast.repository.local import LocalRepository
 
 _SLOT = re.compile(r"(\d+)\.(\d+)\.json")
+_DISPLAYED = 10  # epochs that are looked at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,18 @@ class Decisions:
                 return decision
         return None
 
+    def displayed(self, stream: str, timeline: int) -> Decision | None:
+        """Return what `seen` returns, without a list of all slots where that can be avoided. Only for display.
+
+        Not guaranteed: that it is the last one, if records are missing.
+        """
+        for address in reversed(newest_slots(self._repository, stream, timeline, _DISPLAYED)):
+            key = slot_key(address)
+            decision = _decoded(self._repository.read(key), key, address)
+            if decision.verdict is Verdict.COMMIT:
+                return decision
+        return self.seen(stream, timeline)
+
     def prune(self, stream: str, timeline: int, before: int) -> int:
         """Delete the slots of all epochs before this one and return their number. Only for the lease holder.
 
@@ -164,6 +178,66 @@ def streams_of(repository: Repository, timeline: int) -> list[str]:
     """Return the names of a timeline's streams, sorted."""
     names = repository.list(f"timelines/{timeline}/streams")
     return [name.removesuffix("/") for name in names if name.endswith("/") and is_name(name.removesuffix("/"))]
+
+
+def newest_slots(
+    repository: Repository, stream: str, timeline: int, most: int, last: int | None = None
+) -> list[Attempt]:
+    """Return the closed slots of the newest epochs of a stream, at most `most` epochs, oldest first.
+
+    `last`: the last epoch that counts. On a local disk, the slots of a long history are not listed: Spark's own log,
+    which is short, names the last epoch, and the slots before it are looked up one by one. Where that log is gone, and
+    on a store, where each look is a request, they are listed.
+    """
+    top = (last or _last_epoch(repository, stream, timeline)) if isinstance(repository, LocalRepository) else None
+    if top is None:
+        listed = _listed(repository, stream, timeline, last)
+        epochs = sorted({each.epoch for each in listed})[-most:]
+        return [each for each in listed if each.epoch >= epochs[0]]
+    found: list[list[Attempt]] = []
+    for epoch in range(top, max(top - most, 0), -1):
+        closed = _closed(repository, Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=1))
+        if not closed:
+            break  # the epochs before it were pruned
+        found.append(closed)
+    return [each for closed in reversed(found) for each in closed]
+
+
+def _last_epoch(repository: Repository, stream: str, timeline: int) -> int | None:
+    """Return the last epoch with a closed slot, from Spark's log; `None` if the log does not lead to one.
+
+    Spark writes the offsets of a batch before its epoch is decided. The slot after the last epoch may be closed by the
+    end of the timeline.
+    """
+    names = repository.list(f"{stream_folder(stream, timeline)}/spark/offsets")
+    begun = max((int(name) + 1 for name in names if name.isascii() and name.isdecimal()), default=0)
+
+    def is_closed(epoch: int) -> bool:
+        return bool(_closed(repository, Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=1)))
+
+    last = next((epoch for epoch in (begun, begun - 1) if epoch > 0 and is_closed(epoch)), None)
+    while last is not None and is_closed(last + 1):
+        last += 1
+    return last
+
+
+def _closed(repository: Repository, attempt: Attempt) -> list[Attempt]:
+    """Return the closed slots of one epoch, from its first attempt on."""
+    found: list[Attempt] = []
+    while repository.sizes([key := slot_key(attempt)])[key] is not None:
+        found.append(attempt)
+        attempt = attempt.next()
+    return found
+
+
+def _listed(repository: Repository, stream: str, timeline: int, last: int | None) -> list[Attempt]:
+    names = (name.removesuffix("/") for name in repository.list(_folder(stream, timeline)))
+    slots = sorted((int(match[1]), int(match[2])) for name in names if (match := _SLOT.fullmatch(name)))
+    return [
+        Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=attempt)
+        for epoch, attempt in slots
+        if epoch and attempt and (last is None or epoch <= last)
+    ]
 
 
 def _folder(stream: str, timeline: int) -> str:

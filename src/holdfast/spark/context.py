@@ -17,6 +17,7 @@ from holdfast.policy import Backoff
 from holdfast.repository import GapRecord, Identity, Lease, Lineage, Repository
 from holdfast.repository.objectstore import ObjectRepository
 from holdfast.spark.activity import ActivityTally
+from holdfast.spark.epoch_times import EpochTimes
 from holdfast.spark.failures import Kind
 from holdfast.spark.outages import Outage
 from holdfast.spark.spec import StreamSpec
@@ -34,6 +35,7 @@ class StreamCallbacks:
     """Functions to call on events of a pipeline. A callback that fails is logged; the stream continues."""
 
     on_epoch: Callable[[str, int, int], object] = _nothing  # stream, epoch, rows
+    on_epoch_times: Callable[[str, EpochTimes], object] = _nothing  # stream, how long the phases of an epoch took
     on_restart: Callable[[str, Exception, int], object] = _nothing  # stream, error, number of restarts so far
     on_outage: Callable[[str, Outage], object] = _nothing  # stream, what it waits for; once for each failed try
     on_outage_over: Callable[[str, Outage], object] = _nothing  # stream, what it waited for

@@ -31,6 +31,7 @@ class EpochTimes:
     seconds: float  # in all
     phases: dict[str, float]  # seconds of each phase: open, prepare, harden, decide, commit
     commits: dict[str, float] = field(default_factory=dict)  # by sink: its own part of the commit
+    prepares: dict[str, float] = field(default_factory=dict)  # by sink: its own part of the preparation
 
     def commit_times(self) -> CommitTimes:
         """Return what the decision of the next epoch records."""
@@ -47,6 +48,7 @@ class Laps:
     began: float = field(default_factory=time.monotonic)
     phases: dict[str, float] = field(default_factory=dict)
     commits: dict[str, float] = field(default_factory=dict)
+    prepares: dict[str, float] = field(default_factory=dict)
 
     def committed(self, sink: str, seconds: float) -> None:
         """Note how long a sink took to commit."""
@@ -61,9 +63,10 @@ class Laps:
         """Return the times of an epoch that is in every sink."""
         phases = {name: round(each, 6) for name, each in self.phases.items()}
         seconds = round(time.monotonic() - self.began, 6)
-        return EpochTimes(epoch, rows, int(time.time() * 1000), seconds, phases, self.commits)
+        return EpochTimes(epoch, rows, int(time.time() * 1000), seconds, phases, self.commits, self.prepares)
 
     def so_far(self, sinks: dict[str, float]) -> PhaseTimes:
         """Return what the decision records; `sinks` has the seconds that each one took to prepare."""
+        self.prepares = sinks
         phases = {name: round(each, 6) for name, each in self.phases.items()}
         return PhaseTimes(**{name: phases.get(name, 0.0) for name in _BEFORE_DECISION}, sinks=sinks)

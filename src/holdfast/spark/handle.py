@@ -26,6 +26,7 @@ from holdfast.spark.context import RunContext
 from holdfast.spark.control_thread import ControlThread, StopRequest
 from holdfast.spark.pipeline_status import PipelineStatus
 from holdfast.spark.stream_threads import StreamThreads
+from holdfast.spark.watching import watch
 
 _log = logging.getLogger(__name__)
 _KILL_S = 5.0  # how long a kill waits for the threads
@@ -63,6 +64,15 @@ class PipelineHandle:
     def _repr_html_(self) -> str:
         """Return the status as a table, for notebooks."""
         return self.status()._repr_html_()
+
+    def watch(self, every: float | str | timedelta = 1.0, seconds: float | str | timedelta | None = None) -> None:
+        """Show the status, up to date, in the cell of a notebook; elsewhere as a line of text whenever it changes.
+
+        Returns when the pipeline has ended, or after `seconds`. Ctrl-C, or the stop button of the notebook, ends the
+        view; the pipeline continues.
+        """
+        pause = max(seconds_of("every", every), 0.05)
+        watch(self, every=pause, seconds=None if seconds is None else seconds_of("seconds", seconds))
 
     @property
     def stopping(self) -> bool:

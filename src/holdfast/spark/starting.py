@@ -56,6 +56,7 @@ from holdfast.spark.store_cluster import require_cluster
 from holdfast.spark.store_session import prepare_session
 from holdfast.spark.stream import StreamRun
 from holdfast.spark.stream_threads import StreamThreads
+from holdfast.spark.tracing import tracing_callbacks
 from holdfast.stages import FlushObserver
 
 if TYPE_CHECKING:
@@ -167,7 +168,9 @@ def start_pipeline(
         topology, specs = chain.join()  # 2
         require_cluster(session, pipeline.repository, [sink for spec in specs for sink in spec.sinks])
         inbox: Inbox = queue.SimpleQueue()
-        own, more = pipeline.callbacks, settings.callbacks
+        callbacks = pipeline.callbacks
+        for more in filter(None, (settings.callbacks, tracing_callbacks(pipeline.name))):
+            callbacks = callbacks.and_then(more)
         run = RunContext(
             spark=session,
             repository=pipeline.repository,
@@ -178,7 +181,7 @@ def start_pipeline(
             available_now=settings.available_now,
             accept=settings.accept,
             backoff=pipeline.backoff,
-            callbacks=own if more is None else own.and_then(more),
+            callbacks=callbacks,
             reach=settings.reach,
             acknowledge=lambda checkpoint, state: inbox.put((checkpoint, state)),
             build=chain.build,

@@ -275,6 +275,7 @@ class Supervisor:
         self._retries.epoch_succeeded()
         self._end_outage()
         self._notify(self._parts.run.callbacks.on_epoch, times.epoch, times.rows)
+        self._notify(self._parts.run.callbacks.on_epoch_times, times)
 
     def _on_idle(self) -> None:
         self._retries.query_idle()

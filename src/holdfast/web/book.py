@@ -30,6 +30,8 @@ from holdfast.errors import Absent, BadInput, HoldfastError
 from holdfast.repository import Lineage
 from holdfast.repository.activity import Activity
 from holdfast.repository.rewinds import unfinished_rewind
+from holdfast.web.acting.control import PageControl
+from holdfast.web.drawing.actions import actions_view, job_view
 from holdfast.web.drawing.checkpoints import checkpoint_view, checkpoints_view, diff_view
 from holdfast.web.drawing.frame import View, pipeline_view, place
 from holdfast.web.drawing.history import ledger_view, runs_view, timelines_view
@@ -61,8 +63,11 @@ class Rendered:
 class Book:
     """Renders views. Any thread may call it."""
 
-    def __init__(self, places: Places, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, places: Places, clock: Callable[[], float] = time.time, control: PageControl | None = None
+    ) -> None:
         self.places = places
+        self.control = control  # `None`: the page only reads
         self._clock = clock
         self._guard = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
@@ -143,10 +148,22 @@ class Book:
                 return self._stream(found, stream, query, now_ms)
             case ["checkpoints", name]:
                 return self._checkpoint(found, name, now_ms)
+            case ["actions", *rest] if self.control is not None:
+                return self._actions(self.control, found, rest, query, now_ms)
             case ["diff"] if "a" in query and "b" in query:
                 a, b = (checkpoint_of(found.repository, query[each]) for each in ("a", "b"))
                 return diff_view(found.slug, diff(found.repository, a, b))
         return None
+
+    def _actions(
+        self, control: PageControl, found: Place, parts: list[str], query: Mapping[str, str], now_ms: int
+    ) -> View | None:
+        if parts and parts[0] not in control.actions:
+            job = control.jobs.get(parts[0])
+            return job_view(found.slug, job, now_ms) if job is not None and job.slug == found.slug else None
+        line, jobs = self._status(found), control.jobs.of(found.slug)
+        actions = list(control.actions.values())
+        return actions_view(found.slug, line, actions, found.checkpoints.all(), jobs=jobs, given=query, now_ms=now_ms)
 
     def _checkpoints(self, found: Place, now_ms: int) -> View:
         lineage, verdicts = Lineage.load(found.repository), verdicts_of(found.repository)
@@ -156,7 +173,8 @@ class Book:
         shown = shown_checkpoint(found.repository, name, files=True)
         own = shown.manifest.savepoint or shown.manifest.checkpoint_id
         verdict = verdicts_of(found.repository).get(str(own))
-        return checkpoint_view(found.slug, shown, found.checkpoints.all(), verdict, now_ms)
+        control = self.control is not None
+        return checkpoint_view(found.slug, shown, found.checkpoints.all(), verdict, now_ms, control=control)
 
     def _timelines(self, found: Place) -> View:
         repository = found.repository

@@ -11,6 +11,7 @@ import uvicorn
 
 from holdfast.errors import BadValue
 from holdfast.web import PORT
+from holdfast.web.acting.control import PageControl
 from holdfast.web.server import PageServer, is_loopback
 
 
@@ -27,9 +28,9 @@ class Listening:
 class RunningPage:
     """A page that is being served. Its sockets are open when this is constructed."""
 
-    def __init__(self, roots: Sequence[str], listening: Listening) -> None:
+    def __init__(self, roots: Sequence[str], listening: Listening, control: PageControl | None = None) -> None:
         names = [*listening.names, *([listening.host] if is_loopback(listening.host) else [])]
-        server = PageServer(roots, hosts=names)
+        server = PageServer(roots, hosts=names, control=control)
         self._sockets = [_bound(listening.host, listening.port)]
         self._servers = [_server(server.app)]
         if listening.metrics_port is not None:

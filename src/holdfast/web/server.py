@@ -1,7 +1,8 @@
-"""The server of the page: Starlette on uvicorn. Read-only.
+"""The server of the page: Starlette on uvicorn.
 
 Rules:
-- Only GET and HEAD are answered. Nothing is ever written.
+- Only GET and HEAD are answered, and nothing is ever written, unless control is allowed. Then the actions answer POST
+  requests that a view of this server has sent; `holdfast.web.acting` has the rules for them.
 - A request must name a host that this server is known by. Otherwise a foreign website, whose name was pointed at this
   machine, could read the page through the browser of a user (DNS rebinding).
 - The content security policy allows nothing but files of this server: no inline script, no other host.
@@ -15,6 +16,7 @@ import asyncio
 import ipaddress
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from importlib import resources
@@ -22,6 +24,7 @@ from urllib.parse import urlsplit
 
 import anyio
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -30,6 +33,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast._html import h
 from holdfast.cli.answers import encoded, envelope_of
 from holdfast.cli.results import Envelope
+from holdfast.web.acting.access import is_own_origin
+from holdfast.web.acting.control import PageControl
+from holdfast.web.acting.routes import ActionRoutes
 from holdfast.web.api import all_status, document_of
 from holdfast.web.book import Book, Rendered
 from holdfast.web.drawing.frame import View, document
@@ -45,7 +51,7 @@ HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with "no-referrer", a browser sends no origin with a form
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
@@ -54,6 +60,7 @@ _POLL_S = 1.0
 _BEAT_S = 15.0  # a comment that shows a proxy or a browser that the stream is alive
 _LONGEST = 2_000  # characters of an address
 _TYPES = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_ACTION = re.compile(r"/p/[^/]+/actions/[a-z]+(/apply)?")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _log = logging.getLogger(__name__)
 
@@ -61,8 +68,9 @@ _log = logging.getLogger(__name__)
 class RequestGuard:
     """Refuses requests for other hosts and other methods, and adds the security headers to every response."""
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, hosts: Sequence[str], *, control: bool = False) -> None:
         self._app = app
+        self._control = control
         self._hosts = {each.lower() for each in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,7 +93,13 @@ class RequestGuard:
             text = "This server does not answer for this host. Next: start it with --allow-host NAME.\n"
             return PlainTextResponse(text, 421)
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("This page only reads.\n", 405, {"allow": "GET, HEAD"})
+            if not (self._control and scope["method"] == "POST" and _ACTION.fullmatch(scope["path"])):
+                return PlainTextResponse("This address only reads.\n", 405, {"allow": "GET, HEAD"})
+            headers = Headers(scope=scope)
+            if len(headers.getlist("origin")) > 1 or not is_own_origin(
+                headers.get("origin"), hosts[0].decode("latin-1"), headers.get("sec-fetch-site")
+            ):
+                return PlainTextResponse("This request does not come from this page. Nothing was done.\n", 403)
         if len(scope["raw_path"] if scope.get("raw_path") else scope["path"]) + len(scope["query_string"]) > _LONGEST:
             return PlainTextResponse("The address is too long.\n", 414)
         return None
@@ -114,8 +128,15 @@ def is_loopback(host: str) -> bool:
 class PageServer:
     """Answers the requests for one set of roots."""
 
-    def __init__(self, roots: Sequence[str], *, hosts: Sequence[str] = (), poll_s: float = _POLL_S) -> None:
-        self.book = Book(Places(roots))
+    def __init__(
+        self,
+        roots: Sequence[str],
+        *,
+        hosts: Sequence[str] = (),
+        poll_s: float = _POLL_S,
+        control: PageControl | None = None,
+    ) -> None:
+        self.book = Book(Places(roots), control=control)
         self._poll_s = poll_s
         self._streams = 0
         routes = [
@@ -123,9 +144,10 @@ class PageServer:
             Route("/api/{rest:path}", self.api),
             Route("/metrics", self.metrics),
             Route("/events", self.events),
+            *(ActionRoutes(control, self.book.places).routes() if control is not None else ()),
             Route("/{rest:path}", self.page),
         ]
-        self.app: ASGIApp = RequestGuard(Starlette(routes=routes), [*_LOCAL, *hosts])
+        self.app: ASGIApp = RequestGuard(Starlette(routes=routes), [*_LOCAL, *hosts], control=control is not None)
         self.metrics_app: ASGIApp = RequestGuard(Starlette(routes=[Route("/metrics", self.metrics)]), [*_LOCAL, *hosts])
 
     @property
@@ -146,7 +168,7 @@ class PageServer:
         rendered = await self._look(_address(request.scope))
         if rendered is None:
             return HTMLResponse(document(_missing_view(), live=False), 404)
-        text = document(rendered.view, live=rendered.status == 200)
+        text = document(rendered.view, live=rendered.status == 200, control=self.book.control is not None)
         headers = {"cache-control": "no-store"}
         return Response(text.encode("utf-8", "replace"), rendered.status, headers, "text/html; charset=utf-8")
 

@@ -9,7 +9,7 @@ from holdfast.cli.answers import Answer
 from holdfast.cli.asking import Timeout, Why, waiting
 from holdfast.cli.options import Json, Repo
 from holdfast.cli.target import located_running
-from holdfast.control import request_cancel
+from holdfast.control import CheckpointCancelled, request_cancel
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +44,11 @@ def cancel(
     repository = located_running(repo)
     with waiting(why, timeout, None, as_json=as_json) as options:
         done = request_cancel(repository, **options)
+    return cancelled_answer(done, repository.where)
+
+
+def cancelled_answer(done: CheckpointCancelled, where: str) -> Answer:
+    """Return the result of a cancellation."""
 
     def print_it(console: Console) -> None:
         if done.checkpoint is None:
@@ -54,4 +59,4 @@ def cancel(
             console.print(f"checkpoint {done.checkpoint} had ended before it could be aborted")
 
     found = done.checkpoint is not None and not done.cancelled
-    return Answer(msgspec.convert(done.to_dict(), Cancel), print_it, found=found, repository=repository.where)
+    return Answer(msgspec.convert(done.to_dict(), Cancel), print_it, found=found, repository=where)

@@ -95,14 +95,14 @@ def prune(
     """
     repository = located(repo)
     span = None if within is None else seconds_of("--within", within)
-    retention, timeout_s = _retention(last, hourly, daily, span), seconds_of("--timeout", timeout)
+    retention, timeout_s = retention_of(last, hourly, daily, span), seconds_of("--timeout", timeout)
     require_finished(repository)
     plan = plan_prune(repository, retention, abandoned=abandoned)
     lost = _lost_objects(repository) if deep else []
     empty = plan.empty and not any(each.keys for each in lost)
     done: Pruned | None = None
     if not dry_run and not empty:
-        approved("prune", yes=yes, as_json=as_json, show=lambda console: _print_plan(console, plan, lost))
+        approved("prune", yes=yes, as_json=as_json, show=lambda console: print_prune_plan(console, plan, lost))
         if not plan.empty:
             answered = request_prune(
                 repository, retention, timeout_s=timeout_s, take_over=take_over, abandoned=abandoned
@@ -119,7 +119,7 @@ def prune(
         if done is not None:
             console.print(done.summary())
             return
-        _print_plan(console, plan, lost)
+        print_prune_plan(console, plan, lost)
         if empty:
             console.print("nothing to prune")
         elif dry_run:
@@ -128,7 +128,7 @@ def prune(
     return Answer(result, print_it, repository=repository.where)
 
 
-def _retention(last: int | None, hourly: int | None, daily: int | None, span: float | None) -> Retention:
+def retention_of(last: int | None, hourly: int | None, daily: int | None, span: float | None) -> Retention:
     """Return the given rules; without any, those of a run, so that a plain prune removes nothing that a run keeps."""
     if (last, hourly, daily, span) == (None, None, None, None):
         return DEFAULT_RETENTION
@@ -152,7 +152,8 @@ def _amount(lost: Sequence[LogGarbage]) -> str:
     return f"{formatting.number(count)} objects, {formatting.size(size)}"
 
 
-def _print_plan(console: Console, plan: PrunePlan, lost: Sequence[LogGarbage]) -> None:
+def print_prune_plan(console: Console, plan: PrunePlan, lost: Sequence[LogGarbage] = ()) -> None:
+    """Print what a prune would remove and keep."""
     rows = TableRows("id", "plan", "why")
     for number in plan.drops:
         rows.add(str(number), Text("remove", "red"), "no rule keeps it")

@@ -14,7 +14,7 @@ from holdfast.cli.answers import Answer, approved
 from holdfast.cli.asking import Why
 from holdfast.cli.options import Arguments, Json, TakeOver, TargetName, Yes, checkpoint_names
 from holdfast.cli.programs import find_target, pipeline_of
-from holdfast.errors import BadValue, RewindUnfinished
+from holdfast.errors import BadValue, PlanOutdated, RewindUnfinished
 from holdfast.rewind.plan import RewindDone, RewindPlan
 
 if TYPE_CHECKING:
@@ -75,6 +75,12 @@ def rewind(
     ] = False,
     take_over: TakeOver = False,
     why: Why = "",
+    expect: Annotated[
+        str | None,
+        typer.Option(
+            "--plan", metavar="ID", help="Refuse if the plan no longer has this id, which a dry run has printed."
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without changing anything.")] = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -92,6 +98,7 @@ def rewind(
 
         holdfast rewind app.py:pipeline --to 41 --dry-run
         holdfast rewind app.py:pipeline --to before:orders:1200 --why "a bug in the tax rate"
+        holdfast rewind app.py:pipeline --to 41 --plan 3f2a91c04d1b77e0 --yes
         holdfast rewind app.py:pipeline --undo
     """
     if to is None and not undo:
@@ -107,6 +114,9 @@ def rewind(
     from holdfast.rewind.apply import apply_rewind, require_possible  # PySpark may not be installed
 
     plan = _planned(pipeline, to, only, leave or [], take_over=take_over, dry_run=dry_run)
+    if expect is not None and expect != plan.id:
+        why_not = f"the pipeline or a sink has changed since plan {expect} was made; the plan is now {plan.id}"
+        raise PlanOutdated(why=why_not, command="rewind")
     done: RewindDone | None = None
     if not dry_run:
         require_possible(plan, accept_input=accept_input)  # before the user is asked

@@ -19,6 +19,7 @@ from holdfast.errors import BadValue
 from holdfast.web import PORT
 
 if TYPE_CHECKING:
+    from holdfast.web.acting.control import PageControl
     from holdfast.web.listening import RunningPage
 
 
@@ -47,6 +48,22 @@ def serve(
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="A host name that requests may use, besides localhost."),
     ] = None,
+    allow_control: Annotated[
+        bool,
+        typer.Option(
+            "--allow-control",
+            help="Offer actions, such as stop and rewind, to everyone who has the token that is printed.",
+        ),
+    ] = False,
+    program: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--program",
+            metavar="NAME=TARGET",
+            help="With --allow-control: the program of a pipeline, as for holdfast rewind, which needs its sinks. "
+            "Repeatable.",
+        ),
+    ] = None,
     until_closed: Annotated[
         bool, typer.Option("--until-closed", help="End when the standard input is closed, as with its starter.")
     ] = False,
@@ -55,14 +72,19 @@ def serve(
     """Show every pipeline under the roots on a web page, and serve metrics.
 
     The page is live while pipelines run and complete when they do not: everything on it is read from the repositories.
-    It is read-only and listens on this machine only, unless --host is given. There is no password: if other machines
-    can reach it, everyone on them can read it. /metrics has the metrics for Prometheus, /api what --json prints.
+    It listens on this machine only, unless --host is given. There is no password: if other machines can reach it,
+    everyone on them can read it. /metrics has the metrics for Prometheus, /api what --json prints.
+
+    The page is read-only unless --allow-control is given. Then it offers checkpoint, savepoint, cancel, stop, verify,
+    prune and rewind. Each shows its plan first, and needs a confirmation and the token, which is printed at the start
+    and is valid until the server ends.
 
     [bold]Examples[/]
 
         holdfast serve ./checkpoints
         holdfast serve /data/one /data/two --port 0
         holdfast serve --host 0.0.0.0 --allow-host dash.example.org
+        holdfast serve ./checkpoints --allow-control --program orders=app.py:pipeline
     """
     from holdfast.web.listening import Listening, RunningPage  # needs the extra `page`
     from holdfast.web.server import is_loopback
@@ -71,8 +93,12 @@ def serve(
     if not is_loopback(host) and not names:
         why, do = "requests for unknown host names are refused", "name the host that browsers use: --allow-host NAME"
         raise BadValue(what="--host", value=host, why=why, do=do)
+    control = _control(host, program or []) if allow_control else None
+    if program and control is None:
+        do = "add --allow-control"
+        raise BadValue(what="--program", value=program[0], why="it is needed for a rewind on the page only", do=do)
     served = [str(each) for each in (roots or default_roots(None))]
-    page = RunningPage(served, Listening(host=host, port=port, metrics_port=metrics, names=names))
+    page = RunningPage(served, Listening(host=host, port=port, metrics_port=metrics, names=names), control)
     if not as_json:
         out = console()
         for each in page.addresses:
@@ -80,6 +106,8 @@ def serve(
         out.print("stop with Ctrl-C")
     else:
         print_ready(page.addresses)
+    if control is not None:
+        console(stderr=as_json).print(f"token for actions: {control.token.text}", markup=False, soft_wrap=True)
     if until_closed:
         threading.Thread(target=_end_with_input, args=(page,), name="holdfast-input", daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
@@ -89,6 +117,19 @@ def serve(
         console.print("stopped")
 
     return Answer(Served(page.addresses, served), print_it)
+
+
+def _control(host: str, programs: list[str]) -> PageControl:
+    """Return what the page may change. The token must not cross a network in plain text."""
+    from holdfast.web.acting.control import PageControl  # needs the extra `page`
+    from holdfast.web.acting.rewinding import checked_programs
+    from holdfast.web.server import is_loopback
+
+    if not is_loopback(host):
+        why = "the token would cross the network unencrypted"
+        do = "listen on 127.0.0.1, behind a proxy with TLS (--allow-host NAME) or an SSH tunnel"
+        raise BadValue(what="--host", value=host, why=why, do=do)
+    return PageControl(programs=checked_programs(programs))
 
 
 def _end_with_input(page: RunningPage) -> None:

@@ -90,6 +90,12 @@ def stop(
             if drain or savepoint:
                 raise
             return _not_running(pipeline, repository)
+    return stopped_answer(done, repository)
+
+
+def stopped_answer(done: PipelineStopped, repository: LocalRepository) -> Answer:
+    """Return the result of a stop."""
+    pipeline = Identity.load(repository).pipeline
 
     def print_it(console: Console) -> None:
         _print_stopped(console, pipeline, done, _newer_savepoint(repository, done.last_checkpoint))

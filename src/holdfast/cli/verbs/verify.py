@@ -87,7 +87,12 @@ def verify(
             asked = None if checkpoint in (None, LATEST) else checkpoint_of(repository, checkpoint)
             found = [verify_one(repository, asked, grade=grade, progress=progress, read_data=reader)]
     if record:
-        _record(repository, found)
+        record_verdicts(repository, found)
+    return verified_answer(found, repository.where)
+
+
+def verified_answer(found: list[Verification], where: str) -> Answer:
+    """Return the result of a verification."""
     bad = any(not each.ok for each in found)
 
     def print_it(console: Console) -> None:
@@ -95,10 +100,10 @@ def verify(
         _print_findings(console, found)
 
     result = Verify([msgspec.convert(each.to_dict(), Verified) for each in found])
-    return Answer(result, print_it, found=bad, repository=repository.where)
+    return Answer(result, print_it, found=bad, repository=where)
 
 
-def _record(repository: Repository, found: list[Verification]) -> None:
+def record_verdicts(repository: Repository, found: list[Verification]) -> None:
     """Record the verdicts as events. They belong to no run: their lease is 0."""
     activity = Activity(repository)
     for each in found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 from holdfast import _figures as figures
 from holdfast._html import Markup, h, joined, table
@@ -143,7 +144,13 @@ def verdict_text(verdict: LastVerify | None, now_ms: int) -> Markup:
 
 
 def checkpoint_view(
-    slug: str, found: ShownCheckpoint, others: Sequence[Summary], verdict: LastVerify | None, now_ms: int
+    slug: str,
+    found: ShownCheckpoint,
+    others: Sequence[Summary],
+    verdict: LastVerify | None,
+    now_ms: int,
+    *,
+    control: bool = False,
 ) -> View:
     """Return the view of one checkpoint."""
     manifest, result = found.manifest, found.result
@@ -167,6 +174,7 @@ def checkpoint_view(
     parts = [
         h("<h1>{}</h1>", title),
         warnings,
+        _links(slug, name) if control else "",
         facts(pairs),
         section("Steps", _steps(manifest)),
         section("Streams", streams),
@@ -175,6 +183,12 @@ def checkpoint_view(
     ]
     crumbs = (("checkpoints", place(slug, "checkpoints")), (str(name), here))
     return pipeline_view(title, slug, "checkpoints", joined(parts), *crumbs, path=here)
+
+
+def _links(slug: str, name: int | str) -> Markup:
+    """Return the actions that begin at a checkpoint."""
+    address = f"{place(slug, 'actions')}?checkpoint={quote(str(name))}&to={quote(str(name))}"
+    return h('<p><a href="{0}#do-verify">Verify it</a>, <a href="{0}#do-rewind">rewind to it</a></p>', address)
 
 
 def _verify_note(verdict: LastVerify | None, name: int | str, now_ms: int) -> Markup:

@@ -18,6 +18,7 @@ VIEWS = (  # of one pipeline: the last part of the address, and the name
     ("ledger", "Doubt and gaps"),
     ("timelines", "Timelines"),
 )
+ACTIONS = ("actions", "Actions")  # only where control is allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,13 @@ class View:
     path: str
     body: Markup
     crumbs: Sequence[tuple[str, str]] = field(default_factory=tuple)  # text and address
-    tabs: Markup = field(default_factory=Markup)
+    slug: str = ""  # of its pipeline; empty: none
+    current: str = ""  # the entry of `VIEWS` that it belongs to
+    live: bool = True  # whether its content is replaced when it changes; not while a form is filled in
 
 
-def document(view: View, *, live: bool = True) -> str:
-    """Return the whole HTML document of a view."""
+def document(view: View, *, live: bool = True, control: bool = False) -> str:
+    """Return the whole HTML document of a view. With `control`, the actions are among its links."""
     crumbs = joined(h('<li><a href="{}">{}</a></li>', address, text) for text, address in view.crumbs)
     return h(
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title} - Holdfast</title>'
@@ -45,9 +48,9 @@ def document(view: View, *, live: bool = True) -> str:
         '<span id="live" class="live" role="status"></span></header>{tabs}'
         '<main id="main" tabindex="-1">{body}</main></body></html>',
         title=view.title,
-        live=h(' data-live="{}"', view.path) if live else Markup(""),
+        live=h(' data-live="{}"', view.path) if live and view.live else Markup(""),
         crumbs=crumbs,
-        tabs=view.tabs,
+        tabs=tabs(view.slug, view.current, (*VIEWS, ACTIONS) if control else VIEWS) if view.slug else "",
         body=view.body,
     )
 
@@ -57,7 +60,7 @@ def place(slug: str, *parts: object) -> str:
     return "/p/" + "/".join(quote(str(each), safe="") for each in (slug, *parts))
 
 
-def tabs(slug: str, current: str) -> Markup:
+def tabs(slug: str, current: str, views: Sequence[tuple[str, str]] = VIEWS) -> Markup:
     """Return the navigation between the views of one pipeline."""
     links = (
         h(
@@ -66,7 +69,7 @@ def tabs(slug: str, current: str) -> Markup:
             Markup(' aria-current="page"') if part == current else "",
             name,
         )
-        for part, name in VIEWS
+        for part, name in views
     )
     return h('<nav class="tabs" aria-label="Views">{}</nav>', joined(links))
 
@@ -75,7 +78,7 @@ def pipeline_view(title: str, slug: str, current: str, body: Markup, *more: tupl
     """Return a view of one pipeline."""
     crumbs = [(slug, place(slug)), *more]
     address = path or place(slug, *([current] if current else []))
-    return View(title, address, body, crumbs, tabs(slug, current))
+    return View(title, address, body, crumbs, slug=slug, current=current)
 
 
 # --- times and figures ---

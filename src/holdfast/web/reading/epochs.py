@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
 
-from holdfast.epoch import CommitTimes, Decision, PhaseTimes, Verdict
+from holdfast.epoch import Attempt, CommitTimes, Decision, PhaseTimes, Verdict
 from holdfast.errors import HoldfastError, RecordCorrupt
 from holdfast.formats.sealed_json import SealBroken, digest_of
 from holdfast.repository import Lineage, Repository
 from holdfast.repository.activity import Activity, Period, StreamActivity
 from holdfast.repository.base import read_each
-from holdfast.repository.decisions import stream_folder, streams_of
+from holdfast.repository.decisions import newest_slots, slot_key, streams_of
 
 PHASES = ("open", "prepare", "harden", "decide", "commit")
-_SLOT = re.compile(r"(\d+)\.(\d+)\.json")
 _REMEMBERED = 5_000  # decisions in memory, without their handles
 _BUCKETS = 240  # points of a chart
 
@@ -121,15 +119,14 @@ def all_streams(repository: Repository, lineage: Lineage) -> list[str]:
     return sorted({name for timeline in lineage.timelines for name in streams_of(repository, timeline)})
 
 
-def slot_keys(repository: Repository, lineage: Lineage, stream: str) -> list[tuple[int, int, str]]:
-    """Return timeline-ordered slots of a stream on its lineage: epoch, attempt and key, oldest first."""
-    found: list[tuple[int, int, str]] = []
-    for timeline, last in lineage.places(stream):
-        folder = f"{stream_folder(stream, timeline)}/epochs"
-        matches = (_SLOT.fullmatch(name.removesuffix("/")) for name in repository.list(folder))
-        slots = sorted((int(each[1]), int(each[2]), f"{folder}/{each[0]}") for each in matches if each)
-        found += [each for each in slots if last is None or each[0] <= last]
-    return found
+def slot_keys(repository: Repository, lineage: Lineage, stream: str, most: int) -> list[tuple[int, int, str]]:
+    """Return the slots of the newest epochs of a stream on its lineage: epoch, attempt and key, oldest first."""
+    found: list[Attempt] = []
+    for timeline, last in reversed(lineage.places(stream)):
+        left = most - len({each.epoch for each in found})
+        if left > 0 and last != 0:
+            found = [*newest_slots(repository, stream, timeline, left, last), *found]
+    return [(each.epoch, each.attempt, slot_key(each)) for each in found]
 
 
 def epochs_of(
@@ -137,7 +134,7 @@ def epochs_of(
 ) -> EpochsFound:
     """Return the newest epochs of a stream and, with `since_ms`, what it did since then."""
     lineage = lineage or Lineage.load(repository)
-    keys = [key for _, _, key in slot_keys(repository, lineage, stream)[-last - 1 :]]
+    keys = [key for _, _, key in slot_keys(repository, lineage, stream, last + 1)[-last - 1 :]]
     read, bad = read_each(lambda key: read_decision(repository, key), keys)
     lines = _epoch_lines([each for each in read if each.decision.verdict is not Verdict.END])
     periods, damaged = (Activity(repository).periods(since_ms)) if since_ms is not None else ([], [])

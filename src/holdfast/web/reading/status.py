@@ -19,7 +19,8 @@ from holdfast.cli.holder import Holder, readable_holder
 from holdfast.cli.timelines import unfinished_text
 from holdfast.control.records import is_closed
 from holdfast.errors import HoldfastError
-from holdfast.in_doubt import Doubt, in_doubt
+from holdfast.errors.base import PROGRAM
+from holdfast.in_doubt import Doubt, displayed_doubt
 from holdfast.program.description import SourceDescription
 from holdfast.program.records import Programs
 from holdfast.repository import Checkpoints, Gaps, Lineage, Repository, Status, Summary
@@ -237,7 +238,7 @@ class _StatusReader:
         self._add(
             "error",
             f"the last run ({last.holder}, lease {last.number}) ended without a trace: it was killed",
-            "start the pipeline again, it completes what was in flight: holdfast run app.py:pipeline",
+            f"start the pipeline again, it completes what was in flight: holdfast run {PROGRAM}",
             at_ms=last.taken_at_ms,
         )
         return RunState.KILLED, last.taken_at_ms
@@ -258,7 +259,10 @@ class _StatusReader:
             last[each.stream, each.kind] = each
         for (stream, kind), each in last.items():
             if kind in (kinds.FAILED, kinds.START_FAILED):
-                self._add("error", each.text, each.next or _START_AGAIN, at_ms=each.at_ms, stream=stream)
+                do = each.next or "fix the cause"
+                if "holdfast " not in do:  # every problem names a command
+                    do = f"{do}; then start the pipeline again: holdfast run {PROGRAM}"
+                self._add("error", each.text, do, at_ms=each.at_ms, stream=stream)
         if state is not RunState.TROUBLED:
             return
         causes = {"restarting": kinds.RESTART, "waiting": kinds.OUTAGE}
@@ -306,7 +310,7 @@ class _StatusReader:
         in_doubt: int | None,
         restarts: int,
     ) -> StreamLine:
-        slots = slot_keys(self._repository, self._lineage, name)
+        slots = slot_keys(self._repository, self._lineage, name, _RATE_EPOCHS + 1)
         newest = self._newest(slots)
         facts = newest.facts if newest else None
         epoch = newest.decision.attempt.epoch if newest else 0
@@ -378,7 +382,7 @@ class _StatusReader:
     def _doubts(self, holder: Holder | None, state: RunState) -> list[Doubt]:
         repository, lineage = self._repository, self._lineage
         names = self._guarded(lambda: all_streams(repository, lineage)) or []
-        seen = [self._guarded(partial(in_doubt, repository, name, lineage.timeline_of(name))) for name in names]
+        seen = [self._guarded(partial(displayed_doubt, repository, name, lineage.timeline_of(name))) for name in names]
         running = holder is not None and holder.certain
         found = [
             each
@@ -387,7 +391,8 @@ class _StatusReader:
         ]
         for each in found:
             what = f"epoch {each.epoch} of stream {each.stream} is in doubt: decided, perhaps not in every sink"
-            do = "check its sinks and its log" if running else "start the pipeline, which completes it first"
+            do = f"start the pipeline, which completes it first: holdfast run {PROGRAM}"
+            do = "check its sinks, and its log: holdfast runs" if running else do
             at_ms = each.decided_at_ms
             self._add("warning" if state is RunState.KILLED else "error", what, do, at_ms=at_ms, stream=each.stream)
         return found
@@ -437,9 +442,6 @@ class _StatusReader:
         problem = Problem(severity=severity, what=what, next=do, at_ms=at_ms, stream=stream)
         if all(each.what != what for each in self._problems):
             self._problems.append(problem)
-
-
-_START_AGAIN = "fix the cause, then start the pipeline again: holdfast run app.py:pipeline"
 
 
 def _next_of(error: HoldfastError) -> str:

@@ -43,6 +43,14 @@
     return true;
   };
 
+  // The token of the actions stays in this tab until it is closed: the storage belongs to this address and port alone.
+  const tokens = [...document.querySelectorAll("input[name=token]")];
+  const known = tokens.length ? sessionStorage.getItem("token") : null;
+  for (const each of tokens) {
+    if (known) each.value = known;
+    each.form.addEventListener("submit", () => sessionStorage.setItem("token", each.value));
+  }
+
   if (!body.dataset.live || !window.EventSource) return;
   let waiting = null;
   const show = (html) => { waiting = replace(html) ? null : html; };
