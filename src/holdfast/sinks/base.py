@@ -199,6 +199,8 @@ class SinkContext:
     reach: Reach = field(default=unwatched, compare=False)  # call it with `staging` and `committing`, for crash tests
     tell: Callable[[str], None] = field(default=print, compare=False)  # shows a one-time notice to the user
     freeze: Freeze | None = field(default=None, compare=False)  # for a sink that needs several actions on the rows
+    # for a sink on S3: lets Spark's tasks write to a bucket, or raises an error
+    connect: Callable[[str], None] = field(default=lambda _: None, compare=False)
 
 
 class Sink(ABC):
