@@ -49,6 +49,7 @@ _HOMES = {
     "sinks.base": ["EpochKey", "Sink", "SinkContext", "SinkPosition", "Staged", "StreamIdentity"],
     "sinks.compaction.apply": ["apply_compact"],
     "sinks.compaction.plan": ["plan_compact"],
+    "sinks.delta.sink": ["DeltaSink"],
     "sinks.files.sink": ["FileSink"],
     "sinks.foreach": ["ForeachKey", "ForeachSink"],
     "sinks.log": ["LogSink"],
@@ -148,6 +149,7 @@ if TYPE_CHECKING:
     from holdfast.sinks.base import StreamIdentity as StreamIdentity
     from holdfast.sinks.compaction.apply import apply_compact as apply_compact
     from holdfast.sinks.compaction.plan import plan_compact as plan_compact
+    from holdfast.sinks.delta.sink import DeltaSink as DeltaSink
     from holdfast.sinks.files.sink import FileSink as FileSink
     from holdfast.sinks.foreach import ForeachKey as ForeachKey
     from holdfast.sinks.foreach import ForeachSink as ForeachSink

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -187,13 +187,24 @@ class LakeStaging:
         """Remove the files of one attempt: under the key's lease or, if that is `None`, under any lease."""
         for attempt, lease in self._attempts(key.owner, key.place):
             if attempt == key.attempt.attempt and key.lease in (None, lease):
-                self._remove(key.owner, key.place, f"{attempt}.{lease}")
+                self.remove(key.owner, key.place, attempt, lease)
+
+    def has(self, key: EpochKey) -> bool:
+        """Whether anything of an attempt is there: under the key's lease or, if that is `None`, under any lease."""
+        found = self._attempts(key.owner, key.place)
+        return any(attempt == key.attempt.attempt and key.lease in (None, lease) for attempt, lease in found)
+
+    def is_named(self, key: EpochKey, paths: Iterable[str]) -> bool:
+        """Whether one of these files belongs to an attempt: under its lease or, if that is `None`, under any."""
+        start = self.data_of(key).rpartition(".")[0] + "."
+        own = start if key.lease is None else f"{start}{key.lease}/"
+        return any(path.startswith(own) for path in paths)
 
     def sweep(self, key: EpochKey) -> None:
         """Remove the files of other attempts at an epoch, after this attempt was committed, and not before."""
         for found in self._attempts(key.owner, key.place):
             if found != (key.attempt.attempt, key.lease):
-                self._remove(key.owner, key.place, f"{found[0]}.{found[1]}")
+                self.remove(key.owner, key.place, *found)
 
     def retire(self, owner: StreamIdentity, after: EpochPlace, before: EpochPlace) -> None:
         """Remove the files of all attempts at epochs between two places: none of them was committed, or can be."""
@@ -244,9 +255,10 @@ class LakeStaging:
         ]
         return sorted({(int(found[1]), int(found[2])) for found in map(_ATTEMPT.fullmatch, names) if found})
 
-    def _remove(self, owner: StreamIdentity, place: EpochPlace, attempt: str) -> None:
-        self.folder.remove(f"{self._data}/{_owner(owner)}/{place_name(*place)}/{attempt}")
-        self.folder.remove(f"{self._records}/{_owner(owner)}/{place_name(*place)}/{attempt}.json")
+    def remove(self, owner: StreamIdentity, place: EpochPlace, attempt: int, lease: int) -> None:
+        """Remove the files of an attempt, then its record."""
+        self.folder.remove(f"{self._data}/{_owner(owner)}/{place_name(*place)}/{attempt}.{lease}")
+        self.folder.remove(f"{self._records}/{_owner(owner)}/{place_name(*place)}/{attempt}.{lease}.json")
 
     def _damaged(self, key: EpochKey, file: LakeFile, why: str) -> StagedDamaged:
         return StagedDamaged(sink=self.sink, epoch=key.epoch, path=self._shown(file.path), why=why)

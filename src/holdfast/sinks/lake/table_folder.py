@@ -4,7 +4,7 @@ Rules:
 - Spark writes data files through Hadoop, everything else is read and written here: on S3 with Holdfast's own client,
   whose endpoint and credentials come from the environment, as for a repository.
 - A file whose name begins with `_` or `.` is not data. Neither is anything in a folder of such a name.
-- On a disk, nothing that Spark wrote is durable until the paths of `unsynced` are synced. Neither is what `write` wrote.
+- On a disk, nothing that Spark wrote is durable until the paths of `unsynced` are synced, nor is what `write` wrote.
 - The digest of a file is its SHA-256 on a disk, and its ETag on S3, which a listing returns.
 """
 
