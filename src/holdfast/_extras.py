@@ -27,6 +27,8 @@ EXTRAS = {  # package -> the extra that installs it
     "adbc_driver_postgresql": "postgres",
     "pandas": "spark",
     "obstore": "s3",
+    "pyiceberg": "iceberg",
+    "sqlalchemy": "iceberg",
     "deltalake": "delta",
     "pyiceberg": "iceberg",
     "starlette": "page",
