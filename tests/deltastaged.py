@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
@@ -10,20 +11,22 @@ import duckdb
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from handstaged import table_of
+from handstaged import HandStaged, table_of
 from holdfast.epoch import Attempt, Reach, unwatched
 from holdfast.sinks.base import EpochKey, Sink, SinkContext, Staged, StreamIdentity
 from holdfast.sinks.delta.sink import DeltaSink
-from holdfast.testing.take_back import TakeBackContract, VisibleRows
+from holdfast.testing.take_back import VisibleRows
 from lakeframe import AnySession, LakeFrame
+from rig import Target
 
 SCHEMA = StructType([StructField("n", LongType()), StructField("text", StringType())])
 OWNER = StreamIdentity("contract", "0" * 31 + "1", "rows")
 
 
-class DeltaByHand(TakeBackContract):
+class DeltaByHand(HandStaged):
     """The contract, with rows that are staged by hand."""
 
+    is_spawned = True
     options: ClassVar[dict[str, Any]] = {}
 
     def make(self, folder: Path) -> Sink:
@@ -43,6 +46,40 @@ class DeltaByHand(TakeBackContract):
 
     def _stage(self, spark: Any, sink: Sink, key: EpochKey, *numbers: int) -> Staged:
         return sink.prepare(frame_of(*numbers), key)
+
+
+class HandDeltaSink(DeltaSink):
+    """A real DeltaSink, for a driver with a fake query: each epoch is a list of numbers."""
+
+    def open(self, context: SinkContext) -> None:
+        session: Any = AnySession()
+        super().open(replace(context, spark=session, schema=SCHEMA))
+
+    def prepare(self, df: Any, key: EpochKey) -> Staged:
+        return super().prepare(frame_of(*df), key)
+
+
+class DeltaTarget(Target):
+    """A table of a pipeline with Spark."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(lambda: DeltaSink(path, **options))
+        self.path = path
+
+    def visible(self, spark: Any = None, columns: str = "n") -> list[Any]:
+        if not (self.path / "_delta_log").exists():
+            return []
+        found = DeltaTable(self.path).to_pyarrow_table(columns=columns.split()).to_pylist()
+        rows = [tuple(row.values()) for row in found]
+        return sorted(row[0] if len(row) == 1 else row for row in rows)
+
+    def staged(self) -> int:
+        """Attempts whose files are not part of the table."""
+        if not (self.path / "_delta_log").exists():
+            return 0
+        named = {Path(unquote(each.removeprefix("file://"))) for each in DeltaTable(self.path).file_uris()}
+        attempts = {each for each in self.path.glob("hf/*/*/*") if list(each.rglob("*.parquet"))}
+        return len([each for each in attempts if not {*each.rglob("*.parquet")} & named])
 
 
 def context_for(

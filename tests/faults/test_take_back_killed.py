@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deaths import crash_everywhere
+from deltastaged import DeltaByHand
 from handstaged import FilesByEpoch, HandStaged, Log, SqliteAppend, SqliteUndo
 from holdfast.sinks.taking_back import POINTS
 from takebackkills import CHECKS, filled, killed_at, put_back, seen, taken_back
@@ -16,6 +17,7 @@ SINKS: dict[str, type[HandStaged]] = {
     "append to a SQLite table": SqliteAppend,
     "upsert into a SQLite table": SqliteUndo,
     "event log": Log,
+    "Delta table": DeltaByHand,
 }
 Act = Callable[[HandStaged, Path], None]
 
