@@ -47,7 +47,7 @@ _OUTAGES = (
     "REQUEST_TIMEOUT",
     "THROTTLING",
 )
-_DENIED = (ex.UnauthorizedError, ex.ForbiddenError, ex.OAuthError, ex.AuthorizationExpiredError)
+_FIX = "fix the catalog or the storage (server, permissions, space), then run again"
 _UNREACHABLE = (
     requests.ConnectionError,
     requests.Timeout,
@@ -96,7 +96,8 @@ class CatalogTable:
             do = "pass catalog={'type': ..., 'uri': ...}, or configure it in .pyiceberg.yaml"
             raise BadValue(what="catalog", value=self._name, why="PyIceberg's configuration does not name it", do=do)
         kind = found.get("type", "")
-        if kind == "in-memory" or found.get("uri", "").rstrip("/") in ("sqlite:", "sqlite:///:memory"):
+        uri = found.get("uri", "")
+        if kind == "in-memory" or uri.rstrip("/") == "sqlite:" or ":memory:" in uri:
             raise self._refused("a catalog in memory", "its tables are lost when the process ends")
         try:
             made = load_catalog(self._name, **{**_s3_properties(found), _IO: _SYNCED, **self._given})
@@ -145,42 +146,37 @@ class CatalogTable:
     @contextmanager
     def failing(self, action: str) -> Iterator[None]:
         """Raise the errors of PyIceberg, of a catalog and of the storage as those of a sink."""
-        try:
-            with failing_at(self.sink, action):
+        with failing_at(self.sink, action):
+            try:
                 yield
-        except HoldfastError as error:
-            if isinstance(error, SinkFailed):
-                raise self._translated(error, action) from None
-            raise
-        except Exception as error:
-            found = self._failure(error, action)
-            if found is None:
+            except HoldfastError:
                 raise
-            raise found from None
-
-    def _translated(self, error: SinkFailed, action: str) -> SinkFailed:
-        """Classify what PyArrow reports about S3 as text only, and remove secrets."""
-        kind = SinkUnavailable if any(name in error.why for name in _OUTAGES) else type(error)
-        return kind(sink=self.sink, action=action, why=self._safe(error.why), do=error.do)
+            except Exception as error:
+                found = self._failure(error, action)
+                if found is None:
+                    raise
+                raise found from None
 
     def _failure(self, error: Exception, action: str) -> SinkFailed | None:
+        """Return the error of a sink; `None` for one that `failing_at` handles, and for those that no one expects."""
+        kind, do = SinkFailed, _FIX
         match error:
             case ex.ForbiddenError() | ex.UnauthorizedError() | ex.OAuthError() | ex.AuthorizationExpiredError():
                 do = "check the catalog's credential or token, and its permissions for this table; then run again"
-                return SinkFailed(sink=self.sink, action=action, why=self._safe(error), do=do)
-            case DBAPIError():
-                return SinkUnavailable(sink=self.sink, action=action, why=self._safe(error.orig or error))
-            case SQLAlchemyError() | ex.RESTError() | requests.RequestException():
-                kind = SinkUnavailable if isinstance(error, _UNREACHABLE) else SinkFailed
-                return kind(sink=self.sink, action=action, why=self._safe(error))
             case ex.NoSuchTableError() | ex.NoSuchNamespaceError():
                 do = "restore the table, or stop the stream: it was dropped while the stream ran"
-                return SinkFailed(sink=self.sink, action=action, why=self._safe(error), do=do)
             case CommitRefused() | ex.ValidationException():
-                do = "run again: the epoch is committed then; other programs commit to the table all the time"
-                return SinkUnavailable(sink=self.sink, action=action, why=self._safe(error), do=do)
+                kind, do = SinkUnavailable, "run again: other programs have committed to the table all the time"
+            case DBAPIError():
+                kind = SinkUnavailable
+            case SQLAlchemyError() | ex.RESTError() | requests.RequestException():
+                kind = SinkUnavailable if isinstance(error, _UNREACHABLE) else SinkFailed
+            case OSError() if any(name in str(error) for name in _OUTAGES):  # PyArrow reports an outage of S3 as text
+                kind = SinkUnavailable
             case _:
                 return None
+        text = self._safe(error.orig if isinstance(error, DBAPIError) and error.orig else error)
+        return kind(sink=self.sink, action=action, why=text, do=do)
 
     def _safe(self, error: object) -> str:
         """Return the text of an error without the secrets of the catalog."""

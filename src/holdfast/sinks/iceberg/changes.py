@@ -18,7 +18,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots
 
-from holdfast.sinks.base import EpochPlace, StreamIdentity
+from holdfast.sinks.base import StreamIdentity
 from holdfast.sinks.iceberg.ledger import TableLedger
 
 OWNER, EPOCH = "holdfast.stream", "holdfast.epoch"  # in the summaries of snapshots
@@ -33,12 +33,15 @@ def change(
     added: Sequence[DataFile] = (),
     removed: Sequence[DataFile] = (),
     keep: int,
-    place: EpochPlace | None = None,
+    tag: str | None = None,
 ) -> Transaction:
-    """Return a transaction that adds a snapshot and replaces the stream's ledger. Nothing is committed."""
+    """Return a transaction that adds a snapshot and replaces the stream's ledger. Nothing is committed.
+
+    A `tag` names the snapshot before: no program expires it, or deletes its files, until the tag is removed.
+    """
     table.metadata.properties.setdefault(TableProperties.MANIFEST_MERGE_ENABLED, "true")  # in memory only
     made = table.transaction()
-    timeline, epoch = place or ledger.place
+    timeline, epoch = ledger.place
     update = made.update_snapshot(snapshot_properties={OWNER: _name(owner), EPOCH: f"{timeline}/{epoch}"})
     producer = update.overwrite() if removed else update.merge_append()
     for each in added:
@@ -50,8 +53,12 @@ def change(
     if added and table.metadata.name_mapping() is None:
         mapping = table.schema().name_mapping.model_dump_json()
         made.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+    head = table.metadata.current_snapshot_id
+    if tag is not None and head is not None:
+        ManageSnapshots(made).create_tag(head, tag).commit()
     for snapshot in outdated(table, owner, keep):
-        ExpireSnapshots(made).by_id(snapshot).commit()
+        if tag is None or snapshot != head:
+            ExpireSnapshots(made).by_id(snapshot).commit()
     return made
 
 
@@ -66,11 +73,6 @@ def outdated(table: Table, owner: StreamIdentity, keep: int) -> list[int]:
 def is_own(snapshot: Snapshot, owner: StreamIdentity) -> bool:
     """Whether a stream has written this snapshot."""
     return snapshot.summary is not None and snapshot.summary.get(OWNER) == _name(owner)
-
-
-def tag(made: Transaction, name: str, snapshot: int) -> None:
-    """Let a tag name a snapshot: no program expires it, or deletes its files, until the tag is removed."""
-    ManageSnapshots(made).create_tag(snapshot, name).commit()
 
 
 def untag(made: Transaction, name: str) -> None:

@@ -101,6 +101,12 @@ def same_parts(one: PartitionSpec, other: PartitionSpec) -> bool:
     return parts(one) == parts(other)
 
 
+def shown_spec(spec: PartitionSpec, schema: Schema) -> str:
+    """Return a spec as `partition_by` writes it, for errors."""
+    parts = [(str(each.transform), schema.find_column_name(each.source_id)) for each in spec.fields]
+    return ", ".join(f"{transform} of {column}" for transform, column in parts) or "nothing"
+
+
 class Partitioning:
     """The partitions of one table, for the columns of a stream; raises `SchemaMismatch` if Spark cannot write them."""
 

@@ -13,7 +13,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.manifest import DataFile
@@ -21,7 +21,7 @@ from pyiceberg.table import Table, Transaction
 
 from holdfast.errors import SinkFailed, SinkForeign
 from holdfast.sinks.base import CannotTakeBack, EpochKey, EpochPlace, RowsAside, StreamIdentity, TakeBack
-from holdfast.sinks.iceberg.changes import change, tag, untag
+from holdfast.sinks.iceberg.changes import change, untag
 from holdfast.sinks.iceberg.ledger import TableLedger, TakenBack, foreign_owner, ledger_in
 from holdfast.sinks.key_files import place as place_name
 from holdfast.sinks.lake.epoch_files import LakeStaging
@@ -144,11 +144,7 @@ class IcebergRewind:
         if not later:
             return self._change(ledger)
         ledger = ledger.with_aside(into, TakenBack(list(base), _epochs(later), _rows(later)))
-        made = self._change(ledger, removed=[each.file for each in later])
-        head = self.table.current_snapshot()
-        assert head is not None  # noqa: S101 - there are files
-        tag(made, self._tag(into), head.snapshot_id)
-        return made
+        return self._change(ledger, removed=[each.file for each in later], tag=self._tag(into))
 
     def put_back(self, base: EpochPlace, into: int, taken: int) -> Transaction:
         """Add the files again that the rewind into the timeline `taken` took out, and stamp the table."""
@@ -177,9 +173,14 @@ class IcebergRewind:
         return self._change(self.ledger.stamped(base, into))
 
     def _change(
-        self, ledger: TableLedger, *, added: Iterable[DataFile] = (), removed: Iterable[DataFile] = ()
+        self,
+        ledger: TableLedger,
+        *,
+        added: Sequence[DataFile] = (),
+        removed: Sequence[DataFile] = (),
+        tag: str | None = None,
     ) -> Transaction:
-        return change(self.table, self.owner, ledger, added=list(added), removed=list(removed), keep=self.keep)
+        return change(self.table, self.owner, ledger, added=added, removed=removed, keep=self.keep, tag=tag)
 
     def _cannot_put_back(self, why: str, do: str) -> SinkFailed:
         return SinkFailed(sink=self.sink, action="be put back", why=why, do=do)

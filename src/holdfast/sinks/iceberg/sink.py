@@ -30,7 +30,7 @@ from holdfast.sinks.iceberg.changes import change
 from holdfast.sinks.iceberg.columns import StoredColumn, stored_columns, table_schema
 from holdfast.sinks.iceberg.data_files import data_files, describing
 from holdfast.sinks.iceberg.ledger import TableLedger, foreign_owner, ledger_in
-from holdfast.sinks.iceberg.partitions import Partitioning, parsed_parts, same_parts, spec_of
+from holdfast.sinks.iceberg.partitions import Partitioning, parsed_parts, same_parts, shown_spec, spec_of
 from holdfast.sinks.iceberg.rewind import IcebergRewind, OwnFile
 from holdfast.sinks.lake.epoch_files import LakeStaging
 from holdfast.sinks.lake.table_folder import table_folder
@@ -115,7 +115,8 @@ class IcebergSink(base.Sink):
             if self._parts and not same_parts(
                 spec_of(self._parts, table.schema(), self.name, self.table), table.spec()
             ):
-                why = f"it is partitioned by {table.spec()}, and not by {', '.join(self.partition_by)}"
+                now = shown_spec(table.spec(), table.schema())
+                why = f"it is partitioned by {now}, and not by {', '.join(self.partition_by)}"
                 raise self._mismatch(why, "leave partition_by out, or change the table's partitioning")
             partitioning = self._partitioning(table)
             self.on_executors = ("pyiceberg",) if partitioning.has_buckets else ()  # type: ignore[misc]
