@@ -281,6 +281,8 @@ def _added(name: str) -> Any:
         (lambda _: DeltaSink(""), BadValue, "a path"),
         (lambda _: DeltaSink(7), BadValue, "a path"),
         (lambda folder: DeltaSink(folder / "file"), BadValue, "it is a file"),
+        (lambda folder: opened(folder / "none", key="m"), BadValue, "key"),
+        (lambda folder: opened(folder / "none", key=[]), BadValue, "key"),
         (lambda folder: opened(folder / "none", create=False), BadValue, "create=True"),
         (lambda folder: opened(filled(folder / "t").path, partition_by="text"), BadValue, "partitioned by"),
         (lambda folder: opened(folder / "t", properties={"delta.madeUp": "x"}), SinkFailed, "create its table"),
@@ -300,7 +302,7 @@ def test_a_bad_option_is_refused(
 @pytest.mark.parametrize("mode", ["update", "complete"])
 def test_output_modes(mode: str, tmp_path: Path) -> None:
     if mode == "update":
-        with pytest.raises(NotSupported, match="changelog=True"):
+        with pytest.raises(NotSupported, match=r"key=\[\.\.\.\].*changelog=True"):
             DeltaSink(tmp_path / "table").open(context_for(output_mode=mode))
     else:
         with pytest.raises(BadValue, match="table of its own"):
@@ -322,6 +324,44 @@ def test_an_epoch_without_rows_replaces_all_rows(tmp_path: Path) -> None:
     sink.commit(key_of(2), staged.handle)
     assert numbers(sink) == []
     assert sink.inspect(OWNER, 1).epoch == 2
+
+
+def test_upserts_replace_rows_and_leave_those_of_other_writers(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "table", key="n", partition_by="text")
+    sink.open(context_for(output_mode="update"))
+    sink.commit(key_of(1), sink.prepare(frame_of(1, 2), key_of(1)).handle)
+    write_deltalake(sink.path, pa.table({"n": [2, 9], "text": ["other", "other"]}), mode="append")
+    again: Any = LakeFrame(pa.table({"n": pa.array([2, 3], pa.int64()), "text": ["new", "new"]}), SCHEMA)
+    staged = sink.prepare(again, key_of(2))
+    for _ in range(2):
+        sink.commit(key_of(2), staged.handle)
+    found = DeltaTable(sink.path).to_pyarrow_table().sort_by([("n", "ascending"), ("text", "ascending")]).to_pylist()
+    rows = [(1, "row 1"), (2, "new"), (2, "new"), (3, "new"), (9, "other")]
+    assert [(row["n"], row["text"]) for row in found] == rows
+    assert not list(Path(sink.path).glob("_holdfast/staged/*/t1-0000000001/*")), "what was staged before is removed"
+
+
+@pytest.mark.parametrize(("numbers", "named"), [([1, 1], "only 1 different keys"), ([1, None], "key column n is null")])
+def test_rows_without_a_key_of_their_own(numbers: list[int | None], named: str, tmp_path: Path) -> None:
+    sink = opened(tmp_path / "table", key="n")
+    frame: Any = LakeFrame(pa.table({"n": pa.array(numbers, pa.int64()), "text": ["a", "b"]}), SCHEMA)
+    with pytest.raises(SinkFailed, match=named):
+        sink.prepare(frame, key_of(1))
+    assert rows_of(sink) == []
+
+
+def test_going_back_across_a_change_of_the_mode(tmp_path: Path) -> None:
+    """Epochs that were upserted cannot be taken back after the key was removed."""
+    sink = opened(tmp_path / "table", key="n")
+    sink.commit(key_of(1), sink.prepare(frame_of(1), key_of(1)).handle)
+    sink.commit(key_of(2), sink.prepare(frame_of(2), key_of(2)).handle)
+    sink = opened(tmp_path / "table")
+    sink.commit(key_of(3), sink.prepare(frame_of(3), key_of(3)).handle)
+    found = sink.can_take_back(OWNER, (1, 1))
+    assert isinstance(found, CannotTakeBack)
+    assert "epoch 2 or later" in found.do
+    sink.take_back(OWNER, (1, 2), 2)
+    assert numbers(sink) == [1, 2]
 
 
 # --- owners ---

@@ -38,6 +38,10 @@ class TestDeltaReplace(_Delta):
     output_mode = "complete"
 
 
+class TestDeltaUpsert(_Delta):
+    options: ClassVar[dict[str, Any]] = {"key": ["n"]}
+
+
 class TestDeltaOnS3(_Delta):
     @pytest.fixture(autouse=True)
     def _bucket(self, s3: S3Place, spark: Any) -> None:

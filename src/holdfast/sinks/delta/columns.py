@@ -53,6 +53,18 @@ def check_stream(sink: str, columns: str, partition_by: Sequence[str], time_zone
             raise BadValue(what="partition_by", value=name, why=why, do=do)
 
 
+def check_key(columns: str, key: Sequence[str]) -> None:
+    """Refuse columns that cannot identify a row."""
+    fields = _fields(columns)
+    for name in key:
+        if name not in fields:
+            raise BadValue(what="key", value=name, expected=f"columns of the stream: {sorted(fields)}")
+        kind = fields[name]["type"]
+        if not isinstance(kind, str) or not _AS_PARTITION.fullmatch(kind):
+            why = f"values of type {_text(kind)} cannot be compared exactly"
+            raise BadValue(what="key", value=name, why=why, do="choose another column, or cast it to a string")
+
+
 def check_table(sink: str, table: str, columns: str, found: str) -> None:
     """Refuse a table that does not store the columns of a stream as they are."""
     ours, theirs = _fields(columns), _fields(found)

@@ -3,6 +3,7 @@
     holdfast/<uid>/<stream>                 timeline and epoch of the last commit or stamp, in one number
     holdfast/<uid>/<stream>/handle          the digest of its handle; 0 for a stamp
     holdfast/<uid>/<stream>/mode            how rows are written: 0 append, 1 replace, 2 upsert
+    holdfast/<uid>/<stream>/since           timeline and epoch of the first commit in this mode, if there was another
     holdfast/<uid>/<stream>/ended           timeline and epoch of the last commit before the last stamp
     holdfast/<uid>/<stream>/aside/<n>       the digest of the list of files that the rewind into timeline n took out
     holdfast/owner                          the stream that owns the table; 0 if several share it
@@ -68,6 +69,11 @@ class DeltaLedger:
         found = self.version(f"{self._own}/handle") or 0
         return f"{found & ((1 << 64) - 1):016x}" if found else None
 
+    @property
+    def since(self) -> EpochPlace:
+        """The first epoch that was written in this mode; (0, 0) if all of them were."""
+        return _place(self.version(f"{self._own}/since"))
+
     def held(self, key: EpochKey) -> HeldEpochs:
         """Return what matters for one epoch."""
         timeline, epoch = self.place
@@ -82,11 +88,13 @@ class DeltaLedger:
 
     def foreign(self) -> str | None:
         """Return the owner of the table if it is not this stream."""
+        found = self.version("holdfast/owner")
+        if found == self._identity:
+            return None
         named = self.version(self._name)
         if named is not None and named != _number(self.owner.uid):
             return f"another pipeline of the name {self.owner.pipeline!r}, with another uid"
-        found = self.version("holdfast/owner")
-        if found is None or found == self._identity or (found == _SHARED and self.share):
+        if found is None or (found == _SHARED and self.share):
             return None
         return "streams that share it" if found == _SHARED else "another stream of Holdfast"
 
@@ -106,6 +114,8 @@ class DeltaLedger:
         digest = int(handle, 16)
         signed = digest - (1 << 64) if digest >> 63 else digest
         found = {self._own: _packed(key.place), f"{self._own}/handle": signed, f"{self._own}/mode": int(mode)}
+        if self.version(f"{self._own}/mode") not in (None, mode):
+            found[f"{self._own}/since"] = _packed(key.place)
         return found | ({} if self.is_claimed else self.claim())
 
     def stamped(self, stamp: EpochPlace) -> Transactions:

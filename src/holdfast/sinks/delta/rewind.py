@@ -70,6 +70,7 @@ class DeltaRewind:
     sink: str
     log: TableLog
     staging: LakeStaging
+    upserts: LakeStaging
     owner: StreamIdentity
     share: bool
     reach: Reach
@@ -188,7 +189,8 @@ class DeltaRewind:
         else:
             raise error or SinkFailed(sink=self.sink, action=action, why="other writers were always faster")
         self.log.sync(state.version)
-        self.staging.retire(self.owner, ledger.ended, (into, 0))  # 3
+        for staging in (self.staging, self.upserts):
+            staging.retire(self.owner, ledger.ended, (into, 0))  # 3
         self.reach("moved")
 
     def _later(
@@ -197,6 +199,11 @@ class DeltaRewind:
         """Return the attempts whose files are part of the table, after the base; or why they cannot be taken out."""
         if ledger.place <= base:
             return []
+        if ledger.mode == DeltaMode.UPSERT:
+            return CANNOT_UPSERT
+        if base < (ledger.since[0], ledger.since[1] - 1):
+            why = f"epochs before {ledger.since[1]} were written in another way: replaced or upserted"
+            return CannotTakeBack(why, do=f"go back to a checkpoint at epoch {ledger.since[1] - 1} or later")
         active = {each.path for each in state.files()}
         ours = {path for path in active if self._is_between(path, base, before)}
         known = [each for each in self.staging.records(self.owner, base, before) if each.place <= ledger.place]
@@ -214,8 +221,6 @@ class DeltaRewind:
         if unknown:
             why = f"the record of {min(unknown)} is missing"
             return CannotTakeBack(why, do=f"restore {self.staging.own_name(self.owner, '')} from a copy")
-        if found and ledger.mode == DeltaMode.UPSERT:
-            return CANNOT_UPSERT
         return CANNOT_APPEND_ONLY if found and is_append_only(state) else found
 
     def _is_between(self, path: str, base: EpochPlace, before: EpochPlace) -> bool:

@@ -5,7 +5,8 @@ them. `commit` adds them to the log together with the position of the stream, as
 `ledger.py`. delta-rs writes the log.
 
 Rules:
-- `append` adds files. `complete` replaces all files of the table in the same commit. `update` needs `changelog=True`.
+- `append` adds files. `complete` replaces all files of the table in the same commit. With a key, rows replace those
+  with the same key: the driver reads the staged rows, and delta-rs merges them into the table.
 - A commit is based on the version of the table that was checked. If another driver has committed the same epoch, or a
   rewind has ended its timeline, Delta refuses it, and the table is loaded and checked again.
 - A commit whose answer was lost looks like a failed one. So after every failure the table is loaded and checked.
@@ -39,14 +40,15 @@ from holdfast.sinks.base import (
     TakeBack,
     handle_digest,
 )
-from holdfast.sinks.delta.columns import check_nulls, check_stream, check_table
+from holdfast.sinks.delta.columns import check_key, check_nulls, check_stream, check_table
 from holdfast.sinks.delta.features import refuse_features
 from holdfast.sinks.delta.ledger import DeltaLedger, DeltaMode
-from holdfast.sinks.delta.rewind import CANNOT_APPEND_ONLY, TRIES, DeltaRewind, is_append_only
+from holdfast.sinks.delta.rewind import CANNOT_APPEND_ONLY, CANNOT_UPSERT, TRIES, DeltaRewind, is_append_only
 from holdfast.sinks.delta.statistics import statistics_of
 from holdfast.sinks.delta.table_log import TableLog, TableState
+from holdfast.sinks.delta.upserts import check_unique, merged_rows
 from holdfast.sinks.held_epochs import is_committed
-from holdfast.sinks.lake.epoch_files import EpochFiles, LakeStaging
+from holdfast.sinks.lake.epoch_files import RECORDS, EpochFiles, LakeStaging
 from holdfast.sinks.lake.table_folder import DiskFolder, failing_at, table_folder
 
 if TYPE_CHECKING:
@@ -69,17 +71,19 @@ class DeltaSink(base.Sink):
     - `create`: create the table from the stream's columns if it does not exist (default).
     - `properties`: table properties for a table that is created, such as `{"delta.logRetentionDuration": "7 days"}`.
     - `options`: options for Spark's Parquet writer, such as `{"compression": "zstd"}`.
-    - `changelog`: add every version of a row in the output modes "update" and "complete". Without it, "complete"
-      replaces all rows of the table with each epoch, and "update" is refused.
+    - `key`: the column or columns to upsert by. A key must not be null and may occur once per epoch. All rows of an
+      epoch pass through the driver, so this suits results rather than bulk data.
+    - `changelog`: add every version of a row in the output modes "update" and "complete". Without it, "update" needs a
+      `key`, and "complete" replaces all rows of the table with each epoch.
     - `share`: allow several streams to write to the table, if all of them pass `share=True`. By default one stream owns
       it from its first start on. A table that is replaced cannot be shared.
     - `name`: the sink's name in decisions, errors and checkpoints; by default made from the path.
 
     Columns are compared with the table's before the first epoch and at every commit; there is no schema evolution.
     Tables with deletion vectors, column mapping, constraints, generated columns or a catalog that manages their commits
-    are refused. A rewind removes the files of later epochs from the table and an undo adds them again, unless OPTIMIZE
-    or VACUUM has been at them. Not guaranteed: that readers of files that are not Delta readers see only committed
-    rows.
+    are refused. A rewind removes the files of later epochs from the table, and an undo adds them again, unless OPTIMIZE
+    or VACUUM has been at them; upserts cannot be taken back. Not guaranteed: that programs that read the folder without
+    its log see only committed rows.
     """
 
     one_action = True
@@ -88,6 +92,7 @@ class DeltaSink(base.Sink):
         self,
         path: str | os.PathLike[str],
         *,
+        key: str | Sequence[str] | None = None,
         partition_by: str | Sequence[str] | None = None,
         create: bool = True,
         properties: Mapping[str, str] | None = None,
@@ -99,6 +104,9 @@ class DeltaSink(base.Sink):
         self.folder = table_folder(path, "a DeltaSink")
         self.path = self.folder.url
         super().__init__(name or base.default_name("delta", self.path.rpartition("/")[2]))
+        self.key = [key] if isinstance(key, str) else list(key or ())
+        if key is not None and not self.key:
+            raise BadValue(what="key", value=key, expected="one or more columns", do="leave it out to append rows")
         self.partition_by = [partition_by] if isinstance(partition_by, str) else partition_by and list(partition_by)
         self.create = create
         self.properties = dict(properties or {})
@@ -109,6 +117,7 @@ class DeltaSink(base.Sink):
         self.target = None if share else f"delta {where}"
         self._log = TableLog(self.name, self.folder)
         self._staging = LakeStaging(self.name, self.folder)
+        self._upserts = LakeStaging(self.name, self.folder, f"{RECORDS}/staged", f"{RECORDS}/staged")
         self._partitions: list[str] = []
         self._columns = ""  # of the table, as it was opened
 
@@ -116,8 +125,8 @@ class DeltaSink(base.Sink):
         return f"DeltaSink({self.path!r})"
 
     def describe(self) -> dict[str, Any]:
-        """Return the partitioning, if it was given, and whether every version of a row is kept."""
-        return {"partition_by": self.partition_by, "changelog": self.changelog}
+        """Return the key, the partitioning, if it was given, and whether every version of a row is kept."""
+        return {"key": self.key, "partition_by": self.partition_by, "changelog": self.changelog}
 
     # --- before the first epoch ---
 
@@ -125,8 +134,8 @@ class DeltaSink(base.Sink):
         """Check the columns, create the table if it does not exist, check its features, and record its owner."""
         super().open(context)
         _require_arrow()
-        if context.output_mode == "update":
-            base.refuse_mode(self, context.output_mode, self.changelog, "use PostgresSink or SqliteSink to upsert")
+        if context.output_mode == "update" and not self.key:
+            base.refuse_mode(self, context.output_mode, self.changelog, "pass key=[...] to upsert")
         if self._mode == DeltaMode.REPLACE and self.share:
             why = "each epoch replaces all rows, those of other streams too"
             raise BadValue(what="share", value=True, why=why, do="give the stream a table of its own")
@@ -134,6 +143,7 @@ class DeltaSink(base.Sink):
         columns = context.schema.json()
         zone = context.spark.conf.get("spark.sql.session.timeZone") or ""
         check_stream(self.name, columns, self.partition_by or (), zone)
+        check_key(columns, self.key)
         self._log.forget()
         if not self._log.exists():
             self._create(context.owner, columns)
@@ -183,20 +193,32 @@ class DeltaSink(base.Sink):
 
     @property
     def _mode(self) -> DeltaMode:
-        replaces = self.context.output_mode == "complete" and not self.changelog
-        return DeltaMode.REPLACE if replaces else DeltaMode.APPEND
+        if self.changelog:
+            return DeltaMode.APPEND
+        if self.context.output_mode == "complete":
+            return DeltaMode.REPLACE
+        return DeltaMode.UPSERT if self.key else DeltaMode.APPEND
+
+    def _staging_for(self, mode: int) -> LakeStaging:
+        """Return where the rows of an epoch are staged: those of an upsert never become files of the table."""
+        return self._upserts if mode == DeltaMode.UPSERT else self._staging
 
     # --- an epoch ---
 
     def prepare(self, df: DataFrame, key: EpochKey) -> Staged:
         """Write the files with Spark. An epoch without rows leaves no trace, unless it replaces all rows."""
+        staging, upserts = self._staging_for(self._mode), self._mode == DeltaMode.UPSERT
         with failing_at(self.name, "prepare"):
-            staged = self._staging.stage(
-                df, key, self.context, partition_by=self._partitions, options=self.options, describe=statistics_of
-            )
+            by = () if upserts else self._partitions
+            staged = staging.stage(df, key, self.context, partition_by=by, options=self.options, describe=statistics_of)
             if staged.rows:
-                check_nulls(self.name, self._columns, self._staging.proven(key, staged.handle))
+                files = staging.proven(key, staged.handle)
+                check_nulls(self.name, self._columns, files)
+                if upserts:
+                    check_unique(self.name, merged_rows(self.folder, files, self.key), self.key)
         handle = staged.handle | {"mode": int(self._mode)}  # fixed by the decision, even if the sink changes
+        if upserts:
+            handle["key"] = self.key
         return Staged(handle, staged.rows, staged.paths, trace=staged.trace or self._mode == DeltaMode.REPLACE)
 
     def commit(self, key: EpochKey, handle: dict[str, Any]) -> None:
@@ -208,21 +230,26 @@ class DeltaSink(base.Sink):
         """
         if not handle["rows"] and handle["mode"] != DeltaMode.REPLACE:
             return
-        action, error, first = f"commit epoch {key.epoch}", None, None
+        action, error = f"commit epoch {key.epoch}", None
         for tried in range(TRIES):
             state = self._log.load(action)  # 1
-            first = state.version if first is None else first
             ledger = self._ledger(state, key.owner)
             if self._holds(ledger, key, handle):
+                is_last = (ledger.place, ledger.handle) == (key.place, handle_digest(handle))
                 break
             error = self._add(state, ledger, key, handle)  # 2, 3
-            _pause(tried if error else 0)
+            if error is None:
+                is_last = True
+                break
+            _pause(tried)
         else:
             raise error or SinkFailed(sink=self.name, action=action, why="other writers were always faster")
-        self._log.sync(first)  # 4
-        if (ledger.place, ledger.handle) == (key.place, handle_digest(handle)):
-            with failing_at(self.name, action):
-                self._staging.sweep(key)
+        self._log.sync(state.version, merged=handle["mode"] == DeltaMode.UPSERT)  # 4
+        with failing_at(self.name, action):
+            if is_last:
+                self._staging_for(handle["mode"]).sweep(key)
+            if handle["mode"] == DeltaMode.UPSERT:
+                self._upserts.retire(key.owner, (0, 0), key.place)
 
     def _holds(self, ledger: DeltaLedger, key: EpochKey, handle: dict[str, Any]) -> bool:
         if foreign := ledger.foreign():
@@ -237,18 +264,23 @@ class DeltaSink(base.Sink):
         if handle["rows"]:
             try:
                 with failing_at(self.name, action):
-                    files = [self._staging.proven(key, handle)]
+                    files = [self._staging_for(handle["mode"]).proven(key, handle)]
             except StagedGone:
                 self._holds(self._ledger(self._log.load(action), key.owner), key, handle)  # raises after a rewind
                 raise
             self._check(state, files[0].columns)
         self._reach("committing")
         mode = DeltaMode(handle["mode"])
-        about = {"pipeline": key.owner.pipeline, "stream": key.owner.stream, "uid": key.owner.uid}
+        owner = {"pipeline": key.owner.pipeline, "stream": key.owner.stream, "uid": key.owner.uid}
+        about = owner | {"timeline": key.timeline, "epoch": key.epoch, "rows": handle["rows"]}
+        txns = ledger.committed(key, handle_digest(handle), mode)
+        if mode == DeltaMode.UPSERT:
+            rows = merged_rows(self.folder, files[0])
+            return self._log.merge(state, txns, about, rows, handle["key"])
         return self._log.commit(
             state,
-            ledger.committed(key, handle_digest(handle), mode),
-            about | {"timeline": key.timeline, "epoch": key.epoch, "rows": handle["rows"]},
+            txns,
+            about,
             add=[(file, each.written_ms) for each in files for file in each.files],
             mode="overwrite" if mode == DeltaMode.REPLACE else "append",
         )
@@ -256,9 +288,8 @@ class DeltaSink(base.Sink):
     def abort(self, key: EpochKey) -> None:
         """Remove the files of the attempt, unless the table's log names them."""
         with failing_at(self.name, "abort"):
-            if not self._staging.has(key):
-                return
-            if self._log.exists():
+            self._upserts.clear(key)
+            if self._staging.has(key) and self._log.exists():
                 names = {each.path for each in self._log.load("abort").files()}
                 if self._staging.is_named(key, names):
                     why = f"files of epoch {key.epoch} are part of the table, but this attempt was aborted"
@@ -291,8 +322,8 @@ class DeltaSink(base.Sink):
 
     def cannot_be_taken_back(self) -> CannotTakeBack | None:
         """No file can be removed from a table that is append-only."""
-        if self._mode == DeltaMode.REPLACE:
-            return None
+        if self._mode != DeltaMode.APPEND:
+            return CANNOT_UPSERT if self._mode == DeltaMode.UPSERT else None
         return CANNOT_APPEND_ONLY if is_append_only(self._log.load("be inspected")) else None
 
     def take_back(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
@@ -327,7 +358,7 @@ class DeltaSink(base.Sink):
                 self._rewind(owner).discard(timeline)
 
     def _rewind(self, owner: StreamIdentity) -> DeltaRewind:
-        return DeltaRewind(self.name, self._log, self._staging, owner, self.share, self._reach)
+        return DeltaRewind(self.name, self._log, self._staging, self._upserts, owner, self.share, self._reach)
 
 
 def _pause(tried: int) -> None:

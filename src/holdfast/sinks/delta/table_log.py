@@ -13,7 +13,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -28,6 +28,7 @@ from holdfast.sinks.lake.epoch_files import LakeFile
 from holdfast.sinks.lake.table_folder import TableFolder
 
 LOG = "_delta_log"
+_FOLLOWED = 50  # entries of the log that are read one by one
 _LONGEST = 300  # characters of an error of delta-rs
 _VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -55,6 +56,7 @@ class TableState:
     version: int
     partition_by: list[str]
     columns: str  # as Spark's JSON
+    known: dict[str, int | None] = field(repr=False)  # application ids whose versions were looked up before
 
     @property
     def settings(self) -> dict[str, str]:
@@ -68,9 +70,11 @@ class TableState:
         return sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
 
     def transaction(self, app_id: str) -> int | None:
-        """Return the version of an application id."""
-        found = self.table.transaction_version(app_id)
-        return None if found is None else int(found)
+        """Return the version of an application id. delta-rs reads the log back to its last checkpoint for it."""
+        if app_id not in self.known:
+            found = self.table.transaction_version(app_id)
+            self.known[app_id] = None if found is None else int(found)
+        return self.known[app_id]
 
     def files(self) -> list[ActiveFile]:
         """Return all data files. The log has their names percent-encoded."""
@@ -80,16 +84,22 @@ class TableState:
 
 
 class TableLog:
-    """The log of one table. It keeps the version that it has loaded last, so that loading reads only newer ones."""
+    """The log of one table. It keeps the version that it has loaded last, so that loading reads only newer ones.
+
+    So do the versions of application ids: those of newer commits are read from their entries in the log.
+    """
 
     def __init__(self, sink: str, folder: TableFolder) -> None:
         self.sink = sink
         self.folder = folder
         self._table: Any = None
+        self._known: dict[str, int | None] = {}
+        self._version = -1  # of the table that `_known` belongs to
 
     def forget(self) -> None:
         """Load the table from the start the next time."""
         self._table = None
+        self._known, self._version = {}, -1
 
     def exists(self) -> bool:
         """Whether there is a table."""
@@ -106,11 +116,29 @@ class TableLog:
                 try:
                     self._table.update_incremental()
                 except Exception:
-                    self._table = None
+                    self.forget()
                     raise
             table = self._table
-            found = table.schema().to_json()
-            return TableState(table, int(table.version()), list(table.metadata().partition_columns), found)
+            version, columns = int(table.version()), table.schema().to_json()
+            self._known, self._version = self._known_at(version), version
+            return TableState(table, version, list(table.metadata().partition_columns), columns, self._known)
+
+    def _known_at(self, version: int) -> dict[str, int | None]:
+        """Return what is known about application ids at a version; nothing, if an entry in between is missing."""
+        found = dict(self._known)
+        if self._version < 0 or not 0 <= version - self._version <= _FOLLOWED:
+            return {}
+        for number in range(self._version + 1, version + 1):
+            data = self.folder.read(f"{LOG}/{number:020}.json")
+            if data is None:
+                return {}
+            for line in data.splitlines():
+                if line.startswith(b'{"txn"'):
+                    entry = json.loads(line)["txn"]
+                    found[entry["appId"]] = int(entry["version"])
+                elif b'"txn"' in line and b'"appId"' in line:  # written by a program with another habit
+                    return {}
+        return found
 
     def create(
         self, columns: str, partition_by: Sequence[str], settings: Mapping[str, str], txns: Transactions
@@ -149,28 +177,66 @@ class TableLog:
             library.transaction.AddAction(each.path, each.size, each.partition, written, True, each.stats)
             for each, written in add
         ] + [library.transaction.RemoveAction(each.path, True, now, each.size, each.partition) for each in remove]
+        return self._tried(
+            lambda: state.table.create_write_transaction(
+                actions,
+                mode=mode,
+                schema=state.table.schema(),
+                partition_by=state.partition_by,
+                commit_properties=self._properties(txns, about),
+            )
+        )
+
+    def merge(
+        self, state: TableState, txns: Transactions, about: Mapping[str, Any], rows: Any, key: Sequence[str]
+    ) -> HoldfastError | None:
+        """Write the next version: Arrow rows replace those with the same key, and are added where there is none.
+
+        Return an error if it may not have taken effect.
+        """
+        columns = {name: f"rows.{_quoted(name)}" for name in rows.column_names}
+
+        def act() -> None:
+            merger = state.table.merge(
+                rows,
+                " AND ".join(f"own.{_quoted(name)} = rows.{_quoted(name)}" for name in key),
+                source_alias="rows",
+                target_alias="own",
+                commit_properties=self._properties(txns, about),
+            )
+            merger.when_matched_update(columns).when_not_matched_insert(columns).execute()
+
+        return self._tried(act)
+
+    def _tried(self, act: Callable[[], None]) -> HoldfastError | None:
         try:
             with self._failing("commit"):
-                state.table.create_write_transaction(
-                    actions,
-                    mode=mode,
-                    schema=state.table.schema(),
-                    partition_by=state.partition_by,
-                    commit_properties=self._properties(txns, about),
-                )
+                act()
         except HoldfastError as error:
             self.forget()
             return error
         return None
 
-    def sync(self, since: int) -> None:
-        """Make the log durable from a version on, with the checkpoint that delta-rs may have written."""
+    def sync(self, since: int, *, merged: bool = False) -> None:
+        """Make the log durable from a version on, with the checkpoint that delta-rs may have written.
+
+        `merged`: also the data files that these versions add, because delta-rs wrote them.
+        """
         if self.folder.bucket is not None:
             return
         with self._failing("sync its log"):
             names = self.folder.names(LOG)
             newest = [name for name in names if name[:20].isdecimal() and int(name[:20]) >= since]
+            if merged:
+                entries = [f"{LOG}/{name}" for name in newest if name.endswith(".json")]
+                self.folder.sync(each for name in entries for each in self._added(name))
             self.folder.sync(f"{LOG}/{name}" for name in [*newest, *(n for n in names if n == "_last_checkpoint")])
+
+    def _added(self, entry: str) -> list[str]:
+        """Return the data files that an entry of the log adds and that still exist."""
+        lines = [json.loads(line) for line in (self.folder.read(entry) or b"").splitlines()]
+        found = [unquote(line["add"]["path"]) for line in lines if "add" in line]
+        return [name for name in found if self.folder.exists(name)]
 
     def _properties(self, txns: Transactions, about: Mapping[str, Any]) -> Any:
         library = _deltalake()
@@ -199,6 +265,11 @@ class TableLog:
             text = _text(error)
             kind = SinkUnavailable if _OUTAGE.search(text) else SinkFailed
             raise kind(sink=self.sink, action=action, why=text) from error
+
+
+def _quoted(name: str) -> str:
+    """Return a column name quoted for the SQL of delta-rs."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _text(error: Exception) -> str:

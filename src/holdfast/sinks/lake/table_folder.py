@@ -79,6 +79,9 @@ class TableFolder(Protocol):
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file, or `None` if it does not exist."""
 
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+
     def write(self, name: str, data: bytes) -> None:
         """Write a small file under a name that is used once. On a disk, it is durable after a sync of `unsynced`."""
 
@@ -155,6 +158,10 @@ class DiskFolder:
             return (self.path / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def exists(self, name: str) -> bool:
+        """Look for the file."""
+        return (self.path / name).is_file()
 
     def write(self, name: str, data: bytes) -> None:
         """Write the file, and create the folders above it."""
@@ -261,6 +268,10 @@ class BucketFolder:
             return self._store.bucket.get(name).data
         except NotFound:
             return None
+
+    def exists(self, name: str) -> bool:
+        """Ask for the object's head."""
+        return self._store.bucket.head(name) is not None
 
     def write(self, name: str, data: bytes) -> None:
         """Put the object."""
