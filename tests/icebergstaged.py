@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from holdfast.sinks.base import EpochKey, Sink, SinkContext, Staged, StreamIdent
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.testing.take_back import TakeBackContract, VisibleRows
 from lakeframe import AnySession, LakeFrame
+from rig import Target
 
 SCHEMA = StructType([StructField("n", LongType()), StructField("text", StringType())])
 OWNER = StreamIdentity("contract", "0" * 31 + "1", "rows")
@@ -22,6 +24,8 @@ OWNER = StreamIdentity("contract", "0" * 31 + "1", "rows")
 
 class IcebergByHand(TakeBackContract):
     """The contract, with rows that are staged by hand. The catalog is a SQLite file."""
+
+    is_spawned = False
 
     options: ClassVar[dict[str, Any]] = {}
 
@@ -43,6 +47,50 @@ class IcebergByHand(TakeBackContract):
 
     def _stage(self, spark: Any, sink: Sink, key: EpochKey, *numbers: int) -> Staged:
         return sink.prepare(frame_of(*numbers), key)
+
+
+class HandIcebergSink(IcebergSink):
+    """A real IcebergSink, for a driver with a fake query: each epoch is a list of numbers."""
+
+    def open(self, context: SinkContext) -> None:
+        session: Any = AnySession()
+        super().open(replace(context, spark=session, schema=SCHEMA))
+
+    def prepare(self, df: Any, key: EpochKey) -> Staged:
+        return super().prepare(frame_of(*df), key)
+
+
+class IcebergTarget(Target):
+    """A table of a pipeline with Spark. Its catalog is a SQLite file in a folder."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.catalog = sqlite_catalog(folder)
+        super().__init__(lambda: IcebergSink("shop.rows", catalog=self.catalog, **options))
+        self.folder = folder
+
+    def _table(self) -> Table | None:
+        sink = IcebergSink("shop.rows", catalog=self.catalog)
+        try:
+            return sink._at.load()
+        finally:
+            sink.close()
+
+    def visible(self, spark: Any = None, columns: str = "n") -> list[Any]:
+        table = self._table()
+        if table is None:
+            return []
+        found = table.scan(selected_fields=tuple(columns.split())).to_arrow().to_pylist()
+        rows = [tuple(row[name] for name in columns.split()) for row in found]
+        return sorted(row[0] if len(row) == 1 else row for row in rows)
+
+    def staged(self) -> int:
+        """Attempts whose files are not part of the table."""
+        table = self._table()
+        if table is None:
+            return 0
+        named = {Path(task.file.file_path.removeprefix("file://")) for task in table.scan().plan_files()}
+        attempts = {each for each in self.folder.glob("warehouse/*/*/data/hf/*/*/*") if list(each.rglob("*.parquet"))}
+        return len([each for each in attempts if not {*each.rglob("*.parquet")} & named])
 
 
 def sqlite_catalog(folder: Path, warehouse: str | None = None) -> dict[str, str]:

@@ -22,6 +22,9 @@ from holdfast.errors import StreamFailed
 from holdfast.eventlog import EventLog
 from holdfast.sinks.base import Sink
 from holdfast.sinks.delta.sink import DeltaSink
+from holdfast.sinks.iceberg.sink import IcebergSink
+from icebergstaged import HandIcebergSink, sqlite_catalog
+from icebergstaged import rows_of as iceberg_rows
 from rewindbench import RewindBench
 
 FORK = multiprocessing.get_context("fork")
@@ -52,6 +55,7 @@ class ZombieBench(RewindBench):
             "sqlite replace": lambda: HandSqliteSink(database, "rows", name="out"),
             "delta append": lambda: HandDeltaSink(self.place / "table", name="out"),
             "delta replace": lambda: HandDeltaSink(self.place / "table", name="out"),
+            "iceberg": lambda: HandIcebergSink("shop.rows", catalog=sqlite_catalog(self.place), name="out"),
             "postgres prepared": lambda: self._postgres("prepared"),
             "postgres staged": lambda: self._postgres("staged"),
         }
@@ -71,6 +75,8 @@ class ZombieBench(RewindBench):
             return sorted((event.payload["n"], event.payload["text"]) for event in events)
         if self.kind.startswith("delta"):
             return rows_of(DeltaSink(self.place / "table"))
+        if self.kind == "iceberg":
+            return sorted(iceberg_rows(IcebergSink("shop.rows", catalog=sqlite_catalog(self.place))))  # type: ignore[arg-type]
         if self.dsn:
             import psycopg
 

@@ -10,6 +10,7 @@ from deaths import crash_everywhere
 from deltastaged import DeltaByHand
 from handstaged import FilesByEpoch, HandStaged, Log, SqliteAppend, SqliteUndo
 from holdfast.sinks.taking_back import POINTS
+from icebergstaged import IcebergByHand
 from takebackkills import CHECKS, filled, killed_at, put_back, seen, taken_back
 
 SINKS: dict[str, type[HandStaged]] = {
@@ -18,6 +19,7 @@ SINKS: dict[str, type[HandStaged]] = {
     "upsert into a SQLite table": SqliteUndo,
     "event log": Log,
     "Delta table": DeltaByHand,
+    "Iceberg table": IcebergByHand,
 }
 Act = Callable[[HandStaged, Path], None]
 

@@ -25,6 +25,7 @@ KINDS = [
     "sqlite replace",
     "delta append",
     "delta replace",
+    "iceberg",
     "postgres prepared",
     "postgres staged",
 ]
