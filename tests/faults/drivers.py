@@ -19,6 +19,7 @@ import psycopg
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from deltastaged import DeltaTarget
 from holdfast.errors import Fenced, HoldfastError, StreamFailed
 from holdfast.testing import CrashAt
 from rig import FilesTarget, ForeachTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
@@ -39,6 +40,7 @@ def targets(folder: Path, dsn: str | None = None) -> list[Target]:
     ]
     if dsn:
         found += [FilesTarget(folder / "flat", layout="flat"), PostgresTarget(dsn, "rows", create=True)]
+        found += [DeltaTarget(folder / "delta")]
     return found
 
 
