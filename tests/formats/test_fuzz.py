@@ -114,6 +114,7 @@ from holdfast.sinks.delta.rewind import AsideFiles
 from holdfast.sinks.files.epoch_folders import KeyRecord, folder_of
 from holdfast.sinks.files.position import POSITION_FILE, PositionRecord, PositionStamp
 from holdfast.sinks.foreach import CalledRecord
+from holdfast.sinks.iceberg.ledger import HeldEpoch, TableLedger, TakenBack
 from holdfast.sinks.lake.epoch_files import EpochFiles, LakeFile
 from holdfast.sinks.owners import OwnerRecord, owner_of
 from holdfast.sinks.places import file_sinks
@@ -634,6 +635,13 @@ RECORDS: list[Record] = [
         written_ms=5,
         columns="{}",
         files=[LAKE_FILE],
+    ),
+    TableLedger(
+        pipeline="orders",
+        timeline=2,
+        held=[HeldEpoch(3, None), HeldEpoch(4, "0" * 16)],
+        ended=[1, 5],
+        aside={"2": TakenBack([1, 3], 2, 20)},
     ),
     AsideFiles(timeline=2, rows=2, epochs=[[1, 2, 1, 1]], files=[LAKE_FILE], written_ms=5),
     IndexRecord.after(None, UID, Committed(0, 3, (Segment("segments/s/x", 0, 3, 99, bytes(32)),), "k"), {"m": "k"}),

@@ -158,7 +158,7 @@ class CatalogTable:
                 raise found from None
 
     def _failure(self, error: Exception, action: str) -> SinkFailed | None:
-        """Return the error of a sink; `None` for one that `failing_at` handles, and for those that no one expects."""
+        """Return the error of a sink; `None` for those that `failing_at` handles, and for all others."""
         kind, do = SinkFailed, _FIX
         match error:
             case ex.ForbiddenError() | ex.UnauthorizedError() | ex.OAuthError() | ex.AuthorizationExpiredError():
