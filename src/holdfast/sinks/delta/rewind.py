@@ -144,6 +144,7 @@ class DeltaRewind:
 
     def discard(self, timeline: int) -> None:
         """Delete the files that the rewind into a timeline took out. First, the log forgets them."""
+        error: HoldfastError | None = None
         for _ in range(TRIES):
             state = self.log.load("discard rows")
             ledger = self.ledger(state)
@@ -155,6 +156,8 @@ class DeltaRewind:
                 for t, e, attempt, lease in aside.epochs:
                     self.staging.remove(self.owner, (t, e), attempt, lease)
                 break
+        else:
+            raise error or SinkFailed(sink=self.sink, action="discard rows", why="other writers were always faster")
         self._drop_lists()
 
     # --- internal ---
@@ -247,6 +250,11 @@ class DeltaRewind:
         name = self._list_name(timeline, number)
         data = self.log.folder.read(name)
         if data is None:
+            # Another process may have put the files back and removed the list. The version that a commit is based on
+            # must stay as it is, so look with another view.
+            newest = self.ledger(TableLog(self.sink, self.log.folder).load("be inspected"))
+            if newest.aside(timeline) != number:
+                return None
             raise RecordCorrupt(key=f"{self.log.folder.url}/{name}", why="it is missing, but the table's log names it")
         return AsideFiles.unsealed(data, f"{self.log.folder.url}/{name}")
 

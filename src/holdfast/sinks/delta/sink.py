@@ -116,6 +116,7 @@ class DeltaSink(base.Sink):
         where = self.path if self.folder.bucket else os.path.realpath(self.path)
         self.target = None if share else f"delta {where}"
         self._log = TableLog(self.name, self.folder)
+        self._view = TableLog(self.name, self.folder)  # for questions, which another thread may ask during a commit
         self._staging = LakeStaging(self.name, self.folder)
         self._upserts = LakeStaging(self.name, self.folder, f"{RECORDS}/staged", f"{RECORDS}/staged")
         self._partitions: list[str] = []
@@ -145,6 +146,7 @@ class DeltaSink(base.Sink):
         check_stream(self.name, columns, self.partition_by or (), zone)
         check_key(columns, self.key)
         self._log.forget()
+        self._view.forget()
         if not self._log.exists():
             self._create(context.owner, columns)
         state = self._log.load("be opened")
@@ -305,7 +307,7 @@ class DeltaSink(base.Sink):
         """Return the last epoch that the table's log records, and another owner if there is one."""
         if not self._log.exists():
             return SinkPosition()
-        return self._ledger(self._log.load("be inspected"), owner).position(timeline)
+        return self._ledger(self._view.load("be inspected"), owner).position(timeline)
 
     def _reach(self, point: str) -> None:
         if self._context is not None:
@@ -318,13 +320,13 @@ class DeltaSink(base.Sink):
         if not self._log.exists():
             return TakeBack(0, 0, "")
         with failing_at(self.name, "be inspected"):
-            return self._rewind(owner).found(base)
+            return self._rewind(owner, self._view).found(base)
 
     def cannot_be_taken_back(self) -> CannotTakeBack | None:
         """No file can be removed from a table that is append-only."""
         if self._mode != DeltaMode.APPEND:
             return CANNOT_UPSERT if self._mode == DeltaMode.UPSERT else None
-        return CANNOT_APPEND_ONLY if is_append_only(self._log.load("be inspected")) else None
+        return CANNOT_APPEND_ONLY if is_append_only(self._view.load("be inspected")) else None
 
     def take_back(self, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
         """Remove the files of later epochs from the table, in one commit with the stamp."""
@@ -349,7 +351,7 @@ class DeltaSink(base.Sink):
         if not self._log.exists():
             return []
         with failing_at(self.name, "be inspected"):
-            return self._rewind(owner).set_aside()
+            return self._rewind(owner, self._view).set_aside()
 
     def discard_aside(self, owner: StreamIdentity, timeline: int) -> None:
         """Delete these files. Older versions of the table that contain them can no longer be read."""
@@ -357,8 +359,8 @@ class DeltaSink(base.Sink):
             with failing_at(self.name, "discard rows"):
                 self._rewind(owner).discard(timeline)
 
-    def _rewind(self, owner: StreamIdentity) -> DeltaRewind:
-        return DeltaRewind(self.name, self._log, self._staging, self._upserts, owner, self.share, self._reach)
+    def _rewind(self, owner: StreamIdentity, log: TableLog | None = None) -> DeltaRewind:
+        return DeltaRewind(self.name, log or self._log, self._staging, self._upserts, owner, self.share, self._reach)
 
 
 def _pause(tried: int) -> None:

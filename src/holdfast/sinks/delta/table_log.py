@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,6 +96,7 @@ class TableLog:
         self._table: Any = None
         self._known: dict[str, int | None] = {}
         self._version = -1  # of the table that `_known` belongs to
+        self._loading = threading.Lock()
 
     def forget(self) -> None:
         """Load the table from the start the next time."""
@@ -107,9 +109,12 @@ class TableLog:
             return bool(self.folder.names(LOG))
 
     def load(self, action: str) -> TableState:
-        """Return the newest version. `action` is what the sink was about to do, for errors."""
+        """Return the newest version. `action` is what the sink was about to do, for errors.
+
+        The object of delta-rs is the same in all of them, so a commit is possible for the last one only.
+        """
         library = _deltalake()
-        with self._failing(action):
+        with self._loading, self._failing(action):
             if self._table is None:
                 self._table = library.DeltaTable(self.folder.url, storage_options=self._options())
             else:
@@ -178,13 +183,14 @@ class TableLog:
             for each, written in add
         ] + [library.transaction.RemoveAction(each.path, True, now, each.size, each.partition) for each in remove]
         return self._tried(
+            state,
             lambda: state.table.create_write_transaction(
                 actions,
                 mode=mode,
                 schema=state.table.schema(),
                 partition_by=state.partition_by,
                 commit_properties=self._properties(txns, about),
-            )
+            ),
         )
 
     def merge(
@@ -206,9 +212,12 @@ class TableLog:
             )
             merger.when_matched_update(columns).when_not_matched_insert(columns).execute()
 
-        return self._tried(act)
+        return self._tried(state, act)
 
-    def _tried(self, act: Callable[[], None]) -> HoldfastError | None:
+    def _tried(self, state: TableState, act: Callable[[], None]) -> HoldfastError | None:
+        if int(state.table.version()) != state.version:
+            why = "the table was loaded again since its ledger was read"
+            return SinkFailed(sink=self.sink, action="commit", why=why)
         try:
             with self._failing("commit"):
                 act()
