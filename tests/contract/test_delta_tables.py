@@ -27,12 +27,14 @@ from holdfast.errors import (
     SinkBehind,
     SinkFailed,
     SinkForeign,
+    SinkUnavailable,
     StagedDamaged,
     StagedGone,
 )
 from holdfast.sinks.base import CannotTakeBack, EpochKey, Link, StreamIdentity, TakeBack, handle_digest
 from holdfast.sinks.delta.sink import DeltaSink
 from lakeframe import LakeFrame
+from s3fixture import S3Place
 
 OTHER = StreamIdentity("contract", "0" * 31 + "2", "rows")
 COLUMNS = SCHEMA.jsonValue()["fields"]
@@ -373,7 +375,7 @@ def test_a_table_of_another_owner(tmp_path: Path) -> None:
     second = StreamIdentity("second", "0" * 31 + "3", "rows")
     for owner in (OTHER, second, StreamIdentity(OWNER.pipeline, OWNER.uid, "others")):
         other = opened(sink.path, owner)  # a start inspects it before the first epoch, and refuses
-        assert other.inspect(owner, 1).foreign is not None
+        assert other.inspect(owner, 1).foreign == OWNER.summary
         handle = other.prepare(frame_of(9), key := EpochKey(owner, key_of(1).attempt, 1)).handle
         with pytest.raises(SinkForeign):
             other.commit(key, handle)
@@ -547,6 +549,38 @@ def test_a_lost_record_of_an_epoch_is_reported(tmp_path: Path) -> None:
     found = sink.can_take_back(OWNER, (1, 2))
     assert isinstance(found, CannotTakeBack)
     assert "record" in found.why
+
+
+# --- a store ---
+
+
+def test_an_outage_of_the_store(s3: S3Place) -> None:
+    """The pipeline waits for its end, and the epoch is there once."""
+    sink = opened(s3.url("table"))
+    handle = sink.prepare(frame_of(1), key_of(1)).handle
+    s3.server.kill()
+    for act in (lambda: sink.commit(key_of(1), handle), lambda: opened(s3.url("table"))):
+        with pytest.raises(SinkUnavailable) as found:
+            act()
+        assert "\x1b" not in str(found.value)
+    s3.server.start()
+    sink.commit(key_of(1), handle)
+    assert numbers(sink) == [1]
+
+
+@pytest.mark.parametrize(("name", "value"), [("AWS_SECRET_ACCESS_KEY", "wrong"), ("AWS_ENDPOINT_URL", "http://u:p@h")])
+def test_a_store_that_refuses(name: str, value: str, s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(HoldfastError) as found:
+        opened(s3.url("table"))
+    assert isinstance(found.value, SinkFailed | BadValue)
+    assert not list(s3.folder.rglob("*.json"))
+    assert "Next: " in str(found.value)
+
+
+def test_a_bucket_that_does_not_exist(s3: S3Place) -> None:
+    with pytest.raises(SinkFailed, match="no bucket"):
+        opened("s3://no-such-bucket/table")
 
 
 # --- the process ---

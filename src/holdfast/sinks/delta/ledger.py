@@ -47,6 +47,7 @@ class DeltaLedger:
     owner: StreamIdentity
     version: Callable[[str], int | None]  # of an application id
     share: bool
+    last_owner: Callable[[], str | None] = lambda: None  # the stream that wrote last, for errors
 
     @property
     def place(self) -> EpochPlace:
@@ -93,10 +94,10 @@ class DeltaLedger:
             return None
         named = self.version(self._name)
         if named is not None and named != _number(self.owner.uid):
-            return f"another pipeline of the name {self.owner.pipeline!r}, with another uid"
+            return self.last_owner() or f"another pipeline of the name {self.owner.pipeline!r}, with another uid"
         if found is None or (found == _SHARED and self.share):
             return None
-        return "streams that share it" if found == _SHARED else "another stream of Holdfast"
+        return "streams that share it" if found == _SHARED else self.last_owner() or "another stream of Holdfast"
 
     @property
     def is_claimed(self) -> bool:

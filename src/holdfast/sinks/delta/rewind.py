@@ -77,7 +77,7 @@ class DeltaRewind:
 
     def ledger(self, state: TableState) -> DeltaLedger:
         """Return the entries of the owner in a version of the table."""
-        return DeltaLedger(self.owner, state.transaction, self.share)
+        return DeltaLedger(self.owner, state.transaction, self.share, state.last_owner)
 
     def found(self, base: EpochPlace) -> TakeBack | CannotTakeBack:
         """Return what taking back would do, or why it is impossible."""

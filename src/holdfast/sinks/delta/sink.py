@@ -178,7 +178,8 @@ class DeltaSink(base.Sink):
             ledger = self._ledger(state, owner)
             if ledger.is_claimed or ledger.foreign():
                 return
-            error = self._log.commit(state, ledger.claim(), {"owner": owner.summary})
+            about = {"pipeline": owner.pipeline, "stream": owner.stream, "uid": owner.uid}
+            error = self._log.commit(state, ledger.claim(), about)
             if error is None:
                 self._log.sync(state.version)
                 return
@@ -191,7 +192,7 @@ class DeltaSink(base.Sink):
         check_table(self.name, self.path, columns, state.columns)
 
     def _ledger(self, state: TableState, owner: StreamIdentity) -> DeltaLedger:
-        return DeltaLedger(owner, state.transaction, self.share)
+        return DeltaLedger(owner, state.transaction, self.share, state.last_owner)
 
     @property
     def _mode(self) -> DeltaMode:

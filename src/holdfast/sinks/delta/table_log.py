@@ -24,11 +24,13 @@ from urllib.parse import unquote
 from holdfast._extras import missing_extra
 from holdfast._redaction import redacted_text
 from holdfast.errors import HoldfastError, NotSupported, SinkFailed, SinkUnavailable
+from holdfast.sinks.base import StreamIdentity
 from holdfast.sinks.delta.ledger import Transactions
 from holdfast.sinks.lake.epoch_files import LakeFile
-from holdfast.sinks.lake.table_folder import TableFolder
+from holdfast.sinks.lake.table_folder import TableFolder, failing_at
 
 LOG = "_delta_log"
+_HISTORY = 200  # commits that are searched for the owner
 _FOLLOWED = 50  # entries of the log that are read one by one
 _LONGEST = 300  # characters of an error of delta-rs
 _VARIABLES = (
@@ -76,6 +78,14 @@ class TableState:
             found = self.table.transaction_version(app_id)
             self.known[app_id] = None if found is None else int(found)
         return self.known[app_id]
+
+    def last_owner(self) -> str | None:
+        """Return the stream that wrote the last commit of Holdfast, if the log still has it."""
+        for each in self.table.history(_HISTORY):
+            about = json.loads(each.get("holdfast", "{}"))
+            if "uid" in about:
+                return StreamIdentity(about["pipeline"], about["uid"], about["stream"]).summary
+        return None
 
     def files(self) -> list[ActiveFile]:
         """Return all data files. The log has their names percent-encoded."""
@@ -264,16 +274,17 @@ class TableLog:
     @contextmanager
     def _failing(self, action: str) -> Iterator[None]:
         library = _deltalake()
-        try:
-            yield
-        except library.exceptions.TableNotFoundError as error:
-            do = "restore the table; to begin again with an empty one, start a new pipeline"
-            why = f"there is no Delta table at {self.folder.url}"
-            raise SinkFailed(sink=self.sink, action=action, why=why, do=do) from error
-        except (library.exceptions.DeltaError, OSError, ValueError) as error:
-            text = _text(error)
-            kind = SinkUnavailable if _OUTAGE.search(text) else SinkFailed
-            raise kind(sink=self.sink, action=action, why=text) from error
+        with failing_at(self.sink, action):  # what the folder raises
+            try:
+                yield
+            except library.exceptions.TableNotFoundError as error:
+                do = "restore the table; to begin again with an empty one, start a new pipeline"
+                why = f"there is no Delta table at {self.folder.url}"
+                raise SinkFailed(sink=self.sink, action=action, why=why, do=do) from error
+            except (library.exceptions.DeltaError, OSError, ValueError) as error:
+                text = _text(error)
+                kind = SinkUnavailable if _OUTAGE.search(text) else SinkFailed
+                raise kind(sink=self.sink, action=action, why=text) from error
 
 
 def _quoted(name: str) -> str:
@@ -282,8 +293,9 @@ def _quoted(name: str) -> str:
 
 
 def _text(error: Exception) -> str:
-    """Return the beginning of an error of delta-rs: without markup, line breaks and secrets."""
-    text = re.sub(r"<[^>]*>|\s+", " ", redacted_text(str(error))).split("Debug source:")[0].strip()
+    """Return the beginning of an error of delta-rs: without colours, markup, line breaks and secrets."""
+    text = re.sub(r"\x1b\[[0-9;]*m|↳|<[^>]*>", " ", redacted_text(str(error))).split("Debug source:")[0]
+    text = re.sub(r"\s+", " ", text).strip()
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
