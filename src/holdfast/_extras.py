@@ -30,7 +30,6 @@ EXTRAS = {  # package -> the extra that installs it
     "pyiceberg": "iceberg",
     "sqlalchemy": "iceberg",
     "deltalake": "delta",
-    "pyiceberg": "iceberg",
     "starlette": "page",
     "uvicorn": "page",
     "anyio": "page",
