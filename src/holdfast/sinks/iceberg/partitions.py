@@ -135,11 +135,6 @@ class Partitioning:
         """The additional columns by which Spark separates the rows."""
         return [f"hf_p{number}" for number, _ in self._parts]
 
-    @property
-    def has_buckets(self) -> bool:
-        """Whether the executors need PyIceberg, to compute buckets."""
-        return any(isinstance(field.transform, tr.BucketTransform) for _, field in self._parts)
-
     def columns(self, stored: Sequence[StoredColumn]) -> list[Column]:
         """Return these columns as Spark computes them, from the columns of the table."""
         from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
@@ -237,7 +232,9 @@ def _truncated(name: str, kind: ice.IcebergType, width: int) -> str:
 def _micros(name: str, kind: ice.IcebergType) -> str:
     if isinstance(kind, ice.TimestamptzType):
         return f"unix_micros({name})"
-    return f"timestampdiff(MICROSECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', {name})"
+    days, seconds = f"cast(unix_date(cast({name} as date)) as bigint)", f"extract(SECOND FROM {name})"
+    rest = f"hour({name}) * {_HOUR_US} + minute({name}) * 60000000 + cast({seconds} * 1000000 as bigint)"
+    return f"({days} * {_DAY_US} + {rest})"  # timestampdiff() would use the time zone of the session
 
 
 def _date(name: str, kind: ice.IcebergType) -> str:

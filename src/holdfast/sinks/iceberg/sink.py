@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table, Transaction
+from pyiceberg.transforms import BucketTransform
 
 from holdfast.errors import BadValue, HoldfastError, NotSupported, SchemaMismatch, SinkFailed, SinkForeign
 from holdfast.sinks import base
@@ -82,6 +83,8 @@ class IcebergSink(base.Sink):
         super().__init__(name or base.default_name("iceberg", str(table)))
         self._at = CatalogTable(self.name, catalog, table)
         self._parts = parsed_parts(partition_by)
+        if any(isinstance(part.transform, BucketTransform) for part in self._parts):
+            self.on_executors = ("pyiceberg",)  # type: ignore[misc] # they compute the buckets
         if not isinstance(keep_snapshots, int) or isinstance(keep_snapshots, bool) or keep_snapshots < 1:
             raise BadValue(what="keep_snapshots", value=keep_snapshots, expected="an integer of at least 1")
         self.table = table
@@ -118,8 +121,7 @@ class IcebergSink(base.Sink):
                 now = shown_spec(table.spec(), table.schema())
                 why = f"it is partitioned by {now}, and not by {', '.join(self.partition_by)}"
                 raise self._mismatch(why, "leave partition_by out, or change the table's partitioning")
-            partitioning = self._partitioning(table)
-            self.on_executors = ("pyiceberg",) if partitioning.has_buckets else ()  # type: ignore[misc]
+            self._partitioning(table)
             self._staging(table).folder.check(self.name, context)
             self._claim(table, context.owner)
             self._open_table = table
