@@ -282,6 +282,7 @@ def _added(name: str) -> Any:
         (lambda _: DeltaSink("s3://key:secret@bucket/table"), BadValue, "credentials"),
         (lambda _: DeltaSink(""), BadValue, "a path"),
         (lambda _: DeltaSink(7), BadValue, "a path"),
+        (lambda folder: DeltaSink(folder / "per%20cent"), BadValue, "percent"),
         (lambda folder: DeltaSink(folder / "file"), BadValue, "it is a file"),
         (lambda folder: opened(folder / "none", key="m"), BadValue, "key"),
         (lambda folder: opened(folder / "none", key=[]), BadValue, "key"),
@@ -315,6 +316,26 @@ def test_output_modes(mode: str, tmp_path: Path) -> None:
     for epoch in (1, 2):
         sink.commit(key_of(epoch), sink.prepare(frame_of(1), key_of(epoch)).handle)
     assert numbers(sink) == [1, 1]
+
+
+@pytest.mark.parametrize(("mode", "key"), [("update", "n"), ("complete", None)])
+def test_rows_of_an_append_only_table_cannot_be_replaced(mode: str, key: str | None, tmp_path: Path) -> None:
+    path = handmade(tmp_path / "table", settings={"delta.appendOnly": "true"})
+    with pytest.raises(NotSupported, match="appendOnly"):
+        DeltaSink(path, key=key).open(context_for(output_mode=mode))
+    assert DeltaTable(path).version() == 0
+
+
+@pytest.mark.parametrize("name", ["with space", "ü", "a#b?c", "file-url"])
+def test_the_name_of_a_folder(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    sink = opened(path.as_uri() if name == "file-url" else path)
+    sink.commit(key_of(1), sink.prepare(frame_of(1), key_of(1)).handle)
+    assert (path / "_delta_log").is_dir()
+    assert numbers(sink) == [1]
+    sink.take_back(OWNER, (1, 0), 2)
+    assert numbers(sink) == []
+    assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
 def test_an_epoch_without_rows_replaces_all_rows(tmp_path: Path) -> None:

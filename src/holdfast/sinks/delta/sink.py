@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast._extras import missing_extra
-from holdfast.errors import BadValue, HoldfastError, SinkFailed, SinkForeign, StagedGone
+from holdfast.errors import BadValue, HoldfastError, NotSupported, SinkFailed, SinkForeign, StagedGone
 from holdfast.repository.files import make_folder
 from holdfast.sinks import base
 from holdfast.sinks.base import (
@@ -41,7 +41,7 @@ from holdfast.sinks.base import (
     handle_digest,
 )
 from holdfast.sinks.delta.columns import check_key, check_nulls, check_stream, check_table
-from holdfast.sinks.delta.features import refuse_features
+from holdfast.sinks.delta.features import APPEND_ONLY, refuse_features
 from holdfast.sinks.delta.ledger import DeltaLedger, DeltaMode
 from holdfast.sinks.delta.rewind import CANNOT_APPEND_ONLY, CANNOT_UPSERT, TRIES, DeltaRewind, is_append_only
 from holdfast.sinks.delta.statistics import statistics_of
@@ -103,6 +103,9 @@ class DeltaSink(base.Sink):
     ) -> None:
         self.folder = table_folder(path, "a DeltaSink")
         self.path = self.folder.url
+        if "%" in self.path:
+            why = "delta-rs decodes percent signs, and would look in another folder"
+            raise BadValue(what="table", value=self.path, why=why, do="choose a path without them")
         super().__init__(name or base.default_name("delta", self.path.rpartition("/")[2]))
         self.key = [key] if isinstance(key, str) else list(key or ())
         if key is not None and not self.key:
@@ -151,6 +154,11 @@ class DeltaSink(base.Sink):
             self._create(context.owner, columns)
         state = self._log.load("be opened")
         self._check(state, columns)
+        if self._mode != DeltaMode.APPEND and is_append_only(state):
+            why = f"it has {APPEND_ONLY}=true, so no row can be replaced"
+            raise NotSupported(
+                what=f"writing to the Delta table {self.path}", why=why, do=f"set {APPEND_ONLY} to false, or append"
+            )
         if self.partition_by is not None and state.partition_by != self.partition_by:
             why = f"the table is partitioned by {state.partition_by}"
             raise BadValue(
@@ -278,7 +286,8 @@ class DeltaSink(base.Sink):
         about = owner | {"timeline": key.timeline, "epoch": key.epoch, "rows": handle["rows"]}
         txns = ledger.committed(key, handle_digest(handle), mode)
         if mode == DeltaMode.UPSERT:
-            rows = merged_rows(self.folder, files[0])
+            with failing_at(self.name, action):
+                rows = merged_rows(self.folder, files[0])
             return self._log.merge(state, txns, about, rows, handle["key"])
         return self._log.commit(
             state,
