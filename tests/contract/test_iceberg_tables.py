@@ -476,6 +476,21 @@ def test_a_damaged_ledger_is_reported(tmp_path: Path) -> None:
             act()
 
 
+def test_metadata_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
+    sink = filled(tmp_path, 1)
+    path = Path(table_of_sink(sink).metadata_location.removeprefix("file://"))
+    data = path.read_bytes()
+    for damage in (data[: len(data) // 2], b""):
+        path.write_bytes(damage)
+        with pytest.raises(SinkFailed, match="Next: "):
+            sink.inspect(OWNER, 1)
+    path.unlink()
+    with pytest.raises(SinkFailed, match="Next: "):
+        sink.inspect(OWNER, 1)
+    path.write_bytes(data)
+    assert sink.inspect(OWNER, 1).epoch == 1
+
+
 def test_a_staged_file_that_was_damaged_is_not_committed(tmp_path: Path) -> None:
     sink = filled(tmp_path, 1)
     handle = sink.prepare(frame_of(2), key_of(2)).handle

@@ -115,10 +115,14 @@ class CatalogTable:
 
     def load(self) -> Table | None:
         """Return the table as it is now, or `None` if it does not exist."""
+        catalog = self._catalog
         try:
-            return self._catalog.load_table(self.table)
+            return catalog.load_table(self.table)
         except (ex.NoSuchTableError, ex.NoSuchNamespaceError):
             return None
+        except (ValueError, ex.ValidationError) as error:  # from PyIceberg's parser
+            why, do = f"the metadata of table {self.table} cannot be read: {self._safe(error)}", "restore its metadata"
+            raise SinkFailed(sink=self.sink, action="be read", why=why, do=do) from None
 
     def create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> Table:
         """Create the table, and its namespace, unless another process has just done so."""
