@@ -453,6 +453,26 @@ def test_a_table_of_another_stream_is_not_touched(tmp_path: Path) -> None:
     assert seen(sink) == [1, 2]
 
 
+def test_a_late_claim_does_not_reset_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is paused while it opens a table resumes after another one has committed to it."""
+    created(tmp_path)
+    late, sink = made(tmp_path), made(tmp_path)
+    commit = type(late._at).commit
+    handles = []
+
+    def paused(self: Any, *args: Any) -> None:
+        monkeypatch.setattr(type(late._at), "commit", commit)
+        sink.open(context_for())
+        handles.append(epoch(sink, key_of(1), 1))
+        commit(self, *args)
+
+    monkeypatch.setattr(type(late._at), "commit", paused)
+    late.open(context_for())
+    assert sink.inspect(OWNER, 1).epoch == 1
+    late.commit(key_of(1), handles[0])
+    assert seen(sink) == [1]
+
+
 def test_a_table_that_was_created_again_is_refused(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     handle = sink.prepare(frame_of(1), key_of(1)).handle

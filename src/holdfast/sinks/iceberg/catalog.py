@@ -133,17 +133,17 @@ class CatalogTable:
         except ex.TableAlreadyExistsError:
             return self._catalog.load_table(self.table)
 
-    def commit(self, table: Table, change: Transaction, *, on_main: bool = True) -> None:
+    def commit(self, table: Table, change: Transaction) -> None:
         """Commit a change, once. `CommitRefused`: nothing was changed. Any other error: it may have been.
 
-        `on_main` requires that the branch has not moved since the table was loaded.
+        The catalog refuses the change if the branch has moved since the table was loaded, or if it is another table.
         """
-        requirements = change._requirements
-        guarded = any(isinstance(each, AssertRefSnapshotId) and each.ref == MAIN_BRANCH for each in requirements)
-        if on_main and not guarded:
-            raise AssertionError("a change of the ledger must add a snapshot")
+        head = table.metadata.refs.get(MAIN_BRANCH)
+        at = None if head is None else head.snapshot_id
+        unmoved = AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": at})
+        same = AssertTableUUID(uuid=table.metadata.table_uuid)
         try:
-            table._do_commit(change._updates, (*requirements, AssertTableUUID(uuid=table.metadata.table_uuid)))
+            table._do_commit(change._updates, (unmoved, same))
         except ex.CommitFailedException as error:
             raise CommitRefused(self._safe(error)) from None
 

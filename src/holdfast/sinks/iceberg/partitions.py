@@ -114,6 +114,9 @@ class Partitioning:
         self._spec = spec
         self._schema = schema
         self._parts = [(number, each) for number, each in enumerate(spec.fields) if not _is_void(each)]
+        if taken := {field.name.lower() for field in schema.fields} & set(self.names):
+            reserved = f"its column {min(taken)!r} has a name that is needed for its partitions"
+            raise SchemaMismatch(sink=sink, table=table, why=reserved, do="rename the column")
         for _, field in self._parts:
             if why := self._unfit(field):
                 do = "choose another partition_by, or change the table's partitioning"

@@ -157,10 +157,14 @@ class IcebergSink(base.Sink):
 
     def _claim(self, table: Table, owner: StreamIdentity) -> None:
         """Record the owner of a table that has none. Another owner is reported by `inspect`."""
-        if ledger_in(table.properties, owner) is None and foreign_owner(table.properties, owner) is None:
-            made = table.transaction()
-            made.set_properties(TableLedger(pipeline=owner.pipeline).property_of(owner))
-            self._at.commit(table, made, on_main=False)
+
+        def act(table: Table) -> Transaction | None:
+            if ledger_in(table.properties, owner) is not None or foreign_owner(table.properties, owner) is not None:
+                return None
+            return table.transaction().set_properties(TableLedger(pipeline=owner.pipeline).property_of(owner))
+
+        if act(table) is not None:
+            self._changed("be opened", act)
 
     def _mismatch(self, why: str, do: str) -> SchemaMismatch:
         return SchemaMismatch(sink=self.name, table=self.table, why=why, do=do)
