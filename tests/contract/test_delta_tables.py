@@ -267,6 +267,17 @@ def test_a_table_that_changes_between_two_epochs(tmp_path: Path) -> None:
     assert numbers(sink) == [1, 2, 3, 10]
 
 
+def test_a_table_that_gets_other_partitions(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table", 1)
+    handle = sink.prepare(frame_of(2), key_of(2)).handle
+    write_deltalake(sink.path, table_of(7), mode="overwrite", schema_mode="overwrite", partition_by=["text"])
+    with pytest.raises(SchemaMismatch, match="partitioned by"):
+        sink.commit(key_of(2), handle)
+    assert DeltaTable(sink.path).to_pyarrow_table()["n"].to_pylist() == [7]
+    again = opened(sink.path)
+    assert again.inspect(OWNER, 1).epoch == 1
+
+
 def _added(name: str) -> Any:
     from deltalake import Field
 

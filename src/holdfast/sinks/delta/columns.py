@@ -82,6 +82,14 @@ def check_table(sink: str, table: str, columns: str, found: str) -> None:
             raise _mismatch(sink, table, f"its column {name} must not be null, and the stream has no such column")
 
 
+def check_partitions(sink: str, table: str, files: EpochFiles, partition_by: Sequence[str]) -> None:
+    """Refuse a table that is no longer partitioned as it was when the files were written."""
+    found = list(files.files[0].partition)
+    if found != list(partition_by):
+        why = f"it is partitioned by {list(partition_by)}, and the files of epoch {files.epoch} by {found}"
+        raise _mismatch(sink, table, why, "restore the partitioning of the table; nothing was written")
+
+
 def check_nulls(sink: str, columns: str, files: EpochFiles) -> None:
     """Refuse rows with a null in a column of the table that must not be null."""
     for name in [name for name, field in _fields(columns).items() if not field["nullable"]]:

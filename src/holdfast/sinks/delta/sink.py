@@ -40,7 +40,7 @@ from holdfast.sinks.base import (
     TakeBack,
     handle_digest,
 )
-from holdfast.sinks.delta.columns import check_key, check_nulls, check_stream, check_table
+from holdfast.sinks.delta.columns import check_key, check_nulls, check_partitions, check_stream, check_table
 from holdfast.sinks.delta.features import APPEND_ONLY, refuse_features
 from holdfast.sinks.delta.ledger import DeltaLedger, DeltaMode
 from holdfast.sinks.delta.rewind import CANNOT_APPEND_ONLY, CANNOT_UPSERT, TRIES, DeltaRewind, is_append_only
@@ -276,10 +276,13 @@ class DeltaSink(base.Sink):
             try:
                 with failing_at(self.name, action):
                     files = [self._staging_for(handle["mode"]).proven(key, handle)]
-            except StagedGone:
-                self._holds(self._ledger(self._log.load(action), key.owner), key, handle)  # raises after a rewind
+            except StagedGone as gone:
+                if self._holds(self._ledger(self._log.load(action), key.owner), key, handle):  # raises after a rewind
+                    return gone  # another driver has committed it, and a later epoch
                 raise
             self._check(state, files[0].columns)
+            if handle["mode"] != DeltaMode.UPSERT:
+                check_partitions(self.name, self.path, files[0], state.partition_by)
         self._reach("committing")
         mode = DeltaMode(handle["mode"])
         owner = {"pipeline": key.owner.pipeline, "stream": key.owner.stream, "uid": key.owner.uid}
