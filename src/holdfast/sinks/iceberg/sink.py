@@ -45,7 +45,7 @@ _CREATED_WITH = {
     "format-version": str(FORMAT),
     "write.metadata.delete-after-commit.enabled": "true",  # otherwise each commit leaves a file behind
 }
-_TRIES = 30
+_TRIES = 100
 _FAILURES = 3  # commits whose result is not known, before the epoch fails
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.01, 1.0
 
@@ -260,26 +260,28 @@ class IcebergSink(base.Sink):
         failures = 0
         with self._at.failing(action):
             for number in range(_TRIES):
-                table = self._at.load()
-                if table is None:
-                    why, do = f"table {self.table} does not exist", "restore the table, then run again"
-                    raise SinkFailed(sink=self.name, action=action, why=why, do=do)
-                made = act(table)
-                if made is None:
-                    return
                 try:
-                    self._at.commit(table, made)
+                    self._changed_once(action, act)
                     return
+                except HoldfastError:
+                    raise
                 except CommitRefused:
                     if number == _TRIES - 1:
                         raise
-                except HoldfastError:
-                    raise
                 except Exception:
                     failures += 1
                     if failures == _FAILURES:
                         raise
                 time.sleep(random.uniform(0, min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**number)))  # noqa: S311
+
+    def _changed_once(self, action: str, act: Callable[[Table], Transaction | None]) -> None:
+        table = self._at.load()
+        if table is None:
+            why, do = f"table {self.table} does not exist", "restore the table, then run again"
+            raise SinkFailed(sink=self.name, action=action, why=why, do=do)
+        made = act(table)
+        if made is not None:
+            self._at.commit(table, made)
 
     def abort(self, key: EpochKey) -> None:
         """Remove the files of the attempt, unless the table holds them."""
