@@ -244,12 +244,21 @@ class TableLog:
         if self.folder.bucket is not None:
             return
         with self._failing("sync its log"):
-            names = self.folder.names(LOG)
-            newest = [name for name in names if name[:20].isdecimal() and int(name[:20]) >= since]
+            entries = self._entries(since)
             if merged:
-                entries = [f"{LOG}/{name}" for name in newest if name.endswith(".json")]
                 self.folder.sync(each for name in entries for each in self._added(name))
-            self.folder.sync(f"{LOG}/{name}" for name in [*newest, *(n for n in names if n == "_last_checkpoint")])
+            checkpoints = [name.replace(".json", ".checkpoint.parquet") for name in entries]
+            others = [name for name in (*checkpoints, f"{LOG}/_last_checkpoint") if self.folder.exists(name)]
+            self.folder.sync([*entries, *others])
+
+    def _entries(self, since: int) -> list[str]:
+        """Return the entries of the log from a version on. They are numbered without gaps, so nothing is listed."""
+        first = f"{LOG}/{since:020}.json"
+        found = [first] if self.folder.exists(first) else []
+        while self.folder.exists(name := f"{LOG}/{since + 1:020}.json"):
+            found.append(name)
+            since += 1
+        return found
 
     def _added(self, entry: str) -> list[str]:
         """Return the data files that an entry of the log adds and that still exist."""
