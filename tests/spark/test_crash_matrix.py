@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 from deltastaged import DeltaTarget
 from holdfast.epoch import HOLDS, POINTS, Extent
 from holdfast.testing import CrashAt
+from icebergstaged import IcebergTarget
 from pgfixture import server
 from rig import FilesTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
 
@@ -34,6 +35,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "sqlite": lambda folder: SqliteTarget(folder / "out.db"),
     "log": lambda folder: LogTarget(folder / "log", entity="text"),
     "delta": lambda folder: DeltaTarget(folder / "table"),
+    "iceberg": IcebergTarget,
     "postgres-prepared": lambda _: postgres(method="prepared", driver_rows=0),
     "postgres-staged": lambda _: postgres(method="staged", driver_rows=0),
     "postgres-prepared-by-driver": lambda _: postgres(method="prepared"),  # all epochs but the first
@@ -115,7 +117,7 @@ def test_a_crash_of_the_driver_that_clears_up(kind: str, point: str, spark: Spar
         assert rig.crash(CrashAt(point)).startswith(point)
         assert rig.visible() == [before]
         own = (
-            0 if kind in ("files", "delta") or kind.startswith("postgres-prepared") else 1
+            0 if kind in ("files", "delta", "iceberg") or kind.startswith("postgres-prepared") else 1
         )  # what the epoch before staged stays until the next
         assert rig.staged()[0] == own + (point == "aborted") * (2 if kind == "postgres-prepared" else 1)
         rig.run()
