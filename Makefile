@@ -64,7 +64,11 @@ $(ENV)/s3proxy.jar: tools/s3proxy.py | $(ENV)/ready
 $(ENV)/s3a/ready: tools/s3a.py $(wildcard tools/s3a-*.lock) | $(ENV)/ready
 	@$(RUN) -m tools.s3a fetch $(@D)
 
-test: $(ENV)/spark.jsa $(ENV)/s3proxy.jar
+# The REST catalog of the Iceberg project, likewise.
+$(ENV)/iceberg-rest/ready: tools/iceberg_rest.py tools/iceberg-rest.lock | $(ENV)/ready
+	@$(RUN) -m tools.iceberg_rest $(@D)
+
+test: $(ENV)/spark.jsa $(ENV)/s3proxy.jar $(ENV)/iceberg-rest/ready
 	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:SharedArchiveFile=$(CURDIR)/$(ENV)/spark.jsa" $(PYTEST) -m "$(LANE)" $(ARGS)
 
 # tests/lanes.py names the tests of both lanes.
@@ -108,6 +112,8 @@ soak: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready
 	@HOLDFAST_SOAK=1 $(RUN) -m pytest tests/spark/test_rewind_chain.py --timeout 0 -q -s
 	@HOLDFAST_SOAK=1 $(RUN) -m pytest tests/unit tests/faults/test_worker_killed.py tests/faults/test_log_killed.py \
 	    -k "eight_threads or forgotten or random_moments or anyorder" --timeout 0 -q
+	@HOLDFAST_ICEBERG_ROUNDS=500 $(RUN) -m pytest tests/faults/test_iceberg_races.py -k "not lost" --timeout 0 -q
+	@HOLDFAST_ICEBERG_ROUNDS=200 $(RUN) -m pytest tests/faults/test_iceberg_races.py -k lost --timeout 0 -q
 	@HOLDFAST_SOAK=1 HOLDFAST_FUZZ_SEED=random HOLDFAST_FUZZ_FACTOR=20 $(RUN) -m pytest tests/formats/test_fuzz.py \
 	    tests/formats/test_fuzz_command.py --timeout 0 -q
 

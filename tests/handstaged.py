@@ -76,6 +76,8 @@ class ArrowFrame:
 class HandStaged(TakeBackContract):
     """The contract, with rows that are staged by hand."""
 
+    is_spawned: ClassVar[bool] = False  # a process for it must not be forked
+
     def _open(self, spark: Any, folder: Path, *, reach: Reach = unwatched) -> Sink:
         sink = self.make(folder)
         context = SinkContext(

@@ -27,6 +27,7 @@ _LONG = (
     ("faults/test_store_races", r"\[long"),
     ("faults/test_store_killed", ""),  # spark/test_store_crashes has every point
     ("faults/test_take_back_killed", "before_each_call"),
+    ("faults/test_zombies", "delta replace"),
     ("spark/test_adopt_spark", ""),  # unit/test_adopt needs no Spark
     ("spark/test_backfill", r"whatever_dies\[postgres|after_a_kill"),
     ("spark/test_blame", "session_that_is_lost"),

@@ -14,6 +14,7 @@ from handstaged import HandStaged
 from holdfast.errors import StagedGone, TimelineEnded
 
 FORK = multiprocessing.get_context("fork")
+SPAWN = multiprocessing.get_context("spawn")
 BASE, END = (1, 2), (1, 4)
 
 
@@ -40,23 +41,24 @@ def seen(contract: HandStaged, folder: Path) -> list[int]:
 
 def killed_at(point: str, contract: HandStaged, folder: Path, act: str) -> bool:
     """Run an act in a process of its own that kills itself at a point; return whether it reached the point."""
-
-    def run() -> None:
-        def die(at: str) -> None:
-            if at == point:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sink = contract._open(None, folder, reach=die)
-        if act == "take back":
-            sink.take_back(contract.owner, BASE, 2)
-        else:
-            sink.put_back(contract.owner, END, 3, 2)
-
-    child = FORK.Process(target=run)
+    context = SPAWN if contract.is_spawned else FORK
+    child = context.Process(target=_die_at, args=(point, contract, folder, act))
     child.start()
     child.join()
     assert child.exitcode in (0, -signal.SIGKILL)
     return child.exitcode != 0
+
+
+def _die_at(point: str, contract: HandStaged, folder: Path, act: str) -> None:
+    def die(at: str) -> None:
+        if at == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sink = contract._open(None, folder, reach=die)
+    if act == "take back":
+        sink.take_back(contract.owner, BASE, 2)
+    else:
+        sink.put_back(contract.owner, END, 3, 2)
 
 
 def check_take_back(contract: HandStaged, folder: Path, point: str) -> None:

@@ -12,15 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
+import pytest
 
+from deltastaged import HandDeltaSink, rows_of
+from fakespark import install
 from handsinks import HandFileSink, HandLogSink, HandPostgresSink, HandSqliteSink, key_of
 from handstaged import query
 from holdfast.errors import StreamFailed
 from holdfast.eventlog import EventLog
 from holdfast.sinks.base import Sink
+from holdfast.sinks.delta.sink import DeltaSink
+from holdfast.sinks.iceberg.sink import IcebergSink
+from icebergstaged import HandIcebergSink, sqlite_catalog
+from icebergstaged import rows_of as iceberg_rows
 from rewindbench import RewindBench
 
 FORK = multiprocessing.get_context("fork")
+SPAWN = multiprocessing.get_context("spawn")  # for libraries whose threads do not survive a fork
 WAIT_S = 60.0
 BLOCKED_S = 1.0  # how long a rewind may wait for a commit whose driver is stopped, before the driver resumes
 
@@ -35,7 +43,7 @@ class ZombieBench(RewindBench):
         self.place = folder
         self.kind = kind
         self.dsn = dsn
-        self.output_mode = "complete" if kind == "sqlite replace" else "append"
+        self.output_mode = "complete" if kind.endswith("replace") else "append"
 
     def made_sinks(self) -> list[Sink]:
         database = self.place / "out.db"
@@ -45,6 +53,9 @@ class ZombieBench(RewindBench):
             "sqlite append": lambda: HandSqliteSink(database, "rows", epoch_column="epoch", name="out"),
             "sqlite upsert": lambda: HandSqliteSink(database, "rows", key="n", undo=True, name="out"),
             "sqlite replace": lambda: HandSqliteSink(database, "rows", name="out"),
+            "delta append": lambda: HandDeltaSink(self.place / "table", name="out"),
+            "delta replace": lambda: HandDeltaSink(self.place / "table", name="out"),
+            "iceberg": lambda: HandIcebergSink("shop.rows", catalog=sqlite_catalog(self.place), name="out"),
             "postgres prepared": lambda: self._postgres("prepared"),
             "postgres staged": lambda: self._postgres("staged"),
         }
@@ -62,6 +73,10 @@ class ZombieBench(RewindBench):
         if self.kind == "log":
             events = EventLog.open(self.place / "log").read()
             return sorted((event.payload["n"], event.payload["text"]) for event in events)
+        if self.kind.startswith("delta"):
+            return rows_of(DeltaSink(self.place / "table"))
+        if self.kind == "iceberg":
+            return sorted(iceberg_rows(IcebergSink("shop.rows", catalog=sqlite_catalog(self.place))))  # type: ignore[arg-type]
         if self.dsn:
             import psycopg
 
@@ -72,7 +87,7 @@ class ZombieBench(RewindBench):
     def expected(self, *epochs: list[int]) -> list[tuple[int, str]]:
         """The rows that it must see after these epochs."""
         rows = [row for epoch in epochs for row in epoch]
-        if self.kind == "sqlite replace":
+        if self.kind.endswith("replace"):
             rows = epochs[-1]
         if self.kind == "sqlite upsert":
             return sorted({key_of(row): f"row {row}" for row in rows}.items())
@@ -80,11 +95,18 @@ class ZombieBench(RewindBench):
 
 
 class Zombie:
-    """A driver in a process of its own, which is stopped as soon as it reaches a point."""
+    """A driver in a process of its own, which is stopped as soon as it reaches a point.
 
-    def __init__(self, made: Callable[[], RewindBench], source: list[list[int]], point: str) -> None:
-        self._pipe, theirs = FORK.Pipe()
-        self._child = FORK.Process(target=_drive, args=(made, source, point, theirs), daemon=True)
+    `spawned`: in a new interpreter.
+    """
+
+    def __init__(
+        self, made: Callable[[], RewindBench], source: list[list[int]], point: str, *, spawned: bool = False
+    ) -> None:
+        context: Any = SPAWN if spawned else FORK
+        self._pipe, theirs = context.Pipe()
+        drive = _drive_anew if spawned else _drive
+        self._child = context.Process(target=drive, args=(made, source, point, theirs), daemon=True)
         self._child.start()
         assert self._child.pid
         self._pid = self._child.pid
@@ -122,6 +144,13 @@ def _drive(made: Callable[[], RewindBench], source: list[list[int]], point: str,
     except StreamFailed as error:
         errors = [type(error).__name__, type(error.__cause__).__name__]
     pipe.send(errors)
+
+
+def _drive_anew(made: Callable[[], RewindBench], source: list[list[int]], point: str, pipe: Connection) -> None:
+    """Do the same in a new interpreter."""
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch)
+        _drive(made, source, point, pipe)
 
 
 def in_a_thread(act: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:

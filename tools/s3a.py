@@ -47,12 +47,13 @@ def fetch(folder: Path) -> None:
     """Download what is missing. A file whose digest differs is refused, and nothing of it is kept."""
     wanted = pins(hadoop())
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda path: _fetch(folder / path.rpartition("/")[2], path, wanted[path]), wanted))
+        list(threads.map(lambda path: fetch_file(folder / path.rpartition("/")[2], path, wanted[path]), wanted))
     for other in set(folder.glob("*.jar")) - {folder / path.rpartition("/")[2] for path in wanted}:
         other.unlink()  # of another version
 
 
-def _fetch(target: Path, path: str, digest: str) -> None:
+def fetch_file(target: Path, path: str, digest: str) -> None:
+    """Download one file of a Maven repository, unless it is there with this digest."""
     if target.exists() and _digest(target.read_bytes()) == digest:
         return
     with urllib.request.urlopen(f"{REPOSITORY}/{path}", timeout=60) as answer:  # noqa: S310 - a constant

@@ -49,8 +49,10 @@ _HOMES = {
     "sinks.base": ["EpochKey", "Sink", "SinkContext", "SinkPosition", "Staged", "StreamIdentity"],
     "sinks.compaction.apply": ["apply_compact"],
     "sinks.compaction.plan": ["plan_compact"],
+    "sinks.delta.sink": ["DeltaSink"],
     "sinks.files.sink": ["FileSink"],
     "sinks.foreach": ["ForeachKey", "ForeachSink"],
+    "sinks.iceberg.sink": ["IcebergSink"],
     "sinks.log": ["LogSink"],
     "sinks.postgres.sink": ["PostgresSink"],
     "sinks.sqlite": ["SqliteSink"],
@@ -97,6 +99,7 @@ _NEEDS = {  # optional package -> the modules that cannot be imported without it
     "pyspark": _ON_SPARK,
     "py4j": _ON_SPARK,
     "psycopg": ("sinks.postgres.sink",),
+    "pyiceberg": ("sinks.iceberg.sink",),
 }
 _getattr, _, _public = attach("holdfast", _HOMES, modules=_MODULES, needs=_NEEDS)
 __all__ = ["__version__", *_public]  # noqa: PLE0604 - a list of str
@@ -149,9 +152,11 @@ if TYPE_CHECKING:
     from holdfast.sinks.base import StreamIdentity as StreamIdentity
     from holdfast.sinks.compaction.apply import apply_compact as apply_compact
     from holdfast.sinks.compaction.plan import plan_compact as plan_compact
+    from holdfast.sinks.delta.sink import DeltaSink as DeltaSink
     from holdfast.sinks.files.sink import FileSink as FileSink
     from holdfast.sinks.foreach import ForeachKey as ForeachKey
     from holdfast.sinks.foreach import ForeachSink as ForeachSink
+    from holdfast.sinks.iceberg.sink import IcebergSink as IcebergSink
     from holdfast.sinks.log import LogSink as LogSink
     from holdfast.sinks.postgres.sink import PostgresSink as PostgresSink
     from holdfast.sinks.sqlite import SqliteSink as SqliteSink

@@ -19,8 +19,10 @@ import psycopg
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from deltastaged import DeltaTarget
 from holdfast.errors import Fenced, HoldfastError, StreamFailed
 from holdfast.testing import CrashAt
+from icebergstaged import IcebergTarget
 from rig import FilesTarget, ForeachTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
 from sparkfixture import session
 
@@ -39,6 +41,8 @@ def targets(folder: Path, dsn: str | None = None) -> list[Target]:
     ]
     if dsn:
         found += [FilesTarget(folder / "flat", layout="flat"), PostgresTarget(dsn, "rows", create=True)]
+        (folder / "iceberg").mkdir(exist_ok=True)
+        found += [DeltaTarget(folder / "delta"), IcebergTarget(folder / "iceberg")]
     return found
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from deaths import crash_everywhere
+from deltastaged import DeltaByHand
 from handstaged import FilesByEpoch, HandStaged, Log, SqliteAppend, SqliteUndo
 from holdfast.sinks.taking_back import POINTS
+from icebergstaged import IcebergByHand
 from takebackkills import CHECKS, filled, killed_at, put_back, seen, taken_back
 
 SINKS: dict[str, type[HandStaged]] = {
@@ -16,6 +18,8 @@ SINKS: dict[str, type[HandStaged]] = {
     "append to a SQLite table": SqliteAppend,
     "upsert into a SQLite table": SqliteUndo,
     "event log": Log,
+    "Delta table": DeltaByHand,
+    "Iceberg table": IcebergByHand,
 }
 Act = Callable[[HandStaged, Path], None]
 

@@ -7,6 +7,7 @@ decision, after it, and inside the commit of the sink.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ KINDS = [
     "sqlite append",
     "sqlite upsert",
     "sqlite replace",
+    "delta append",
+    "delta replace",
+    "iceberg",
     "postgres prepared",
     "postgres staged",
 ]
@@ -52,7 +56,8 @@ def test_a_driver_that_resumes_after_a_rewind(kind: str, point: str, tmp_path: P
     bench.take()
     bench.add(*LATER)
     old = [*BASE, *LATER, *([ZOMBIE] if POINTS[point] else [])]
-    zombie = Zombie(lambda: ZombieBench(tmp_path, kind, dsn), [*BASE, *LATER, ZOMBIE], point)
+    made = partial(ZombieBench, tmp_path, kind, dsn)
+    zombie = Zombie(made, [*BASE, *LATER, ZOMBIE], point, spawned=kind.startswith("delta"))
 
     finish_rewind(bench, take_over=True)  # there is none: this only takes the lease, even if the sink is locked
     rewind, failures = in_a_thread(lambda: bench.rewind(1))
@@ -82,5 +87,5 @@ def test_a_driver_that_resumes_after_a_rewind(kind: str, point: str, tmp_path: P
 
 def assert_taken_back(bench: ZombieBench, old: list[list[int]]) -> None:
     """The rows of the base, or what a table showed last that the next epoch replaces."""
-    kept = bench.kind == "sqlite replace"
+    kept = bench.kind.endswith("replace")
     assert bench.seen() == (bench.expected(*old) if kept else bench.expected(*BASE))

@@ -110,9 +110,12 @@ from holdfast.repository.targets import SinksRecord
 from holdfast.rewind.building import BuildingRecord
 from holdfast.sinks._log_local import SegmentsRecord, StagedFile
 from holdfast.sinks._sqlite_undo import decoded
+from holdfast.sinks.delta.rewind import AsideFiles
 from holdfast.sinks.files.epoch_folders import KeyRecord, folder_of
 from holdfast.sinks.files.position import POSITION_FILE, PositionRecord, PositionStamp
 from holdfast.sinks.foreach import CalledRecord
+from holdfast.sinks.iceberg.ledger import HeldEpoch, TableLedger, TakenBack
+from holdfast.sinks.lake.epoch_files import EpochFiles, LakeFile
 from holdfast.sinks.owners import OwnerRecord, owner_of
 from holdfast.sinks.places import file_sinks
 from holdfast.spark.lag import behind_topics
@@ -541,6 +544,7 @@ POSITION = PositionRecord(pipeline="orders", uid=UID, stream="orders", timeline=
 PERIOD = Period(
     start_ms=1, end_ms=2, lease=1, streams={"orders": StreamActivity(epochs=2, phases={"open": 0.5}, behind=3)}
 )
+LAKE_FILE = LakeFile("hf/a.parquet", 5, 2, DIGEST, '{"numRecords":2}', {"day": None})
 RECORDS: list[Record] = [
     Identity(pipeline="orders", uid=UID),
     LeaseRecord(number=1, host="h", pid=1, token="", taken_at_ms=5),
@@ -619,6 +623,27 @@ RECORDS: list[Record] = [
     UnfinishedEpoch(stream="orders", sink="files", epoch=3, why="w"),
     BuildingRecord(timeline=2, lease=1, at_ms=5),
     TimelineRecord(timeline=2, parent=1, bases={"orders": 3}, checkpoint=1, who="me", why="w", at_ms=5),
+    EpochFiles(
+        pipeline="orders",
+        uid=UID,
+        stream="s",
+        timeline=1,
+        epoch=2,
+        attempt=1,
+        lease=1,
+        rows=2,
+        written_ms=5,
+        columns="{}",
+        files=[LAKE_FILE],
+    ),
+    TableLedger(
+        pipeline="orders",
+        timeline=2,
+        held=[HeldEpoch(3, None), HeldEpoch(4, "0" * 16)],
+        ended=[1, 5],
+        aside={"2": TakenBack([1, 3], 2, 20)},
+    ),
+    AsideFiles(timeline=2, rows=2, epochs=[[1, 2, 1, 1]], files=[LAKE_FILE], written_ms=5),
     IndexRecord.after(None, UID, Committed(0, 3, (Segment("segments/s/x", 0, 3, 99, bytes(32)),), "k"), {"m": "k"}),
 ]
 

@@ -15,8 +15,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from deltastaged import DeltaTarget
 from holdfast.epoch import HOLDS, POINTS, Extent
 from holdfast.testing import CrashAt
+from icebergstaged import IcebergTarget
 from pgfixture import server
 from rig import FilesTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
 
@@ -32,6 +34,8 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "partitioned": lambda folder: FilesTarget(folder / "out", layout="flat", partition_by="text", format="json"),
     "sqlite": lambda folder: SqliteTarget(folder / "out.db"),
     "log": lambda folder: LogTarget(folder / "log", entity="text"),
+    "delta": lambda folder: DeltaTarget(folder / "table"),
+    "iceberg": IcebergTarget,
     "postgres-prepared": lambda _: postgres(method="prepared", driver_rows=0),
     "postgres-staged": lambda _: postgres(method="staged", driver_rows=0),
     "postgres-prepared-by-driver": lambda _: postgres(method="prepared"),  # all epochs but the first
@@ -113,7 +117,7 @@ def test_a_crash_of_the_driver_that_clears_up(kind: str, point: str, spark: Spar
         assert rig.crash(CrashAt(point)).startswith(point)
         assert rig.visible() == [before]
         own = (
-            0 if kind == "files" or kind.startswith("postgres-prepared") else 1
+            0 if kind in ("files", "delta", "iceberg") or kind.startswith("postgres-prepared") else 1
         )  # what the epoch before staged stays until the next
         assert rig.staged()[0] == own + (point == "aborted") * (2 if kind == "postgres-prepared" else 1)
         rig.run()

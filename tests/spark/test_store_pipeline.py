@@ -158,7 +158,7 @@ def test_the_secret_is_in_no_object_and_no_status(rig: StoreRig) -> None:
 
 
 def test_sinks_that_cannot_be_on_a_store_name_what_can() -> None:
-    with pytest.raises(NotSupported, match=r"Delta Lake or Iceberg"):
+    with pytest.raises(NotSupported, match=r"DeltaSink.*IcebergSink"):
         FileSink("s3://bucket/out")
     with pytest.raises(NotSupported, match="one machine"):
         SqliteSink("s3://bucket/rows.db", "rows")

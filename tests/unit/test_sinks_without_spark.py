@@ -15,7 +15,9 @@ CONSTRUCTED = {
     "sqlite": "SqliteSink('out.db', 'totals', key='day')",
     "foreach": "ForeachSink(lambda df, key: None, path='calls')",
     "postgres.sink": "PostgresSink('host=db dbname=shop', 'totals')",
+    "iceberg.sink": "IcebergSink('shop.orders', catalog={'type': 'sql', 'uri': 'sqlite:///catalog.db'})",
     "log": "LogSink('log', entity='id')",
+    "delta.sink": "DeltaSink('table', key='day')",
 }
 INSPECTED = """
 from holdfast.sinks.base import SinkPosition, StreamIdentity

@@ -195,6 +195,8 @@ class SinkContext:
     reach: Reach = field(default=unwatched, compare=False)  # call it with `staging` and `committing`, for crash tests
     tell: Callable[[str], None] = field(default=print, compare=False)  # shows a one-time notice to the user
     keep: KeepRows | None = field(default=None, compare=False)  # for a sink that may read the rows a second time
+    # for a sink on S3: lets Spark's tasks write to a bucket, or raises an error
+    connect: Callable[[str], None] = field(default=lambda _: None, compare=False)
 
 
 class Sink(ABC):

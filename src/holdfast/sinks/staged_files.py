@@ -74,7 +74,7 @@ def stage(
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     if partition_by:
         writer = writer.partitionBy(*partition_by)
-    _make_unused(folder, context.folder_mode)
+    make_unused(folder, context.folder_mode)
     getattr(writer.mode("append"), format)(hadoop_address(folder))  # one call to the JVM less than format() and save()
     context.reach("staging")
     found = list(below(folder))
@@ -116,7 +116,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(reader, "sha256").hexdigest()
 
 
-def _make_unused(folder: Path, mode: int) -> None:
+def make_unused(folder: Path, mode: int) -> None:
     """Create an attempt's folder, and in it the folders of Hadoop's committer: Hadoop may start a process for each.
 
     An existing folder is refused, because two jobs in one folder would mix their files. It becomes the folder of an

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.epoch import Reach, unwatched
 from holdfast.sinks.base import Sink, SinkContext, StreamIdentity
 from holdfast.spark import adapter
+from holdfast.spark.store_session import connect_bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,5 +46,6 @@ def sink_context(
         folder_mode=adapter.folder_mode(spark),
         reach=reach,
         keep=adapter.frozen if adapter.is_stateful(df) else adapter.kept_by_first_action,
+        connect=lambda bucket: connect_bucket(spark, bucket),
         tell=lambda text: _log.warning("stream %s: %s", name, text),
     )

@@ -39,15 +39,25 @@ def prepare_session(spark: SparkSession, repository: Repository) -> None:
     probe_spark(spark, repository)  # 5
 
 
-def _require_classes(spark: SparkSession) -> None:
+def connect_bucket(spark: SparkSession, bucket: str) -> None:
+    """Let Spark's tasks reach a bucket with the endpoint and region that Holdfast uses, for a sink on S3."""
+    _require_connector(spark, "a table on S3")
+    adapter.set_for_bucket(spark, bucket, s3a.s3a_settings())
+
+
+def _require_connector(spark: SparkSession, what: str) -> None:
     if not adapter.has_class(spark, s3a.CLASS):
         line = s3a.submit_line(adapter.hadoop_version(spark))
         raise NotSupported(
-            what="a root on S3 in this Spark session",
+            what=f"{what} in this Spark session",
             why="Hadoop's connector for S3 (s3a) is not on the class path of its JVM",
             do=f"start it with: spark-submit {line} … ; or, without spark-submit, set the variable "
             f'PYSPARK_SUBMIT_ARGS="{line} pyspark-shell" before Java starts',
         )
+
+
+def _require_classes(spark: SparkSession) -> None:
+    _require_connector(spark, "a root on S3")
     if not adapter.has_class(spark, adapter.STORE_FILES):
         raise NotSupported(
             what="a root on S3 in this Spark session",

@@ -162,7 +162,8 @@ class TakeBackContract:
         commit.join()
         back.join()
         self._refused(failures)
-        assert self._after(spark, late) == self._expected([1, 2], kept=[5, 15])
+        shown = [self._expected([1, 2], kept=kept) for kept in ([4], [5, 15])]  # refused, or before the rewind
+        assert self._after(spark, late) in shown
         self._epoch_of(spark, tmp_path, (2, 3), 13)
         assert self._seen(spark, late) == self._expected([1, 2, 13])
 

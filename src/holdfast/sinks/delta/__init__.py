@@ -1,0 +1,1 @@
+"""A Delta Lake table as a sink."""

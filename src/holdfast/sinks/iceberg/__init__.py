@@ -1,0 +1,1 @@
+"""The sink for Apache Iceberg tables, through PyIceberg."""

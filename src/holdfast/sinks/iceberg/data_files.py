@@ -1,0 +1,83 @@
+"""Data files as Iceberg's metadata describes them, with the statistics by which readers skip files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import Table
+
+from holdfast.errors import RecordCorrupt, SchemaMismatch
+from holdfast.formats.decoding import Undecodable, from_json
+from holdfast.sinks.iceberg.columns import StoredColumn
+from holdfast.sinks.iceberg.partitions import Partitioning
+from holdfast.sinks.lake.epoch_files import Describe, LakeFile
+
+
+class FileStatistics(msgspec.Struct, frozen=True):
+    """The statistics of a file; columns by their field ids."""
+
+    record_count: int
+    column_sizes: dict[int, int]
+    value_counts: dict[int, int]
+    null_value_counts: dict[int, int]
+    nan_value_counts: dict[int, int]
+    lower_bounds: dict[int, bytes]
+    upper_bounds: dict[int, bytes]
+    split_offsets: list[int]
+
+
+def describing(table: Table, stored: Sequence[StoredColumn], sink: str, name: str) -> Describe:
+    """Return the function that describes a file of the table. It refuses null where the table requires a value."""
+    schema = table.schema()
+    plan = compute_statistics_plan(schema, table.properties)
+    ids = parquet_path_to_id_mapping(schema)
+    required = [each.field for each in stored if each.field.required and each.field.field_type.is_primitive]
+
+    def describe(footer: Any) -> str:
+        found = data_file_statistics_from_parquet_metadata(footer, plan, ids)
+        for field in required:
+            if found.null_value_counts.get(field.field_id) != 0:
+                why = f"it requires the column {field.name!r}, and a row has no value there"
+                do = "remove such rows in the query, or make the column optional; nothing was committed"
+                raise SchemaMismatch(sink=sink, table=name, why=why, do=do)
+        return msgspec.json.encode(found.to_serialized_dict()).decode()
+
+    return describe
+
+
+def data_files(table: Table, files: Iterable[LakeFile], partitioning: Partitioning, spec: int) -> list[DataFile]:
+    """Return the files of an epoch as the table's metadata names them."""
+    return [_data_file(table, each, partitioning, spec) for each in files]
+
+
+def _data_file(table: Table, file: LakeFile, partitioning: Partitioning, spec: int) -> DataFile:
+    stats = statistics_in(file)
+    made = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"{table.location().rstrip('/')}/{file.path}",
+        file_format=FileFormat.PARQUET,
+        partition=partitioning.record(file.partition),
+        file_size_in_bytes=file.size,
+        sort_order_id=None,
+        equality_ids=None,
+        key_metadata=None,
+        **msgspec.structs.asdict(stats),
+    )
+    made.spec_id = spec
+    return made
+
+
+def statistics_in(file: LakeFile) -> FileStatistics:
+    """Return the statistics in the record of a file."""
+    try:
+        return from_json(file.stats.encode(), FileStatistics)
+    except Undecodable as error:
+        raise RecordCorrupt(key=file.path, why=f"its statistics: {error}") from error

@@ -1,0 +1,635 @@
+"""Which tables, columns and options a DeltaSink accepts, without Spark: rows are staged by hand.
+
+Everything that is refused raises a typed error that names the next step, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import types as t
+
+from deltastaged import OWNER, SCHEMA, context_for, frame_of, key_of, rows_of
+from handstaged import table_of
+from holdfast.errors import (
+    BadValue,
+    HoldfastError,
+    NotSupported,
+    SchemaMismatch,
+    SinkBehind,
+    SinkFailed,
+    SinkForeign,
+    SinkUnavailable,
+    StagedDamaged,
+    StagedGone,
+)
+from holdfast.sinks.base import CannotTakeBack, EpochKey, Link, StreamIdentity, TakeBack, handle_digest
+from holdfast.sinks.delta.sink import DeltaSink
+from lakeframe import LakeFrame
+from s3fixture import S3Place
+
+OTHER = StreamIdentity("contract", "0" * 31 + "2", "rows")
+COLUMNS = SCHEMA.jsonValue()["fields"]
+
+
+def opened(path: str | Path, owner: StreamIdentity = OWNER, schema: t.StructType = SCHEMA, **options: Any) -> DeltaSink:
+    sink = DeltaSink(path, **options)
+    sink.open(context_for(owner, schema=schema))
+    return sink
+
+
+def filled(path: Path, epochs: int = 4, **options: Any) -> DeltaSink:
+    sink = opened(path, **options)
+    for epoch in range(1, epochs + 1):
+        sink.commit(key_of(epoch), sink.prepare(frame_of(epoch, 10 * epoch), key_of(epoch)).handle)
+    return sink
+
+
+def numbers(sink: DeltaSink) -> list[int]:
+    return [n for n, _ in rows_of(sink)]
+
+
+def handmade(
+    path: Path,
+    *,
+    fields: list[dict[str, Any]] | None = None,
+    settings: dict[str, str] | None = None,
+    protocol: dict[str, Any] | None = None,
+) -> Path:
+    """Write a table that delta-rs does not create."""
+    log = path / "_delta_log"
+    log.mkdir(parents=True)
+    schema = json.dumps({"type": "struct", "fields": fields or COLUMNS})
+    metadata = {
+        "id": "00000000-0000-4000-8000-000000000001",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": [],
+        "configuration": settings or {},
+        "createdTime": 0,
+    }
+    actions = [{"protocol": protocol or {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
+    (log / f"{0:020}.json").write_text("".join(json.dumps(each) + "\n" for each in actions))
+    return path
+
+
+def newest(reader: list[str], writer: list[str]) -> dict[str, Any]:
+    features = {"readerFeatures": reader, "writerFeatures": writer}
+    return {"minReaderVersion": 3 if reader else 1, "minWriterVersion": 7} | (
+        features if reader else {"writerFeatures": writer}
+    )
+
+
+def with_metadata(**metadata: Any) -> list[dict[str, Any]]:
+    return [COLUMNS[0] | {"metadata": metadata}, COLUMNS[1]]
+
+
+def mapped() -> list[dict[str, Any]]:
+    return [
+        each | {"metadata": {"delta.columnMapping.id": n, "delta.columnMapping.physicalName": f"col-{n}"}}
+        for n, each in enumerate(COLUMNS, 1)
+    ]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "deletion vectors": (
+        {
+            "protocol": newest(["deletionVectors"], ["deletionVectors"]),
+            "settings": {"delta.enableDeletionVectors": "true"},
+        },
+        "deletion vectors",
+    ),
+    "deletion vectors that were turned off": (
+        {"protocol": newest(["deletionVectors"], ["deletionVectors"])},
+        "deletion vectors",
+    ),
+    "column mapping": (
+        {
+            "protocol": {"minReaderVersion": 2, "minWriterVersion": 5},
+            "settings": {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"},
+            "fields": mapped(),
+        },
+        "column mapping",
+    ),
+    "a catalog": ({"protocol": newest(["catalogManaged"], ["catalogManaged", "inCommitTimestamp"])}, "catalog"),
+    "a constraint": (
+        {
+            "protocol": {"minReaderVersion": 1, "minWriterVersion": 3},
+            "settings": {"delta.constraints.positive": "n > 0"},
+        },
+        "constraint positive",
+    ),
+    "a generated column": (
+        {
+            "protocol": {"minReaderVersion": 1, "minWriterVersion": 4},
+            "fields": with_metadata(**{"delta.generationExpression": "1 + 1"}),
+        },
+        "generated column n",
+    ),
+    "an identity column": (
+        {
+            "protocol": {"minReaderVersion": 1, "minWriterVersion": 6},
+            "fields": with_metadata(**{"delta.identity.start": 1, "delta.identity.step": 1}),
+        },
+        "identity column n",
+    ),
+    "an invariant": (
+        {"fields": with_metadata(**{"delta.invariants": '{"expression": {"expression": "n > 3"}}'})},
+        "invariant on column n",
+    ),
+    "row tracking": ({"protocol": newest([], ["rowTracking", "domainMetadata"])}, "rowTracking"),
+    "a future feature": ({"protocol": newest([], ["timeTravelForever"])}, "timeTravelForever"),
+    "a future reader feature": (
+        {"protocol": newest(["timeTravelForever"], ["timeTravelForever"])},
+        "timeTravelForever",
+    ),
+    "liquid clustering": ({"protocol": newest([], ["clustering", "domainMetadata"])}, "clustering"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_table_that_cannot_be_written_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    made, named = REFUSED[kind]
+    path = handmade(tmp_path / "table", **made)
+    before = sorted(each.name for each in path.rglob("*"))
+    with pytest.raises((NotSupported, SinkFailed)) as found:
+        opened(path)
+    assert named in str(found.value)
+    assert "Next: " in str(found.value)
+    assert sorted(each.name for each in path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("features", [["appendOnly", "invariants"], ["checkConstraints"], ["changeDataFeed"]])
+def test_features_that_are_not_used_are_no_obstacle(features: list[str], tmp_path: Path) -> None:
+    path = handmade(tmp_path / "table", protocol=newest([], features))
+    sink = opened(path)
+    sink.commit(key_of(1), sink.prepare(frame_of(1), key_of(1)).handle)
+    assert numbers(sink) == [1]
+
+
+def struct(*fields: tuple[str, t.DataType]) -> t.StructType:
+    return t.StructType([t.StructField(name, kind) for name, kind in fields])
+
+
+COLUMNS_REFUSED: dict[str, tuple[t.StructType, dict[str, Any], type[HoldfastError], str]] = {
+    "interval": (struct(("n", t.DayTimeIntervalType())), {}, NotSupported, "interval"),
+    "variant": (struct(("n", t.VariantType())), {}, NotSupported, "variant"),
+    "void": (struct(("n", t.NullType())), {}, NotSupported, "void"),
+    "inside a list": (struct(("n", t.ArrayType(struct(("m", t.NullType()))))), {}, NotSupported, "n.element.m"),
+    "a space in a name": (struct(("n m", t.LongType())), {}, BadValue, "rename"),
+    "a bad name inside": (struct(("n", struct(("a;b", t.LongType())))), {}, BadValue, "rename"),
+    "names that differ in case": (struct(("n", t.LongType()), ("N", t.LongType())), {}, BadValue, "case"),
+    "no such partition": (SCHEMA, {"partition_by": "day"}, BadValue, "partition_by"),
+    "all columns as partitions": (SCHEMA, {"partition_by": ["n", "text"]}, BadValue, "no column would be left"),
+    "a float as partition": (
+        struct(("n", t.DoubleType()), ("text", t.StringType())),
+        {"partition_by": "n"},
+        BadValue,
+        "double",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS_REFUSED)
+def test_columns_that_no_table_can_store_are_refused(kind: str, tmp_path: Path) -> None:
+    schema, options, error, named = COLUMNS_REFUSED[kind]
+    with pytest.raises(error) as found:
+        opened(tmp_path / "table", schema=schema, **options)
+    assert named in str(found.value)
+    assert not (tmp_path / "table").exists()
+
+
+def field(name: str, kind: Any, nullable: bool = True) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ([field("n", "integer"), field("text", "string")], "n is integer, and the stream's is long"),
+        ([field("n", "long")], "no column text"),
+        ([field("n", "long"), field("Text", "string")], "written text in the stream"),
+        ([*COLUMNS, field("more", "long", False)], "more must not be null"),
+        ([field("n", "long"), field("text", {"type": "struct", "fields": []})], "text is struct"),
+    ],
+)
+def test_a_table_with_other_columns_is_refused(fields: list[dict[str, Any]], named: str, tmp_path: Path) -> None:
+    path = handmade(tmp_path / "table", fields=fields)
+    with pytest.raises(SchemaMismatch) as found:
+        opened(path)
+    assert named in str(found.value)
+    assert DeltaTable(path).version() == 0
+
+
+def test_columns_in_another_order_and_more_of_them(tmp_path: Path) -> None:
+    path = handmade(tmp_path / "table", fields=[COLUMNS[1], field("more", "long"), COLUMNS[0]])
+    sink = opened(path)
+    sink.commit(key_of(1), sink.prepare(frame_of(1, 2), key_of(1)).handle)
+    assert DeltaTable(path).to_pyarrow_table().sort_by("n").to_pylist() == [
+        {"text": f"row {n}", "more": None, "n": n} for n in (1, 2)
+    ]
+
+
+def test_a_null_where_the_table_allows_none(tmp_path: Path) -> None:
+    path = handmade(tmp_path / "table", fields=[field("n", "long", False), COLUMNS[1]])
+    sink = opened(path)
+    rows = pa.table({"n": pa.array([1, None], pa.int64()), "text": ["a", "b"]})
+    frame: Any = LakeFrame(rows, SCHEMA)
+    with pytest.raises(SinkFailed, match="column n is null in some rows"):
+        sink.prepare(frame, key_of(1))
+    sink.abort(key_of(1))
+    assert not list(path.glob("hf/*/*/*"))
+    sink.commit(key_of(2), sink.prepare(frame_of(1), key_of(2)).handle)
+    assert numbers(sink) == [1]
+
+
+def test_a_table_that_changes_between_two_epochs(tmp_path: Path) -> None:
+    """The epoch is decided, and stays in doubt until the table has its columns again."""
+    sink = filled(tmp_path / "table", 1)
+    handle = sink.prepare(frame_of(2), key_of(2)).handle
+    DeltaTable(sink.path).alter.add_columns(DeltaTable(sink.path).schema().fields[:0] or _added("more"))
+    sink.commit(key_of(2), handle)  # a new nullable column is no obstacle
+    handle = sink.prepare(frame_of(3), key_of(3)).handle
+    DeltaTable(sink.path).alter.add_constraint({"small": "n < 100"})
+    with pytest.raises(NotSupported, match="constraint small"):
+        sink.commit(key_of(3), handle)
+    assert numbers(sink) == [1, 2, 10]
+    DeltaTable(sink.path).alter.drop_constraint("small")
+    sink.commit(key_of(3), handle)
+    assert numbers(sink) == [1, 2, 3, 10]
+
+
+def test_a_table_that_gets_other_partitions(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table", 1)
+    handle = sink.prepare(frame_of(2), key_of(2)).handle
+    write_deltalake(sink.path, table_of(7), mode="overwrite", schema_mode="overwrite", partition_by=["text"])
+    with pytest.raises(SchemaMismatch, match="partitioned by"):
+        sink.commit(key_of(2), handle)
+    assert DeltaTable(sink.path).to_pyarrow_table()["n"].to_pylist() == [7]
+    again = opened(sink.path)
+    assert again.inspect(OWNER, 1).epoch == 1
+
+
+def _added(name: str) -> Any:
+    from deltalake import Field
+
+    return Field(name, "long", nullable=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "named"),
+    [
+        (lambda _: DeltaSink("gs://bucket/table"), NotSupported, "Google"),
+        (lambda _: DeltaSink("s3a://bucket/table"), NotSupported, "write s3://bucket/table"),
+        (lambda _: DeltaSink("hdfs://host/table"), NotSupported, "hdfs"),
+        (lambda _: DeltaSink("s3://key:secret@bucket/table"), BadValue, "credentials"),
+        (lambda _: DeltaSink(""), BadValue, "a path"),
+        (lambda _: DeltaSink(7), BadValue, "a path"),
+        (lambda folder: DeltaSink(folder / "per%20cent"), BadValue, "percent"),
+        (lambda folder: DeltaSink(folder / "file"), BadValue, "it is a file"),
+        (lambda folder: opened(folder / "none", key="m"), BadValue, "key"),
+        (lambda folder: opened(folder / "none", key=[]), BadValue, "key"),
+        (lambda folder: opened(folder / "none", create=False), BadValue, "create=True"),
+        (lambda folder: opened(filled(folder / "t").path, partition_by="text"), BadValue, "partitioned by"),
+        (lambda folder: opened(folder / "t", properties={"delta.madeUp": "x"}), SinkFailed, "create its table"),
+    ],
+)
+def test_a_bad_option_is_refused(
+    make: Callable[[Path], DeltaSink], error: type[HoldfastError], named: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(error) as found:
+        make(tmp_path)
+    assert named in str(found.value)
+    assert "secret" not in str(found.value)
+    assert "Next: " in str(found.value)
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_output_modes(mode: str, tmp_path: Path) -> None:
+    if mode == "update":
+        with pytest.raises(NotSupported, match=r"key=\[\.\.\.\].*changelog=True"):
+            DeltaSink(tmp_path / "table").open(context_for(output_mode=mode))
+    else:
+        with pytest.raises(BadValue, match="table of its own"):
+            DeltaSink(tmp_path / "table", share=True).open(context_for(output_mode=mode))
+    assert not (tmp_path / "table").exists()
+    sink = DeltaSink(tmp_path / "table", changelog=True)
+    sink.open(context_for(output_mode=mode))
+    for epoch in (1, 2):
+        sink.commit(key_of(epoch), sink.prepare(frame_of(1), key_of(epoch)).handle)
+    assert numbers(sink) == [1, 1]
+
+
+@pytest.mark.parametrize(("mode", "key"), [("update", "n"), ("complete", None)])
+def test_rows_of_an_append_only_table_cannot_be_replaced(mode: str, key: str | None, tmp_path: Path) -> None:
+    path = handmade(tmp_path / "table", settings={"delta.appendOnly": "true"})
+    with pytest.raises(NotSupported, match="appendOnly"):
+        DeltaSink(path, key=key).open(context_for(output_mode=mode))
+    assert DeltaTable(path).version() == 0
+
+
+@pytest.mark.parametrize("name", ["with space", "ü", "a#b?c", "file-url"])
+def test_the_name_of_a_folder(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    sink = opened(path.as_uri() if name == "file-url" else path)
+    sink.commit(key_of(1), sink.prepare(frame_of(1), key_of(1)).handle)
+    assert (path / "_delta_log").is_dir()
+    assert numbers(sink) == [1]
+    sink.take_back(OWNER, (1, 0), 2)
+    assert numbers(sink) == []
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_an_epoch_without_rows_replaces_all_rows(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "table")
+    sink.open(context_for(output_mode="complete"))
+    sink.commit(key_of(1), sink.prepare(frame_of(1, 2), key_of(1)).handle)
+    staged = sink.prepare(frame_of(), key_of(2))
+    assert staged.trace
+    sink.commit(key_of(2), staged.handle)
+    assert numbers(sink) == []
+    assert sink.inspect(OWNER, 1).epoch == 2
+
+
+def test_upserts_replace_rows_and_leave_those_of_other_writers(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "table", key="n", partition_by="text")
+    sink.open(context_for(output_mode="update"))
+    sink.commit(key_of(1), sink.prepare(frame_of(1, 2), key_of(1)).handle)
+    write_deltalake(sink.path, pa.table({"n": [2, 9], "text": ["other", "other"]}), mode="append")
+    again: Any = LakeFrame(pa.table({"n": pa.array([2, 3], pa.int64()), "text": ["new", "new"]}), SCHEMA)
+    staged = sink.prepare(again, key_of(2))
+    for _ in range(2):
+        sink.commit(key_of(2), staged.handle)
+    found = DeltaTable(sink.path).to_pyarrow_table().sort_by([("n", "ascending"), ("text", "ascending")]).to_pylist()
+    rows = [(1, "row 1"), (2, "new"), (2, "new"), (3, "new"), (9, "other")]
+    assert [(row["n"], row["text"]) for row in found] == rows
+    assert not list(Path(sink.path).glob("_holdfast/staged/*/t1-0000000001/*")), "what was staged before is removed"
+
+
+@pytest.mark.parametrize(("numbers", "named"), [([1, 1], "only 1 different keys"), ([1, None], "key column n is null")])
+def test_rows_without_a_key_of_their_own(numbers: list[int | None], named: str, tmp_path: Path) -> None:
+    sink = opened(tmp_path / "table", key="n")
+    frame: Any = LakeFrame(pa.table({"n": pa.array(numbers, pa.int64()), "text": ["a", "b"]}), SCHEMA)
+    with pytest.raises(SinkFailed, match=named):
+        sink.prepare(frame, key_of(1))
+    assert rows_of(sink) == []
+
+
+def test_going_back_across_a_change_of_the_mode(tmp_path: Path) -> None:
+    """Epochs that were upserted cannot be taken back after the key was removed."""
+    sink = opened(tmp_path / "table", key="n")
+    sink.commit(key_of(1), sink.prepare(frame_of(1), key_of(1)).handle)
+    sink.commit(key_of(2), sink.prepare(frame_of(2), key_of(2)).handle)
+    sink = opened(tmp_path / "table")
+    sink.commit(key_of(3), sink.prepare(frame_of(3), key_of(3)).handle)
+    found = sink.can_take_back(OWNER, (1, 1))
+    assert isinstance(found, CannotTakeBack)
+    assert "epoch 2 or later" in found.do
+    sink.take_back(OWNER, (1, 2), 2)
+    assert numbers(sink) == [1, 2]
+
+
+# --- owners ---
+
+
+def test_a_table_of_another_owner(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table")
+    version = DeltaTable(sink.path).version()
+    second = StreamIdentity("second", "0" * 31 + "3", "rows")
+    for owner in (OTHER, second, StreamIdentity(OWNER.pipeline, OWNER.uid, "others")):
+        other = opened(sink.path, owner)  # a start inspects it before the first epoch, and refuses
+        assert other.inspect(owner, 1).foreign == OWNER.summary
+        handle = other.prepare(frame_of(9), key := EpochKey(owner, key_of(1).attempt, 1)).handle
+        with pytest.raises(SinkForeign):
+            other.commit(key, handle)
+        with pytest.raises(SinkForeign):
+            other.take_back(owner, (1, 0), 2)
+        assert isinstance(other.can_take_back(owner, (1, 0)), CannotTakeBack)
+    assert DeltaTable(sink.path).version() == version
+    assert numbers(sink) == [1, 2, 3, 4, 10, 20, 30, 40]
+
+
+def test_streams_share_a_table_if_all_of_them_say_so(tmp_path: Path) -> None:
+    one, two = (OWNER, StreamIdentity("second", "0" * 31 + "3", "rows"))
+    sinks = {owner: opened(tmp_path / "table", owner, share=True) for owner in (one, two)}
+    for n, (owner, sink) in enumerate(sinks.items()):
+        key = EpochKey(owner, key_of(1).attempt, 1)
+        sink.commit(key, sink.prepare(frame_of(n), key).handle)
+    assert numbers(sinks[one]) == [0, 1]
+    sinks[one].take_back(one, (1, 0), 2)
+    assert numbers(sinks[one]) == [1]
+    alone = opened(tmp_path / "table")
+    assert alone.inspect(OWNER, 1).foreign == "streams that share it"
+    assert opened(tmp_path / "table", OTHER, share=True).inspect(OTHER, 1).foreign is not None
+
+
+def test_another_copy_of_the_repository_has_written_an_epoch(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table", 2)
+    before = Link(2, "0" * 16)
+    handle = sink.prepare(frame_of(3), key_of(3)).handle
+    with pytest.raises(SinkForeign, match="another copy"):
+        sink.commit(EpochKey(OWNER, key_of(3).attempt, 1, before), handle)
+    with pytest.raises(SinkForeign, match="another copy"):
+        sink.commit(key_of(2), handle)
+    with pytest.raises(SinkBehind):
+        sink.commit(EpochKey(OWNER, key_of(5).attempt, 1, Link(4, None)), handle)
+    assert numbers(sink) == [1, 2, 10, 20]
+
+
+def test_the_ledger_survives_checkpoints_and_the_clean_up_of_the_log(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table", 3)
+    last = sink.prepare(frame_of(4), key_of(4))
+    sink.commit(key_of(4), last.handle)
+    table = DeltaTable(sink.path)
+    table.create_checkpoint()
+    for each in sorted(Path(sink.path, "_delta_log").glob("*.json"))[:-1]:
+        each.unlink()  # what a clean-up does with versions before the checkpoint
+    again = opened(sink.path)
+    assert again.inspect(OWNER, 1).epoch == 4
+    again.commit(key_of(4), last.handle)
+    staged = again.prepare(frame_of(5), key_of(5))
+    again.commit(EpochKey(OWNER, key_of(5).attempt, 1, Link(4, handle_digest(last.handle))), staged.handle)
+    assert numbers(again) == [1, 2, 3, 4, 5, 10, 20, 30]
+
+
+# --- staged files ---
+
+
+def test_damage_of_staged_files_is_found_before_they_are_part_of_the_table(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table", 1)
+    handle = sink.prepare(frame_of(2), key_of(2)).handle
+    (file,) = Path(sink.path).glob("hf/*/t1-0000000002/*/*.parquet")
+    data = file.read_bytes()
+    file.write_bytes(data[:-1])
+    with pytest.raises(StagedDamaged, match="bytes"):
+        sink.commit(key_of(2), handle)
+    file.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    with pytest.raises(StagedDamaged, match="digest"):
+        opened(sink.path).commit(key_of(2), handle)
+    file.unlink()
+    with pytest.raises(StagedGone):
+        opened(sink.path).commit(key_of(2), handle)
+    assert numbers(sink) == [1, 10]
+    file.write_bytes(data)
+    opened(sink.path).commit(key_of(2), handle)
+    assert numbers(sink) == [1, 2, 10]
+
+
+def test_files_of_the_table_are_never_removed_by_an_abort_or_a_late_driver(tmp_path: Path) -> None:
+    sink = opened(tmp_path / "table")
+    lost = sink.prepare(frame_of(9), key_of(1, attempt=1))
+    kept = sink.prepare(frame_of(1), key_of(1, attempt=2))
+    sink.commit(key_of(1, attempt=2), kept.handle)
+    assert not list(Path(sink.path).glob("hf/*/t1-0000000001/1.1")), "the other attempt is swept"
+    sink.commit(key_of(2), sink.prepare(frame_of(2), key_of(2)).handle)
+    opened(sink.path).commit(key_of(1, attempt=1), lost.handle)  # it is over
+    with pytest.raises(SinkFailed, match="part of the table"):
+        sink.abort(key_of(1, attempt=2))
+    assert numbers(sink) == [1, 2]
+
+
+# --- going back ---
+
+
+def test_each_of_five_checkpoints_and_its_undo(tmp_path: Path) -> None:
+    """Rows of another writer are never touched, whether they are older or newer."""
+    sink = opened(tmp_path / "table", partition_by="text")
+    timeline = 1
+    for epoch in range(1, 6):
+        sink.commit(key_of(epoch), sink.prepare(frame_of(epoch, 10 * epoch), key_of(epoch)).handle)
+        write_deltalake(sink.path, table_of(-epoch), mode="append", partition_by=["text"])
+    others = [-5, -4, -3, -2, -1]
+    everything = rows_of(sink)
+    for base in range(6):
+        found = sink.can_take_back(OWNER, (1, base))
+        assert isinstance(found, TakeBack)
+        assert (found.epochs, found.rows) == (5 - base, 2 * (5 - base))
+        DeltaSink(sink.path).take_back(OWNER, (1, base), timeline + 1)
+        kept = [n for epoch in range(1, base + 1) for n in (epoch, 10 * epoch)]
+        assert numbers(sink) == sorted([*others, *kept])
+        assert sink.inspect(OWNER, timeline + 1).epoch == base
+        DeltaSink(sink.path).put_back(OWNER, (1, 5), timeline + 2, timeline + 1)
+        assert rows_of(sink) == everything
+        timeline += 2
+        assert sink.set_aside(OWNER) == []
+
+
+def test_going_back_is_refused_after_an_optimize(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table")
+    DeltaTable(sink.path).optimize.compact()
+    everything = numbers(sink)
+    found = sink.can_take_back(OWNER, (1, 2))
+    assert isinstance(found, CannotTakeBack)
+    assert "OPTIMIZE" in found.why
+    version = DeltaTable(sink.path).version()
+    with pytest.raises(SinkFailed, match="OPTIMIZE"):
+        DeltaSink(sink.path).take_back(OWNER, (1, 2), 2)
+    assert DeltaTable(sink.path).version() == version
+    assert numbers(sink) == everything
+    for epoch in (5, 6):
+        sink.commit(key_of(epoch), sink.prepare(frame_of(epoch), key_of(epoch)).handle)
+    DeltaSink(sink.path).take_back(OWNER, (1, 4), 2)  # later epochs are as they were
+    assert numbers(sink) == everything
+
+
+def test_an_undo_is_refused_after_a_vacuum(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table")
+    sink.take_back(OWNER, (1, 2), 2)
+    assert sink.cannot_be_put_back(OWNER, 2, 4) is None
+    time.sleep(0.01)
+    DeltaTable(sink.path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert "only 0 of the 4 rows" in (sink.cannot_be_put_back(OWNER, 2, 4) or "")
+    with pytest.raises(SinkFailed, match="VACUUM"):
+        sink.put_back(OWNER, (1, 4), 3, 2)
+    assert numbers(sink) == [1, 2, 10, 20]
+    assert sink.inspect(OWNER, 2).epoch == 2
+
+
+def test_a_full_vacuum_leaves_records_and_undecided_files(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table")
+    handle = sink.prepare(frame_of(5), key_of(5)).handle
+    DeltaTable(sink.path).vacuum(dry_run=False, full=True)
+    sink.commit(key_of(5), handle)
+    sink.take_back(OWNER, (1, 2), 2)
+    assert numbers(sink) == [1, 2, 10, 20]
+
+
+def test_an_append_only_table_cannot_go_back(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table", properties={"delta.appendOnly": "true"})
+    for found in (sink.can_take_back(OWNER, (1, 2)), sink.cannot_be_taken_back()):
+        assert isinstance(found, CannotTakeBack)
+        assert "appendOnly" in found.why
+    with pytest.raises(SinkFailed, match="appendOnly"):
+        sink.take_back(OWNER, (1, 2), 2)
+    sink.stamp(OWNER, (1, 2), 2)
+    assert len(numbers(sink)) == 8
+
+
+def test_a_lost_record_of_an_epoch_is_reported(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table")
+    (record,) = Path(sink.path).glob("_holdfast/*/t1-0000000004/*.json")
+    record.unlink()
+    found = sink.can_take_back(OWNER, (1, 2))
+    assert isinstance(found, CannotTakeBack)
+    assert "record" in found.why
+
+
+# --- a store ---
+
+
+def test_an_outage_of_the_store(s3: S3Place) -> None:
+    """The pipeline waits for its end, and the epoch is there once."""
+    sink = opened(s3.url("table"))
+    handle = sink.prepare(frame_of(1), key_of(1)).handle
+    s3.server.kill()
+    for act in (lambda: sink.commit(key_of(1), handle), lambda: opened(s3.url("table"))):
+        with pytest.raises(SinkUnavailable) as found:
+            act()
+        assert "\x1b" not in str(found.value)
+    s3.server.start()
+    sink.commit(key_of(1), handle)
+    assert numbers(sink) == [1]
+
+
+@pytest.mark.parametrize(("name", "value"), [("AWS_SECRET_ACCESS_KEY", "wrong"), ("AWS_ENDPOINT_URL", "http://u:p@h")])
+def test_a_store_that_refuses(name: str, value: str, s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(HoldfastError) as found:
+        opened(s3.url("table"))
+    assert isinstance(found.value, SinkFailed | BadValue)
+    assert not list(s3.folder.rglob("*.json"))
+    assert "Next: " in str(found.value)
+
+
+def test_a_bucket_that_does_not_exist(s3: S3Place) -> None:
+    with pytest.raises(SinkFailed, match="no bucket"):
+        opened("s3://no-such-bucket/table")
+
+
+# --- the process ---
+
+
+def _tries(path: str, results: Any) -> None:
+    try:
+        DeltaSink(path).inspect(OWNER, 1)
+    except NotSupported as error:
+        results.put(str(error))
+
+
+def test_a_forked_process_is_refused(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table", 1)
+    context = multiprocessing.get_context("fork")
+    results: Any = context.Queue()
+    child = context.Process(target=_tries, args=(sink.path, results))
+    child.start()
+    assert "forked process" in results.get(timeout=30)
+    child.join()
