@@ -69,6 +69,46 @@ def test_an_entry_of_a_log_is_one_conditional_put_and_is_never_replaced(files: F
     assert files.ours.write("0", b"first")  # equal bytes: written, perhaps by a request whose answer was lost
 
 
+def test_an_own_entry_and_the_absence_of_the_next_one_are_known(faulty: Files, s3_faults: FaultProxy) -> None:
+    """Spark asks for each entry before it writes it, and reads it right after: that would be five round trips."""
+    manager = faulty.manager
+    assert faulty.ours.write("8", b"eight")
+    s3_faults.reset()
+    assert not manager.exists(faulty.path("logs/9"))
+    assert not manager.exists(faulty.path("logs/9.compact"))
+    assert manager.exists(faulty.path("logs/8"))
+    assert faulty.ours.read("8") == b"eight"
+    stream = manager.open(faulty.path("logs/8"))
+    stream.seek(3)
+    assert (stream.getPos(), stream.read(), stream.available()) == (3, ord("h"), 1)
+    with pytest.raises(Py4JJavaError, match="EOFException"):
+        stream.seek(6)
+    assert s3_faults.seen == []
+    assert not manager.exists(faulty.path("logs/10"))
+    assert not manager.exists(faulty.path("logs/7"))
+    assert not manager.exists(faulty.path("other/9"))
+    assert {seen.kind for seen in s3_faults.seen} == {"HEAD", "LIST"}
+
+
+@pytest.mark.parametrize("name", ["9", "9.compact"])
+def test_the_next_entry_of_another_driver_is_never_replaced(files: Files, name: str) -> None:
+    assert files.ours.write("8", b"eight")
+    files.repository.put_new(f"logs/{name}", b"theirs")
+    assert not files.manager.exists(files.path(f"logs/{name}"))
+    assert not files.ours.write(name, b"ours")
+    assert files.ours.read(name) == b"theirs"
+
+
+def test_entries_that_are_large_or_long_ago_are_read_from_the_store(files: Files) -> None:
+    large = b"x" * ((1 << 16) + 1)
+    assert files.ours.write("0", large)
+    for number in range(1, 18):
+        assert files.ours.write(str(number), str(number).encode())
+    files.repository.delete_all(f"logs/{number}" for number in range(18))
+    assert [files.ours.read(str(number)) for number in (0, 1)] == [None, None]
+    assert [files.ours.read(str(number)) for number in (2, 17)] == [b"2", b"17"]
+
+
 def test_nothing_is_visible_before_close_and_the_first_end_is_final(files: Files) -> None:
     stream = files.create("logs/0")
     stream.write(b"bytes")
