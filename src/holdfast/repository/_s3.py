@@ -55,6 +55,8 @@ _DENIED_CODES = {
     "InvalidToken",
     "SignatureDoesNotMatch",
 }
+_UNAVAILABLE_CODES = {"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
+_UNAVAILABLE = re.compile(r"\b50[0234] (?:Internal|Bad|Service|Gateway)")  # an answer without S3's own code
 _UNREACHABLE = {  # a part of the text, in lower case, and what it means
     "dns error": "its host name is unknown",
     "connectionrefused": "the connection was refused",
@@ -262,6 +264,8 @@ def _kind(error: Exception, text: str, code: str, region: str) -> tuple[type[Sto
     if any(part in text for part in _ROLE_PATHS):
         why = "no credentials were found: not in the environment, in ~/.aws, or from the role of this machine"
         return StoreDenied, why
+    if code in _UNAVAILABLE_CODES or (not code and _UNAVAILABLE.search(text)):
+        return StoreUnreachable, ""
     lowered = text.lower()
     if not code and (cause := next((why for part, why in _UNREACHABLE.items() if part in lowered), None)):
         return StoreUnreachable, cause
