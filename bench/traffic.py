@@ -20,7 +20,7 @@ import faultproxy
 import s3fixture
 
 _OURS = "object_store"  # in the name that our client gives itself
-_BESIDE = re.compile(r"/heads/lease/\d+\.beat$|%2Frequests%2F")  # of threads that no epoch waits for
+_BESIDE = re.compile(r"/heads/lease/\d+\.beat$|%2Frequests%2F|/activity/")  # of threads that no epoch waits for
 KINDS = {
     "PUT": ("PUT", "CREATE", "COPY", "MULTIPART"),
     "GET": ("GET", "HEAD"),
