@@ -13,6 +13,7 @@ from faultproxy import Fault, FaultProxy
 from holdfast.errors import StorageFailed
 from holdfast.repository.objectstore import ObjectRepository
 from holdfast.spark import adapter
+from holdfast.spark.s3a import s3a_settings
 from holdfast.sparkfiles.storefolder import hadoop_root
 from s3fixture import S3Place
 from s3spark import connect
@@ -39,6 +40,7 @@ class Files:
 @pytest.fixture
 def files(spark: SparkSession, s3: S3Place) -> Iterator[Files]:
     connect(spark, s3)
+    adapter.set_for_bucket(spark, s3.bucket, s3a_settings())
     before = adapter.setting(spark, adapter.FILE_MANAGER)
     yield Files(spark, ObjectRepository(s3.url("root")))
     _restore(spark, before)
@@ -153,6 +155,25 @@ def test_folders_do_not_exist_and_nothing_is_deleted(files: Files) -> None:
     assert [str(each.getPath().getName()) for each in manager.list(files.path("logs"))] == ["0"]
     assert not manager.isLocal()
     assert str(manager.createCheckpointDirectory().toString()) == f"{files.root}/logs"
+
+
+def test_files_that_were_read_do_not_stay_in_the_memory_of_java(files: Files) -> None:
+    """The connector's default stream kept all of them, until memory ended and no request was possible any more."""
+    data, number = os.urandom(4 << 20), 40
+    for each in range(number):
+        files.repository.put_new(f"state/{each}", data)
+
+    def used() -> int:
+        java = files.jvm.java.lang
+        java.System.gc()
+        return int(java.Runtime.getRuntime().totalMemory() - java.Runtime.getRuntime().freeMemory())
+
+    before = used()
+    for each in range(number):
+        stream = files.manager.open(files.path(f"state/{each}"))
+        assert files.jvm.org.apache.commons.io.IOUtils.consume(stream) == len(data)
+        stream.close()
+    assert used() - before < number * len(data) / 4
 
 
 @pytest.mark.parametrize("size", [0, 1, (8 << 20) - 1, (8 << 20) + 1, 20 << 20])

@@ -20,6 +20,7 @@ def test_credentials_are_never_copied_into_a_setting() -> None:
         "fs.s3a.endpoint": "http://127.0.0.1:9000",
         "fs.s3a.connection.ssl.enabled": "false",
         "fs.s3a.endpoint.region": "eu-central-1",
+        "fs.s3a.input.stream.type": "classic",
         "fs.s3a.path.style.access": "true",
     }
 

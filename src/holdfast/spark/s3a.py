@@ -5,6 +5,8 @@ Rules:
   session wins.
 - Credentials are never copied into a setting: the connector reads the same variables, the same profile, or the role of
   the machine. For a profile and a web identity, the class that reads them is set: by default it would not be asked.
+- Files are read by the connector's plain stream. Its default since Hadoop 3.5 keeps what it has read, up to 2 GB, in
+  the heap of Java, which is often smaller: then memory ends, and the client of the connector is closed for good.
 - Spark does not include the connector. Where it is missing, the error has the line to add.
 """
 
@@ -51,7 +53,10 @@ def s3a_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     profile = aws_profile(environment)
     endpoint = _first(environment, ENDPOINTS) or profile.endpoint
     region = _first(environment, REGIONS) or profile.region
-    found = {"fs.s3a.path.style.access": str(environment.get(_VIRTUAL, "").lower() not in ("1", "true")).lower()}
+    found = {
+        "fs.s3a.input.stream.type": "classic",
+        "fs.s3a.path.style.access": str(environment.get(_VIRTUAL, "").lower() not in ("1", "true")).lower(),
+    }
     if endpoint:
         found["fs.s3a.endpoint"] = endpoint
         found["fs.s3a.connection.ssl.enabled"] = str(not endpoint.startswith("http://")).lower()
