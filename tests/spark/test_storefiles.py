@@ -158,7 +158,7 @@ def test_folders_do_not_exist_and_nothing_is_deleted(files: Files) -> None:
 
 
 def test_files_that_were_read_do_not_stay_in_the_memory_of_java(files: Files) -> None:
-    """The connector's default stream kept all of them, until memory ended and no request was possible any more."""
+    """The default stream of newer connectors has a cache of up to 2 GB, which is more than the heap of many drivers."""
     data, number = os.urandom(4 << 20), 40
     for each in range(number):
         files.repository.put_new(f"state/{each}", data)

@@ -5,8 +5,8 @@ Rules:
   session wins.
 - Credentials are never copied into a setting: the connector reads the same variables, the same profile, or the role of
   the machine. For a profile and a web identity, the class that reads them is set: by default it would not be asked.
-- Files are read by the connector's plain stream. Its default since Hadoop 3.5 keeps what it has read, up to 2 GB, in
-  the heap of Java, which is often smaller: then memory ends, and the client of the connector is closed for good.
+- Files are read by the connector's plain stream. The default since Hadoop 3.5 has a cache of up to 2 GB in the heap of
+  Java, which is often smaller.
 - Spark does not include the connector. Where it is missing, the error has the line to add.
 """
 
