@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ import faultproxy
 import s3fixture
 
 _OURS = "object_store"  # in the name that our client gives itself
-_BEAT = ".beat"  # written in the background
+_BESIDE = re.compile(r"/heads/lease/\d+\.beat$|%2Frequests%2F|/activity/")  # of threads that no epoch waits for
 KINDS = {
     "PUT": ("PUT", "CREATE", "COPY", "MULTIPART"),
     "GET": ("GET", "HEAD"),
@@ -41,7 +42,7 @@ class Traffic:
 
     def round_trips(self) -> int:
         """Return how many groups of our own requests followed each other: those of one group overlap in time."""
-        own = [each for each in self.seen if _OURS in each.agent and not each.key.split("?")[0].endswith(_BEAT)]
+        own = [each for each in self.seen if _OURS in each.agent and not _BESIDE.search(each.key)]
         groups, end = 0, 0.0
         for each in sorted(own, key=lambda each: each.began_s):
             groups += each.began_s >= end

@@ -43,6 +43,7 @@ _LONG = (
     ("spark/test_outages", "waited_for|long_outage|neither_lost"),
     ("spark/test_postgres_pipeline", "many_crashes|server_killed"),
     ("spark/test_store_crashes", "clears_up"),
+    ("spark/test_store_outages", "DROP_BEFORE"),
     ("spark/test_rewind_chain", "only_totals"),
     ("spark/test_rewind_spark", r"as_a_process|chained|interrupted_rewind\[(?!rewind decided|sink taken back)"),
 )

@@ -203,6 +203,16 @@ def s3_faults(s3: S3Place) -> Iterator[FaultProxy]:
         yield proxy
 
 
+def as_profile(place: S3Place, folder: Path) -> dict[str, str]:
+    """Return the variables for a bucket whose credentials, region and endpoint are in a profile."""
+    keys = f"aws_access_key_id={KEY_ID}\naws_secret_access_key={SECRET}\n"
+    (folder / "credentials").write_text(f"[tests]\n{keys}")
+    (folder / "config").write_text(f"[profile tests]\nregion={REGION}\nendpoint_url={place.endpoint}\n")
+    files = {"AWS_SHARED_CREDENTIALS_FILE": "credentials", "AWS_CONFIG_FILE": "config"}
+    named = {name: str(folder / file) for name, file in files.items()}
+    return {**named, "AWS_PROFILE": "tests", "AWS_ALLOW_HTTP": "true"}
+
+
 def signed(place: S3Place, method: str, key: str, body: bytes = b"") -> int:
     """Send a signed request, for a key that obstore would change: one that ends with a slash. Return the status."""
     now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())

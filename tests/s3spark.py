@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from holdfast.eventlog import EventLog
+from holdfast.repository import ObjectRepository
 from holdfast.spark import adapter
 from holdfast.spark.s3a import CLASS
-from rig import Rig, Target
+from rig import LogTarget, Rig, Target
 from s3fixture import KEY_ID, SECRET, S3Place
 
 
@@ -38,6 +42,33 @@ def connect(spark: SparkSession, s3: S3Place, endpoint: str | None = None) -> No
         "retry.throttle.interval": "50ms",
     }.items():
         conf.set(own + name, value)
+
+
+@contextmanager
+def executors(spark: SparkSession, variables: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Set the environment of Python on executors, which a user sets before Java starts; yield it."""
+    found = spark.sparkContext.environment
+    before = dict(found)
+    found.update(variables)
+    try:
+        yield found
+    finally:
+        found.clear()
+        found.update(before)
+
+
+class StoreTarget(LogTarget):
+    """A log on a store, as a test sees it."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)  # type: ignore[arg-type]
+
+    def staged(self) -> int:
+        """Attempts whose objects are not part of the log."""
+        found = {each.key.rpartition("/")[0] for each in ObjectRepository(str(self.path)).flat("segments")}
+        log = EventLog.open(self.path) if self.make().exists() else None  # type: ignore[attr-defined]
+        named = {each.path.rpartition("/")[0] for each in log.segments(0, log.tail)} if log else set()
+        return len(found - named)
 
 
 class StoreRig(Rig):

@@ -1,4 +1,4 @@
-"""Pipelines with their repository on S3 and their rows in PostgreSQL, for tests that crash them."""
+"""Pipelines with their repository on S3 and their rows in PostgreSQL or in an event log, for tests that crash them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from pgfixture import server
 from rig import PostgresTarget
 from s3fixture import S3Place
-from s3spark import StoreRig
+from s3spark import StoreRig, StoreTarget
 
 
 def totals(df: DataFrame) -> DataFrame:
@@ -30,4 +30,19 @@ def stateful(spark: SparkSession, s3: S3Place, folder: Path) -> StoreRig:
     return StoreRig(spark, s3, folder, [target], totals, output_mode="update")
 
 
-MAKE: dict[str, Callable[[SparkSession, S3Place, Path], StoreRig]] = {"stateless": stateless, "stateful": stateful}
+def stateless_log(spark: SparkSession, s3: S3Place, folder: Path) -> StoreRig:
+    return StoreRig(spark, s3, folder, [StoreTarget(s3.url("log"))], lambda df: df.repartition(2))
+
+
+def stateful_log(spark: SparkSession, s3: S3Place, folder: Path) -> StoreRig:
+    """The log keeps every version of a total."""
+    target = StoreTarget(s3.url("log"), changelog=True)
+    return StoreRig(spark, s3, folder, [target], totals, output_mode="update")
+
+
+MAKE: dict[str, Callable[[SparkSession, S3Place, Path], StoreRig]] = {
+    "stateless": stateless,
+    "stateful": stateful,
+    "stateless log": stateless_log,
+    "stateful log": stateful_log,
+}

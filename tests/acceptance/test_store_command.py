@@ -99,6 +99,21 @@ def test_a_root_lists_its_pipelines(made: OnStore, s3: S3Place) -> None:
         assert (holder["pid"], holder["lease"], holder["certain"]) == (os.getpid(), 2, True)
 
 
+def test_a_prune_without_a_running_pipeline_takes_the_lease(made: OnStore) -> None:
+    at = f"--repo {made.repository.where}"
+    planned = result(f"prune --last 1 --dry-run {at}")
+    assert (planned["drops"], planned["pruned"]) == ([1], None)
+    assert result(f"prune --last 1 --deep --yes {at}")["pruned"]["dropped"] == [1]
+    assert [each["checkpoint"] for each in result(f"ls {at}")["pipelines"][0]["checkpoints"]] == [2, 3]
+    assert result(f"prune --last 1 --dry-run {at}")["drops"] == []
+
+
+@pytest.mark.parametrize("words", ["checkpoint", "savepoint later", "stop", "cancel"])
+def test_what_a_running_pipeline_would_do_is_refused_if_none_runs(made: OnStore, words: str) -> None:
+    code, out, err = run(f"{words} --repo {made.repository.where}")
+    assert "not running" in out + err, (code, out, err)
+
+
 def test_damage_is_found_on_a_store(made: OnStore, s3: S3Place) -> None:
     folder = s3.folder / "pipelines/orders"
     (path,) = folder.glob(f"timelines/1/checkpoints/1/files/*/{hashlib.sha256(b'a').hexdigest()}")

@@ -40,7 +40,7 @@ from holdfast.repository.lease import held_lease, newest_lease
 from holdfast.repository.probe import probe
 from holdfast.repository.storeguard import BeatTiming
 from holdfast.repository.targets import newest_targets, record_targets
-from s3fixture import KEY_ID, SECRET, S3Place, environment, signed, using, with_faults
+from s3fixture import KEY_ID, SECRET, S3Place, as_profile, environment, signed, using, with_faults
 from support import refused_in_a_child
 
 QUICK = BeatTiming(beat_s=0.2, wait_s=1.5, poll_s=0.05)
@@ -262,6 +262,16 @@ def test_missing_credentials_are_named(s3: S3Place) -> None:
     with using({name: s3.environment[name] for name in kept} | {"AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{port}"}):
         with pytest.raises(StoreDenied, match="no credentials"):
             probe(ObjectRepository(s3.url()))
+
+
+def test_credentials_and_the_place_may_come_from_a_profile(s3: S3Place, tmp_path: Path) -> None:
+    with using(as_profile(s3, tmp_path)):
+        store = ObjectRepository(s3.url())
+        probe(store)
+        store.put_new("a", b"1")
+    assert ObjectRepository(s3.url()).read("a") == b"1"
+    assert SECRET not in repr(store)
+    assert SECRET.encode() not in pickle.dumps(store)
 
 
 def test_a_good_bucket_passes_and_keeps_nothing(s3_faults: FaultProxy, store: ObjectRepository) -> None:

@@ -15,6 +15,7 @@ from holdfast.cli.app import app
 from holdfast.errors import SinkForeign, StagedDamaged, StagedGone, TimelineEnded
 from holdfast.eventlog import EventLog
 from holdfast.repository import ObjectRepository
+from holdfast.repository.opening import open_repository
 from holdfast.repository.targets import record_targets
 from holdfast.sinks.base import CannotTakeBack, StreamIdentity
 from holdfast.sinks.log import LogSink
@@ -187,18 +188,20 @@ class TestStoreLog(StoreLog):
         assert self._seen(spark, sink) == [1, 2, 3, 4]
         assert find_garbage(url).keys == ()
 
-    def test_the_command_finds_the_logs_of_a_pipeline(self, spark: Any, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("on_store", [False, True])
+    def test_the_command_finds_the_logs_of_a_pipeline(self, on_store: bool, spark: Any, tmp_path: Path) -> None:
+        root = f"{self.root}/{tmp_path.name}/root" if on_store else str(tmp_path / "root")
         sink = self._filled(spark, tmp_path)
         self._stage(spark, sink, self._key(2, attempt=7), 99)
-        repository = hf.repository.LocalRepository(tmp_path / "root")
+        repository = open_repository(root)
         hf.repository.Identity.create(repository, "contract")
         record_targets(repository, "rows", 1, {"log": str(sink.target), "files": "files /x"})
         assert logs_on_stores(repository) == [f"{self.root}/{tmp_path.name}/log"]
         command = CliRunner()
-        shown = command.invoke(app, ["prune", "-r", str(tmp_path / "root"), "--deep", "--dry-run"])
+        shown = command.invoke(app, ["prune", "-r", root, "--deep", "--dry-run"])
         assert shown.exit_code == 0, shown.output
         assert "1 objects" in shown.output
-        done = command.invoke(app, ["prune", "-r", str(tmp_path / "root"), "--deep", "--yes", "--json"])
+        done = command.invoke(app, ["prune", "-r", root, "--deep", "--yes", "--json"])
         assert done.exit_code == 0, done.output
         assert json.loads(done.output)["result"]["deep"] == 1
         assert len(self.objects(tmp_path)) == 4

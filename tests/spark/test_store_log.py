@@ -1,7 +1,7 @@
 """An event log on S3 as a sink and as a source: executors and driver share nothing but the bucket."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +20,13 @@ from holdfast.testing import CrashAt
 from holdfast.testing.sinks import SinkContract, VisibleRows
 from rig import FilesTarget, LogTarget, Rig
 from s3fixture import KEY_ID, SECRET, S3Place, environment, with_faults
-from s3spark import StoreRig
+from s3spark import StoreRig, StoreTarget, executors
 
 
 @pytest.fixture(autouse=True)
-def executors(spark: SparkSession, s3: S3Place) -> Iterator[Callable[[dict[str, str]], None]]:
-    """Set the environment of the executors, which a user sets before Java starts; the fixture of a test sets ours."""
-    found = spark.sparkContext.environment
-    before = dict(found)
-    found.update(s3.environment)
-    yield found.update
-    found.clear()
-    found.update(before)
-
-
-class StoreTarget(LogTarget):
-    """A log on a store, as a test sees it."""
-
-    def __init__(self, url: str, **options: Any) -> None:
-        super().__init__(url, **options)  # type: ignore[arg-type]
-
-    def staged(self) -> int:
-        """Attempts whose objects are not part of the log."""
-        found = {each.key.rpartition("/")[0] for each in ObjectRepository(str(self.path)).flat("segments")}
-        log = EventLog.open(self.path) if self.make().exists() else None  # type: ignore[attr-defined]
-        named = {each.path.rpartition("/")[0] for each in log.segments(0, log.tail)} if log else set()
-        return len(found - named)
+def of_executors(spark: SparkSession, s3: S3Place) -> Iterator[dict[str, str]]:
+    with executors(spark, s3.environment) as found:
+        yield found
 
 
 class TestLogOnStore(SinkContract):
@@ -89,9 +70,9 @@ def test_a_crash_at_a_point(point: str, spark: SparkSession, s3: S3Place, tmp_pa
 
 
 def test_a_pipeline_of_two_streams_while_requests_fail(
-    spark: SparkSession, s3: S3Place, s3_faults: FaultProxy, tmp_path: Path, executors: Any
+    spark: SparkSession, s3: S3Place, s3_faults: FaultProxy, tmp_path: Path, of_executors: dict[str, str]
 ) -> None:
-    executors(environment(s3_faults.endpoint))
+    of_executors.update(environment(s3_faults.endpoint))
     with_faults(s3_faults, 0.01)
     rig = Rig(spark, tmp_path, [LogTarget(s3.url("log"), entity="text")])  # type: ignore[arg-type]
 
@@ -248,3 +229,34 @@ def test_streams_are_chained_below_a_root_on_s3(spark: SparkSession, s3: S3Place
     floor = inner.home.floor()
     assert floor == 3, "no stream and no checkpoint needs the events of the first run any more"
     assert [event.payload["n"] for event in inner.read(start=floor)] == expected[3:]
+
+
+def test_a_fork_takes_the_logs_between_streams_with_it(spark: SparkSession, s3: S3Place, tmp_path: Path) -> None:
+    """The reader of the fork continues inside the copied log, while the original goes on with its own."""
+    rig = StoreRig(spark, s3, tmp_path, [FilesTarget(tmp_path / "out")])
+
+    def run(name: str, out: str) -> None:
+        pipeline = hf.Pipeline(name, rig.root)
+
+        def copy(spark: SparkSession) -> DataFrame:
+            return pipeline.read("rows", rows_per_epoch=2)
+
+        pipeline.stream(rig.build, name="rows", sinks=hf.FileSink(tmp_path / out))
+        pipeline.stream(copy, name="copy", sinks=hf.FileSink(tmp_path / f"{out}-copy"))
+        pipeline.run(spark, available_now=True)
+
+    rig.add(0, 1, 2)
+    run("torment", "out")
+    made = hf.fork(ObjectRepository(f"{rig.root}/torment"), "latest", name="trial")
+    assert made.logs == ("rows",)
+    rig.add(3, 4, 5)
+    for name, out in (("torment", "out"), ("trial", "forked")):
+        run(name, out)
+    for _ in range(2):
+        run("trial", "forked")
+    assert FilesTarget(tmp_path / "out-copy").visible(spark) == list(range(6))
+    assert FilesTarget(tmp_path / "forked").visible(spark) == [3, 4, 5]
+    assert FilesTarget(tmp_path / "forked-copy").visible(spark) == [3, 4, 5]
+    logs = [EventLog.open(f"{rig.root}/{name}/logs/rows/log") for name in ("torment", "trial")]
+    assert logs[0].identity == logs[1].identity
+    assert logs[0].tail == logs[1].tail == 6

@@ -13,6 +13,7 @@ from faultproxy import Fault, FaultProxy
 from holdfast.errors import StorageFailed
 from holdfast.repository.objectstore import ObjectRepository
 from holdfast.spark import adapter
+from holdfast.spark.s3a import s3a_settings
 from holdfast.sparkfiles.storefolder import hadoop_root
 from s3fixture import S3Place
 from s3spark import connect
@@ -39,6 +40,7 @@ class Files:
 @pytest.fixture
 def files(spark: SparkSession, s3: S3Place) -> Iterator[Files]:
     connect(spark, s3)
+    adapter.set_for_bucket(spark, s3.bucket, s3a_settings())
     before = adapter.setting(spark, adapter.FILE_MANAGER)
     yield Files(spark, ObjectRepository(s3.url("root")))
     _restore(spark, before)
@@ -67,6 +69,46 @@ def test_an_entry_of_a_log_is_one_conditional_put_and_is_never_replaced(files: F
     assert not files.ours.write("0", b"second")
     assert files.repository.read("logs/0") == b"first"
     assert files.ours.write("0", b"first")  # equal bytes: written, perhaps by a request whose answer was lost
+
+
+def test_an_own_entry_and_the_absence_of_the_next_one_are_known(faulty: Files, s3_faults: FaultProxy) -> None:
+    """Spark asks for each entry before it writes it, and reads it right after: that would be five round trips."""
+    manager = faulty.manager
+    assert faulty.ours.write("8", b"eight")
+    s3_faults.reset()
+    assert not manager.exists(faulty.path("logs/9"))
+    assert not manager.exists(faulty.path("logs/9.compact"))
+    assert manager.exists(faulty.path("logs/8"))
+    assert faulty.ours.read("8") == b"eight"
+    stream = manager.open(faulty.path("logs/8"))
+    stream.seek(3)
+    assert (stream.getPos(), stream.read(), stream.available()) == (3, ord("h"), 1)
+    with pytest.raises(Py4JJavaError, match="EOFException"):
+        stream.seek(6)
+    assert s3_faults.seen == []
+    assert not manager.exists(faulty.path("logs/10"))
+    assert not manager.exists(faulty.path("logs/7"))
+    assert not manager.exists(faulty.path("other/9"))
+    assert {seen.kind for seen in s3_faults.seen} == {"HEAD", "LIST"}
+
+
+@pytest.mark.parametrize("name", ["9", "9.compact"])
+def test_the_next_entry_of_another_driver_is_never_replaced(files: Files, name: str) -> None:
+    assert files.ours.write("8", b"eight")
+    files.repository.put_new(f"logs/{name}", b"theirs")
+    assert not files.manager.exists(files.path(f"logs/{name}"))
+    assert not files.ours.write(name, b"ours")
+    assert files.ours.read(name) == b"theirs"
+
+
+def test_entries_that_are_large_or_long_ago_are_read_from_the_store(files: Files) -> None:
+    large = b"x" * ((1 << 16) + 1)
+    assert files.ours.write("0", large)
+    for number in range(1, 18):
+        assert files.ours.write(str(number), str(number).encode())
+    files.repository.delete_all(f"logs/{number}" for number in range(18))
+    assert [files.ours.read(str(number)) for number in (0, 1)] == [None, None]
+    assert [files.ours.read(str(number)) for number in (2, 17)] == [b"2", b"17"]
 
 
 def test_nothing_is_visible_before_close_and_the_first_end_is_final(files: Files) -> None:
@@ -113,6 +155,25 @@ def test_folders_do_not_exist_and_nothing_is_deleted(files: Files) -> None:
     assert [str(each.getPath().getName()) for each in manager.list(files.path("logs"))] == ["0"]
     assert not manager.isLocal()
     assert str(manager.createCheckpointDirectory().toString()) == f"{files.root}/logs"
+
+
+def test_files_that_were_read_do_not_stay_in_the_memory_of_java(files: Files) -> None:
+    """The default stream of newer connectors has a cache of up to 2 GB, which is more than the heap of many drivers."""
+    data, number = os.urandom(4 << 20), 40
+    for each in range(number):
+        files.repository.put_new(f"state/{each}", data)
+
+    def used() -> int:
+        java = files.jvm.java.lang
+        java.System.gc()
+        return int(java.Runtime.getRuntime().totalMemory() - java.Runtime.getRuntime().freeMemory())
+
+    before = used()
+    for each in range(number):
+        stream = files.manager.open(files.path(f"state/{each}"))
+        assert files.jvm.org.apache.commons.io.IOUtils.consume(stream) == len(data)
+        stream.close()
+    assert used() - before < number * len(data) / 4
 
 
 @pytest.mark.parametrize("size", [0, 1, (8 << 20) - 1, (8 << 20) + 1, 20 << 20])

@@ -7,6 +7,12 @@ import pytest
 from holdfast.spark.s3a import FOLDER, jars_folder, packages, s3a_settings, submit_line
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No profile of the user who runs the tests."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
 def test_credentials_are_never_copied_into_a_setting() -> None:
     secret = {"AWS_ACCESS_KEY_ID": "the-id", "AWS_SECRET_ACCESS_KEY": "the-secret", "AWS_SESSION_TOKEN": "the-token"}
     found = s3a_settings({**secret, "AWS_REGION": "eu-central-1", "AWS_ENDPOINT_URL": "http://127.0.0.1:9000"})
@@ -14,6 +20,7 @@ def test_credentials_are_never_copied_into_a_setting() -> None:
         "fs.s3a.endpoint": "http://127.0.0.1:9000",
         "fs.s3a.connection.ssl.enabled": "false",
         "fs.s3a.endpoint.region": "eu-central-1",
+        "fs.s3a.input.stream.type": "classic",
         "fs.s3a.path.style.access": "true",
     }
 

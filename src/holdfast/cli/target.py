@@ -1,7 +1,8 @@
 """Which repository a command works on: the one that `--repo` names, or the only one nearby.
 
-A command that only looks takes any repository (`looked_at`). One that needs files on this machine takes a folder
-(`located`). One that asks a running pipeline takes the only running one of several (`located_running`).
+A command that looks, or that the holder of the lease carries out, takes any repository (`looked_at`). One that needs
+files on this machine takes a folder (`located`). One that asks a running pipeline takes the only running one of several
+(`located_running`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def roots(repo: str | None) -> list[Path]:
 
 
 def looked_at(repo: str | None) -> Repository:
-    """Return the repository of one pipeline, on a local disk or on a store, for a command that only looks."""
+    """Return the repository of one pipeline, on a local disk or on a store."""
     found = all_looked_at(repo)
     if len(found) > 1:
         names = ", ".join(each.where.rpartition("/")[2] for each in found)
@@ -105,14 +106,11 @@ def located(repo: str | None, *, holds: tuple[str, ...] = (KEY,)) -> LocalReposi
     raise missing(repo)
 
 
-def located_running(repo: str | None) -> LocalRepository:
+def located_running(repo: str | None) -> Repository:
     """Return the repository for a command that asks a running pipeline: of several in a root, the only running one."""
-    if repo is None or not _is_url(repo):
-        found = next(filter(None, (_below(root) for root in roots(repo))), [])
-        running = [each for each in map(LocalRepository, found) if holder_of(each) is not None]
-        if len(found) > 1 and len(running) == 1:
-            return running[0]
-    return located(repo)
+    found = all_looked_at(repo)
+    running = [each for each in found if holder_of(each) is not None] if len(found) > 1 else []
+    return running[0] if len(running) == 1 else looked_at(repo)
 
 
 def _below(root: Path) -> list[Path]:

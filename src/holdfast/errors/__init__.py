@@ -86,7 +86,7 @@
     │   ├── StorageFailed            nothing was changed
     │   │   ├── BucketMissing        there is no bucket of this name
     │   │   ├── StoreDenied          the object store refused the credentials or the request
-    │   │   ├── StoreUnreachable     the endpoint of the object store could not be reached
+    │   │   ├── StoreUnreachable     the object store could not be reached, or cannot answer now
     │   │   └── WrongRegion          the bucket is in another region
     │   ├── BucketUnsuitable         the object store lacks what a repository needs
     │   ├── BlockFailed              one block of a device could not be read or written

@@ -30,9 +30,9 @@ class StoreDenied(StorageFailed):
 
 
 class StoreUnreachable(StorageFailed):
-    """The endpoint of the object store could not be reached."""
+    """The object store could not be reached, or cannot answer requests now. A running pipeline waits."""
 
-    says = "{e.action} {e.key!r} failed, because the object store cannot be reached: {e.why}"
+    says = "{e.action} {e.key!r} failed, because the object store is unavailable: {e.why}"
     next_step = "check AWS_ENDPOINT_URL, the network and the server, then try again"
 
 

@@ -14,6 +14,8 @@ import hashlib
 import os
 import re
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -202,21 +204,43 @@ def read_schema(about: About, folder: Path | str) -> pa.Schema:
 
 
 def read_segment(folder: Path, segment: Segment, schema: pa.Schema) -> pa.Table:
-    """Return the events of a segment, or raise `LogCorrupt` if its file is not the one that was committed."""
+    """Return the events of a segment in a folder; see `committed_events`."""
+
+    def read() -> bytes | None:
+        with files.failing_as("read", str(folder / segment.path)):
+            try:
+                return (folder / segment.path).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    place = SegmentPlace(str(folder), bool(_SEGMENT.fullmatch(segment.path)), read, lambda: read_floor(folder))
+    return committed_events(place, segment, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlace:
+    """Where the bytes of a segment come from."""
+
+    log: str
+    is_valid: bool  # whether its path is one of a segment
+    read: Callable[[], bytes | None]  # `None`: there is none
+    floor: Callable[[], int]  # the first event that was not trimmed
+
+
+def committed_events(place: SegmentPlace, segment: Segment, schema: pa.Schema) -> pa.Table:
+    """Return the events of a segment, or raise `LogCorrupt` if its bytes are not those that were committed."""
 
     def refused(why: str) -> LogCorrupt:
-        return LogCorrupt(path=str(folder), part=f"segment {segment.path}", why=why)
+        return LogCorrupt(path=place.log, part=f"segment {segment.path}", why=why)
 
-    if not _SEGMENT.fullmatch(segment.path):
+    if not place.is_valid:
         raise refused("its path is not a valid segment path")
-    with files.failing_as("read", str(folder / segment.path)):
-        try:
-            data = (folder / segment.path).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            floor = read_floor(folder)
-            if segment.first < floor:
-                raise LogTrimmed(path=str(folder), sequence=segment.first, floor=floor) from None
-            raise refused("its file is missing") from None
+    data = place.read()
+    if data is None:
+        floor = place.floor()
+        if segment.first < floor:
+            raise LogTrimmed(path=place.log, sequence=segment.first, floor=floor)
+        raise refused("its file is missing")
     if len(data) != segment.size or hashlib.sha256(data).digest() != segment.sha256:
         raise refused("its bytes are not those that were committed")
     try:

@@ -16,7 +16,6 @@ Rules:
 
 from __future__ import annotations
 
-import hashlib
 import os
 import uuid
 from dataclasses import dataclass
@@ -24,11 +23,19 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from holdfast._validation import checked_key
-from holdfast.errors import AlreadyExists, BadName, Corrupt, LogCorrupt, LogMissing, LogTrimmed, NotFound
-from holdfast.eventlog._files import ABOUT, SEGMENTS, WITH_REWINDS, About, read_schema
+from holdfast.errors import AlreadyExists, BadName, Corrupt, LogCorrupt, LogMissing, NotFound
+from holdfast.eventlog._files import (
+    ABOUT,
+    SEGMENTS,
+    WITH_REWINDS,
+    About,
+    SegmentPlace,
+    committed_events,
+    read_schema,
+)
 from holdfast.eventlog.index import LiveIndex, RangeDamaged, Segment
 from holdfast.eventlog.keeping import FLOOR, KEEP, LogFloor, LogKeep
-from holdfast.eventlog.segment import from_parquet, schema_to_text
+from holdfast.eventlog.segment import schema_to_text
 from holdfast.eventlog.store_index import StoreIndex
 from holdfast.eventlog.store_record import INDEX_FOLDER
 from holdfast.eventlog.store_segments import StoredSegments
@@ -104,28 +111,11 @@ class StoreHome:
 
     def segment(self, segment: Segment, schema: pa.Schema) -> pa.Table:
         """Read and check an object."""
-
-        def refused(why: str) -> LogCorrupt:
-            return LogCorrupt(path=self.address, part=f"segment {segment.path}", why=why)
-
-        if not _is_segment(segment.path):
-            raise refused("its path is not a valid segment path")
-        try:
-            data = self.repository.read(segment.path)
-        except NotFound:
-            floor = self.floor()
-            if segment.first < floor:
-                raise LogTrimmed(path=self.address, sequence=segment.first, floor=floor) from None
-            raise refused("its object is missing") from None
-        if len(data) != segment.size or hashlib.sha256(data).digest() != segment.sha256:
-            raise refused("its bytes are not those that were committed")
-        try:
-            table = from_parquet(data, schema)
-        except ValueError as error:
-            raise refused(str(error)) from error
-        if table.num_rows != segment.count:
-            raise refused(f"it contains {table.num_rows} events, but {segment.count} were committed")
-        return table
+        read = self.repository.read_all
+        place = SegmentPlace(
+            self.address, _is_segment(segment.path), lambda: read([segment.path])[segment.path], self.floor
+        )
+        return committed_events(place, segment, schema)
 
     def writer(self) -> StoreWriter:
         """Find the tail: one listing, and the last record. There is no lock, and several writers may append."""

@@ -147,6 +147,12 @@ class StoreIndex(LiveIndex):
 
     # --- questions ---
 
+    def whole(self) -> list[IndexRecord]:
+        """Read all records, and return them in order."""
+        self.refresh()
+        self._read_from(0)
+        return self.since(0)
+
     def ranges(self) -> Iterator[Range]:
         """Yield all ranges, in order."""
         self._read_from(0)

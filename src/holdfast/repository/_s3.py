@@ -1,8 +1,8 @@
 """The requests to an S3 bucket, by obstore: the only module that imports it, and that translates its errors.
 
 Rules:
-- Credentials, region and endpoint come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT_URL`, …)
-  or from the role of the machine, never from the address.
+- Credentials, region and endpoint come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT_URL`, …),
+  from a profile (`aws_profile.py`), or from the role of the machine, never from the address.
 - No text of an error is passed on as it is: the answer of a server may contain a key id. Only the code and the message
   of S3's own XML are, and the plain cause of a failed connection.
 - A request that changes something is sent once (`Bucket.put`, `Bucket.delete`): the caller decides whether it may be
@@ -34,6 +34,7 @@ from holdfast.errors import (
     StoreUnreachable,
     WrongRegion,
 )
+from holdfast.repository.aws_profile import ENDPOINTS, REGIONS, AwsProfile, aws_profile
 from holdfast.repository.base import StoredObject
 from holdfast.repository.s3address import S3Address
 
@@ -54,6 +55,8 @@ _DENIED_CODES = {
     "InvalidToken",
     "SignatureDoesNotMatch",
 }
+_UNAVAILABLE_CODES = {"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
+_UNAVAILABLE = re.compile(r"\b50[0234] (?:Internal|Bad|Service|Gateway)")  # an answer without S3's own code
 _UNREACHABLE = {  # a part of the text, in lower case, and what it means
     "dns error": "its host name is unknown",
     "connectionrefused": "the connection was refused",
@@ -91,7 +94,7 @@ class Bucket:
         self.address = address
         self._library = _obstore()
         self._pid = _required_own_process()
-        _require_sound_endpoint()
+        self._profile = _options_of(aws_profile())
         silence = timedelta(seconds=_SILENCE_S if patient else _SILENCE_S / 3)
         self._reads = self._client(10 if patient else 1, {"timeout": _WHOLE_READ, "read_timeout": silence})
         self._writes = self._client(0, {"timeout": 2 * silence})
@@ -215,7 +218,9 @@ class Bucket:
         }
         retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=_RETRY_S)}
         try:
-            return self._library.store.S3Store(self.address.bucket, client_options=options, retry_config=retry)
+            return self._library.store.S3Store(
+                self.address.bucket, client_options=options, retry_config=retry, **self._profile
+            )
         except Exception as error:
             raise self._translated(error, "open", str(self.address)) from None
 
@@ -257,8 +262,10 @@ def _kind(error: Exception, text: str, code: str, region: str) -> tuple[type[Sto
     if code in _DENIED_CODES or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
         return StoreDenied, "" if code else "the credentials do not permit it"
     if any(part in text for part in _ROLE_PATHS):
-        why = "no credentials were found, neither in the environment nor from the role of this machine"
-        return StoreDenied, f"{why}; profiles in files are not read (aws configure export-credentials --format env)"
+        why = "no credentials were found: not in the environment, in ~/.aws, or from the role of this machine"
+        return StoreDenied, why
+    if code in _UNAVAILABLE_CODES or (not code and _UNAVAILABLE.search(text)):
+        return StoreUnreachable, ""
     lowered = text.lower()
     if not code and (cause := next((why for part, why in _UNREACHABLE.items() if part in lowered), None)):
         return StoreUnreachable, cause
@@ -275,19 +282,27 @@ def _allows_http() -> bool:
     return os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
 
 
-def _require_sound_endpoint() -> None:
-    """Refuse an endpoint that is malformed, contains credentials, or would be used without encryption by mistake."""
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
-        value = os.environ.get(name)
-        if not value:
-            continue
+def _options_of(profile: AwsProfile) -> dict[str, str]:
+    """Return the options of a client that come from a profile; the environment wins.
+
+    Refuse an endpoint that is malformed, contains credentials, or would be used without encryption by mistake.
+    """
+    found = dict(profile.keys)
+    if profile.region and not any(os.environ.get(name) for name in REGIONS):
+        found["region"] = profile.region
+    given = {name: value for name in ENDPOINTS if (value := os.environ.get(name))}
+    if profile.endpoint and not given:
+        given = {"endpoint_url in the profile": profile.endpoint}
+        found["endpoint"] = profile.endpoint
+    for name, value in given.items():
         match = _ENDPOINT.fullmatch(value)
         if match is None:
             expected = "https://host or https://host:port, without credentials"
-            raise BadValue(what=name, value="(not shown)", expected=expected, do=f"correct {name} in the environment")
+            raise BadValue(what=name, value="(not shown)", expected=expected, do=f"correct {name}")
         if match[1].lower() == "http" and not _allows_http():
             do = "use an https:// endpoint, or set AWS_ALLOW_HTTP=true"
             raise BadValue(what=name, value=value, why="requests would not be encrypted", do=do)
+    return found
 
 
 _used_by: int | None = None  # the process that has used obstore first

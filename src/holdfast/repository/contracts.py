@@ -58,6 +58,10 @@ class HeadsView(Protocol):
 class Heads(Protocol):
     """The records of a repository that change, and the folders that are looked at together with them."""
 
+    @property
+    def fresh_s(self) -> float:
+        """How old a look may be when another one would only avoid wasted work: on a store each is a round trip."""
+
     def look(self) -> HeadsView:
         """Look at all of them: one listing on a store."""
 

@@ -15,6 +15,8 @@ from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import EpochClosed, NotFound, RecordCorrupt
 from holdfast.formats.sealed_json import Record
 from holdfast.repository.base import Repository, checked_repository
+from holdfast.repository.contracts import HeadsView
+from holdfast.repository.lease import Lease
 from holdfast.repository.local import LocalRepository
 
 _SLOT = re.compile(r"(\d+)\.(\d+)\.json")
@@ -35,19 +37,26 @@ class Decisions:
     def __init__(self, repository: Repository) -> None:
         self._repository = checked_repository(repository)
 
-    def close(self, decision: Decision) -> Decision:
-        """Close a slot and return its decision: this one, or the one that closed it earlier."""
+    def close(self, decision: Decision, lease: Lease | None = None) -> Decision:
+        """Close a slot and return its decision: this one, or the one that closed it earlier.
+
+        A lease that is given is checked by the same look at the heads. If it raises `Fenced`, the decision stands, and
+        the new driver completes it.
+        """
         key = slot_key(decision.attempt)
         put = self._repository.put_if_absent(key, decision.sealed())
         if put.won:
-            self._require_open(decision.attempt)
+            heads = self._repository.heads.look()
+            self._require_open(decision.attempt, heads)
+            if lease is not None:
+                lease.check(heads)
             return decision
         return _decoded(put.data, key, decision.attempt)
 
-    def _require_open(self, attempt: Attempt) -> None:
+    def _require_open(self, attempt: Attempt, heads: HeadsView) -> None:
         """Raise `EpochClosed` for a slot that is free only because it was pruned."""
         key = _floor_key(attempt.stream, attempt.timeline)
-        floor = self._repository.heads.look().level(key, lambda data: Floor.unsealed(data, key).epoch)
+        floor = heads.level(key, lambda data: Floor.unsealed(data, key).epoch)
         if attempt.epoch < floor:
             self._repository.delete(slot_key(attempt))
             raise EpochClosed(stream=attempt.stream, epoch=attempt.epoch, floor=floor)

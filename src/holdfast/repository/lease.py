@@ -9,6 +9,7 @@ only `put_if_absent` of decisions is safe.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
@@ -66,6 +67,7 @@ class Lease:
         self._lock = lock
         self._released = False
         self._sealed = record.sealed()  # compared at each check
+        self._checked_s = -math.inf  # by the monotonic clock
         self.record = record
 
     @property
@@ -119,16 +121,19 @@ class Lease:
             raise
         return cls(repository, record, lock)
 
-    def check(self) -> None:
+    def check(self, view: HeadsView | None = None) -> None:
         """Raise `Fenced` if a newer lease was taken, or if the record of this one is missing or changed.
 
-        All numbers are listed: the record with the next number may have been deleted already.
+        All numbers are listed: the record with the next number may have been deleted already. `view` is a look at the
+        heads that was taken just now.
         """
         if self._released or (self._lock is not None and not self._lock.held):  # a forked child does not hold it
             raise Closed(what=f"lease {self.number}", do="take a new one with Lease.take")
-        view = self._repository.heads.look()
+        now_s = time.monotonic()
+        view = view or self._repository.heads.look()
         newest = max(_numbers(view), default=0)
         if newest <= self.number and view.holds(_key(self._repository, self.number), self._sealed):
+            self._checked_s = now_s
             return
         try:
             data = self._repository.read(_key(self._repository, max(newest, self.number)))
@@ -136,6 +141,11 @@ class Lease:
             raise Fenced(number=self.number, newer=newest, holder="no process: its record is missing") from None
         # a record of its own number that differs: the repository was restored from a copy, and the number taken again
         raise Fenced(number=self.number, newer=newest, holder=holder_of(data))
+
+    def check_again(self) -> None:
+        """Do the same, unless the last check was a moment ago. For a process that may have been paused since then."""
+        if time.monotonic() - self._checked_s >= self._repository.heads.fresh_s:
+            self.check()
 
     def release(self) -> None:
         """Release the lock. The record stays: the next holder takes the number after it."""

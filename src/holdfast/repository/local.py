@@ -14,17 +14,15 @@ from holdfast.errors import AlreadyExists, BadValue, NotFound, StorageFailed
 from holdfast.repository import files
 from holdfast.repository.base import Data, Held, held_key, joined, read_one_by_one
 from holdfast.repository.contracts import Put
+from holdfast.repository.file_parts import FileParts
 from holdfast.repository.files import local_path
-from holdfast.repository.guards import FileGuard
-from holdfast.repository.heads import FileHeads
-from holdfast.repository.journals import FileJournal
 from holdfast.repository.oslock import OsLock
 
 TEMPORARIES = ".tmp"
 _TRIES = 100
 
 
-class LocalRepository:
+class LocalRepository(FileParts):
     """A repository in a folder, which the first write creates: opening one that does not exist changes nothing."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -44,20 +42,6 @@ class LocalRepository:
     def where(self) -> str:
         """The folder."""
         return str(self.root)
-
-    @property
-    def heads(self) -> FileHeads:
-        """The records that change: one file each."""
-        return FileHeads(self)
-
-    @property
-    def guard(self) -> FileGuard:
-        """The OS lock of the lease."""
-        return FileGuard(self)
-
-    def journal(self, name: str) -> FileJournal:
-        """Return the journal of this name: one file."""
-        return FileJournal(self, name)
 
     def read(self, key: str) -> bytes:
         """Return the value, or raise `NotFound`."""

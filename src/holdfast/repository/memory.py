@@ -13,13 +13,11 @@ from holdfast._validation import checked_key, checked_value_key
 from holdfast.errors import AlreadyExists, Locked, NotFound
 from holdfast.repository.base import Data, Held, held_key, joined, read_one_by_one
 from holdfast.repository.contracts import Put
+from holdfast.repository.file_parts import FileParts
 from holdfast.repository.files import failing_as, file_to_hold, local_path
-from holdfast.repository.guards import FileGuard
-from holdfast.repository.heads import FileHeads
-from holdfast.repository.journals import FileJournal
 
 
-class MemoryRepository:
+class MemoryRepository(FileParts):
     """A dictionary that fulfils the contract of a repository; thread-safe."""
 
     def __init__(self) -> None:
@@ -31,20 +29,6 @@ class MemoryRepository:
     def where(self) -> str:
         """The address, for display."""
         return "memory:"
-
-    @property
-    def heads(self) -> FileHeads:
-        """The records that change: one value each."""
-        return FileHeads(self)
-
-    @property
-    def guard(self) -> FileGuard:
-        """A lock of this object."""
-        return FileGuard(self)
-
-    def journal(self, name: str) -> FileJournal:
-        """Return the journal of this name: one value."""
-        return FileJournal(self, name)
 
     def read(self, key: str) -> bytes:
         """Return the value, or raise `NotFound`."""

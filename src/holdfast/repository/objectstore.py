@@ -147,7 +147,7 @@ class ObjectRepository:
                 raise failed
             unsure = failed
             if time.monotonic() > until:
-                raise OutcomeUnknown(action="write", key=key, why=_why(failed))
+                raise OutcomeUnknown(action="write", key=key, why=_why(failed)) from failed
         raise AssertionError  # the pauses never end
 
     def put_new(self, key: str, data: Data) -> None:
@@ -292,7 +292,7 @@ class ObjectRepository:
                 raise
             except StorageFailed as error:
                 if time.monotonic() > until:
-                    raise OutcomeUnknown(action=action, key=key, why=_why(error)) from None
+                    raise OutcomeUnknown(action=action, key=key, why=_why(error)) from error
         raise AssertionError  # the pauses never end
 
     def _for_each(self, ask: Callable[[A], B], keys: Iterable[A]) -> dict[A, B]:

@@ -25,6 +25,7 @@ from holdfast.repository.contracts import HeadChange, Put
 
 HEADS = "heads"
 _TRIES = 100
+_FRESH_S = 1.0
 
 
 class Store(Protocol):
@@ -58,6 +59,11 @@ class StoreHeads:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    @property
+    def fresh_s(self) -> float:
+        """An epoch that is paused for longer, or takes longer to commit, looks again."""
+        return _FRESH_S
 
     def look(self) -> StoreHeadsView:
         """List `heads/` once."""

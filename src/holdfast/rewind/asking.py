@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 from holdfast import _figures as figures
 from holdfast.epoch import Decision, Facts
@@ -12,12 +14,14 @@ from holdfast.formats.manifest import Manifest
 from holdfast.log_needs import LOG
 from holdfast.repository import Decisions, Lineage, Repository
 from holdfast.repository.backfills import BackfillRecord
-from holdfast.repository.rewinds import SinkAim
 from holdfast.rewind.answering import asked
 from holdfast.rewind.filled import FilledSinks
 from holdfast.rewind.plan import SinkAction, SinkPlan
 from holdfast.rewind.program import ProgramStream, aim_of
 from holdfast.sinks.base import CannotTakeBack, EpochPlace, Sink, StreamIdentity, TakeBack, checked_position
+
+SinkPlanner: TypeAlias = partial[SinkPlan]
+"""The plan of a sink that lacks only what is done with it."""
 
 
 def held_epoch(sink: Sink, owner: StreamIdentity, timeline: int) -> int:
@@ -110,46 +114,31 @@ class SinkQuestions:
         about = self._about
         name, aim = f"sink {sink.name!r} of stream {about.owner.stream!r}", aim_of(sink)
         holds = held_in_lineage(sink, about.owner, about.lineage)
+        plan = partial(SinkPlan, sink=sink.name, kind=aim.kind, target=aim.target, holds=holds)
         self._compare(name, sink)
         self._check_new(name, sink, holds)
         if sink.name in self._leave:
-            return self._left(sink, aim, holds)
+            return self._left(sink, plan)
         answer = asked(sink, "be asked", lambda: sink.can_take_back(about.owner, about.base))
         if isinstance(answer, CannotTakeBack):
             stay = f"--leave {sink.name}"
             do = answer.do if stay in answer.do else f"{answer.do}; or accept that its rows stay: {stay}"
             self.problems.append(f"{name} cannot be taken back: {answer.why} ({do})")
-            return SinkPlan(
-                sink=sink.name,
-                kind=aim.kind,
-                target=aim.target,
-                action=SinkAction.CANNOT,
-                holds=holds,
-                why=answer.why,
-                do=answer.do,
-            )
+            return plan(action=SinkAction.CANNOT, why=answer.why, do=answer.do)
         filled = self._fills.taken_back(sink, about.base, answer)
         if filled is not None:
-            return self._filled(sink, aim, holds, answer, filled)
+            return self._filled(sink, plan, answer, filled)
         counted = self._counted(sink.name, holds)
         if answer.kept and not self._agree(sink.name, holds, answer.rows, counted):
             self.problems.append(
                 f"{name} has {answer.rows} rows after the base, but {counted} were committed: "
                 "another program changed them"
             )
-        return SinkPlan(
-            sink=sink.name,
-            kind=aim.kind,
-            target=aim.target,
-            action=SinkAction.TAKE_BACK,
-            holds=holds,
-            epochs=answer.epochs,
-            rows=answer.rows,
-            counted=counted,
-            kept=answer.kept,
+        return plan(
+            action=SinkAction.TAKE_BACK, epochs=answer.epochs, rows=answer.rows, counted=counted, kept=answer.kept
         )
 
-    def _filled(self, sink: Sink, aim: SinkAim, holds: int, answer: TakeBack, record: BackfillRecord) -> SinkPlan:
+    def _filled(self, sink: Sink, plan: SinkPlanner, answer: TakeBack, record: BackfillRecord) -> SinkPlan:
         """Refuse to take back what a backfill has written: the rows up to the base would be lost."""
         about, facts = self._about, self._about.facts
         again = facts.total_rows - about.base_rows if facts else 0
@@ -165,19 +154,9 @@ class SinkQuestions:
             "remove it from the program, go back, then add it with another, empty target and fill it: holdfast backfill"
         )
         self.problems.append(f"sink {sink.name!r} of stream {about.owner.stream!r} cannot be taken back: {why} ({do})")
-        return SinkPlan(
-            sink=sink.name,
-            kind=aim.kind,
-            target=aim.target,
-            action=SinkAction.CANNOT,
-            holds=holds,
-            epochs=answer.epochs,
-            rows=answer.rows,
-            why=why,
-            do=do,
-        )
+        return plan(action=SinkAction.CANNOT, epochs=answer.epochs, rows=answer.rows, why=why, do=do)
 
-    def _left(self, sink: Sink, aim: SinkAim, holds: int) -> SinkPlan:
+    def _left(self, sink: Sink, plan: SinkPlanner) -> SinkPlan:
         about, name = self._about, f"sink {sink.name!r} of stream {self._about.owner.stream!r}"
         why: str | None = None
         if about.is_read_by_declaration or (about.is_read and (sink.target or "").startswith(LOG)):
@@ -188,9 +167,7 @@ class SinkQuestions:
             self.problems.append(f"{name} cannot be left: {why}")
         action = SinkAction.CANNOT if why else SinkAction.LEAVE
         text = why or "its rows stay, and the rows after the base are written to it a second time"
-        return SinkPlan(
-            sink=sink.name, kind=aim.kind, target=aim.target, action=action, holds=holds, counted=None, why=text
-        )
+        return plan(action=action, why=text)
 
     def _absent(self, sink: str) -> SinkPlan:
         left = sink in self._leave

@@ -46,10 +46,9 @@ from holdfast.repository.stream_records import stream_record_key
 from holdfast.restore import restore_stream
 from holdfast.rewind.bases import RewindBase, find_base
 from holdfast.rewind.building import other_sound, stream_record_of
-from holdfast.rewind.inputs import log_of
+from holdfast.rewind.own_logs import own_logs, require_own_logs
 from holdfast.rewind.store_forking import built_fork
 
-LOGS = "logs"  # the folder of a repository with the event logs that join streams
 _FORK = "fork"
 
 
@@ -95,6 +94,7 @@ def _fork_on_store(
     new = ObjectRepository(f"{place.rstrip('/')}/{name}")
     lineage = Lineage.load(repository)
     base = find_base(repository, lineage, to)
+    require_own_logs(repository.where, base)
     facts = {
         stream: found
         for stream in base.manifest.streams
@@ -112,7 +112,7 @@ def _fork_on_store(
         origin=lineage.identity.pipeline,
         base=base.to,
         epochs={stream: base.manifest.streams[stream].epoch for stream in facts},
-        logs=(),
+        logs=tuple(each.stream for each in own_logs(repository.where, base)),
     )
 
 
@@ -125,7 +125,7 @@ def _fork_on_disk(
         raise AlreadyExists(what=f"a folder {target}", do="choose another name or another root")
     lineage = Lineage.load(repository)
     found = find_base(repository, lineage, base)
-    _require_own_logs(repository, found)
+    require_own_logs(repository.where, found)
     scratch = folder / f".{name}.{_FORK}-{uuid.uuid4().hex}"
     try:
         with failing_as("create", str(scratch)):
@@ -178,34 +178,10 @@ def _build(  # noqa: PLR0917 - from where, and to where
 
 def _copy_logs(repository: LocalRepository, base: RewindBase, scratch: Path) -> tuple[str, ...]:
     """Copy the event logs inside the repository up to the cut; return the streams that write them."""
-    copied = []
-    for stream, cut in base.manifest.streams.items():
-        for mark in cut.sinks.values():
-            path = Path(str(mark.get("path", "")))
-            if "tail" in mark and path.is_relative_to(repository.root / LOGS):
-                copy_log(path, scratch / path.relative_to(repository.root), int(mark["tail"]))
-                copied.append(stream)
-    return tuple(copied)
-
-
-def _require_own_logs(repository: LocalRepository, base: RewindBase) -> None:
-    """Refuse a stream that reads an event log outside the repository which another stream of the pipeline writes."""
-    elsewhere = {
-        str(mark["log"]): (writer, str(mark["path"]))
-        for writer, cut in base.manifest.streams.items()
-        for mark in cut.sinks.values()
-        if "log" in mark and not Path(str(mark.get("path", ""))).is_relative_to(repository.root / LOGS)
-    }
-    for stream, cut in base.manifest.streams.items():
-        for offset in cut.offsets:
-            uid = log_of(offset)
-            if uid in elsewhere:
-                writer, path = elsewhere[uid]
-                raise NotSupported(
-                    what=f"a fork of stream {stream!r}",
-                    why=f"it reads the event log {path} of stream {writer!r}, which is not copied into the fork",
-                    do=f"remove the LogSink of stream {writer!r}, and read the stream with pipeline.read",
-                )
+    found = tuple(own_logs(repository.where, base))
+    for each in found:
+        copy_log(Path(each.path), scratch / each.inside, each.tail)
+    return tuple(each.stream for each in found)
 
 
 def _stage_type(repository: Repository, lineage: Lineage, stream: str, base: RewindBase) -> str | None:

@@ -8,7 +8,7 @@ same name, one is refused before it writes anything else.
 from __future__ import annotations
 
 from holdfast.epoch import Attempt, Decision, Facts, Verdict
-from holdfast.errors import AlreadyExists, NotSupported
+from holdfast.errors import AlreadyExists
 from holdfast.repository import Decisions, History, Identity, Lineage, ObjectRepository
 from holdfast.repository.forks import KEY, ForkRecord
 from holdfast.repository.lineage import FIRST
@@ -16,6 +16,8 @@ from holdfast.repository.stream_records import stream_record_key
 from holdfast.restore import restore_into
 from holdfast.rewind.bases import RewindBase
 from holdfast.rewind.building import stream_record_of
+from holdfast.rewind.own_logs import own_logs
+from holdfast.rewind.store_logs import copy_store_log
 from holdfast.sparkfiles.places import spark_key
 
 
@@ -30,9 +32,9 @@ def built_fork(  # noqa: PLR0917 - from where, and to where
     """Write the repository of a fork. Nothing of the original is changed.
 
     1. Refuse a place that is not empty.  2. Claim it.  3. Copy Spark's files on the server's side, and write the base
-    decision of each stream.  4. Write the history.  5. Write the identity.
+    decision of each stream.  4. Copy the event logs between streams up to the checkpoint.  5. Write the history.
+    6. Write the identity.
     """
-    _require_no_logs(base)
     if new.flat():  # 1
         do = "choose another name or another root; if an earlier fork was interrupted there, delete what it has left"
         raise AlreadyExists(what=f"a place {new.where} with objects in it", do=do)
@@ -46,18 +48,10 @@ def built_fork(  # noqa: PLR0917 - from where, and to where
         new.put_new(stream_record_key(stream, FIRST), stream_record_of(repository, stream, base))
         attempt = Attempt(stream=stream, timeline=FIRST, epoch=cut.epoch, attempt=1)
         Decisions(new).close(Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1, facts=found.plain()))
+    logs = tuple(own_logs(repository.where, base))
+    for each in logs:  # 4
+        copy_store_log(each.path, f"{new.where}/{each.inside}", each.tail)
     epochs = {stream: base.manifest.streams[stream].epoch for stream in facts}
-    about = {"origin": origin.pipeline, "uid": origin.uid, "epochs": epochs, "logs": []}
-    History(new).add("fork", f"from {base.to} of pipeline {origin.pipeline}", about)  # 4
-    return Identity.create(new, name)  # 5
-
-
-def _require_no_logs(base: RewindBase) -> None:
-    """Refuse streams that are joined by an event log: it would have to be copied up to the cut."""
-    for stream, cut in base.manifest.streams.items():
-        if any("tail" in mark for mark in cut.sinks.values()):
-            raise NotSupported(
-                what=f"a fork of stream {stream!r} on an object store",
-                why="it writes an event log, which cannot be copied there yet",
-                do="fork a pipeline without event logs, or one whose root is on a local disk",
-            )
+    about = {"origin": origin.pipeline, "uid": origin.uid, "epochs": epochs, "logs": [each.stream for each in logs]}
+    History(new).add("fork", f"from {base.to} of pipeline {origin.pipeline}", about)  # 5
+    return Identity.create(new, name)  # 6

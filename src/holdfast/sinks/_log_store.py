@@ -31,8 +31,16 @@ from holdfast.repository.base import StoredObject
 from holdfast.repository.objectstore import PAGE
 from holdfast.sinks._log_local import SHAPE, check_rows
 from holdfast.sinks._log_ranges import place_in
-from holdfast.sinks._log_task import RESULT, SegmentTask
-from holdfast.sinks.base import EpochKey, EpochPlace, SinkContext, Staged, StreamIdentity, handle_digest
+from holdfast.sinks._log_task import RESULT, STAGING, SegmentTask
+from holdfast.sinks.base import (
+    EpochKey,
+    EpochPlace,
+    SinkContext,
+    Staged,
+    StreamIdentity,
+    handle_digest,
+    raised_in_task,
+)
 from holdfast.sinks.key_files import place as place_name
 from holdfast.sinks.log_place import HeldPlace
 from holdfast.sinks.owners import OWNER_FILE, OwnerRecord
@@ -68,8 +76,14 @@ class StorePlace:
 
     def stage(self, events: DataFrame, key: EpochKey, context: SinkContext, log: EventLog) -> Staged:
         """Let each task write one object, and list those that the driver knows to be complete."""
-        task = SegmentTask(self.home.address, attempt_prefix(key), schema_to_text(log.schema))
-        found = sorted(events.mapInArrow(task, RESULT).collect(), key=lambda row: row["part"])
+        task = SegmentTask(self.sink, self.home.address, attempt_prefix(key), schema_to_text(log.schema))
+        try:
+            rows_of_tasks = events.mapInArrow(task, RESULT).collect()
+        except Exception as error:
+            if raised := raised_in_task(error, STAGING):
+                raise raised[0](sink=self.sink, action=STAGING, why=raised[1]) from None
+            raise
+        found = sorted(rows_of_tasks, key=lambda row: row["part"])
         context.reach("staging")
         rows = sum(row["rows"] for row in found)
         if not rows:

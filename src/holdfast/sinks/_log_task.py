@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.errors import OutcomeUnknown, SinkFailed, SinkUnavailable, StorageFailed, StoreUnreachable
 from holdfast.eventlog.segment import schema_from_text
 from holdfast.eventlog.store_home import StoreHome
 
@@ -35,13 +37,25 @@ RESULT_SCHEMA = pa.schema(
         ("sha256", pa.string()),
     ]
 )
+STAGING = "write a segment"
 _GROUP_BYTES = 64 << 20  # of rows in memory, per row group
+
+
+@contextlib.contextmanager
+def failing_store(sink: str, action: str) -> Iterator[None]:
+    """Raise errors of the store as those of a sink."""
+    try:
+        yield
+    except (StorageFailed, OutcomeUnknown) as error:
+        away = any(isinstance(each, StoreUnreachable) for each in (error, error.__cause__))
+        raise (SinkUnavailable if away else SinkFailed)(sink=sink, action=action, why=error.summary) from error
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
     """Writes the rows of one partition. It is sent to the executors, and contains no secrets."""
 
+    sink: str
     address: str  # of the log
     prefix: str  # of the attempt, inside the log
     schema: str  # of the log, as `schema_to_text` returns it
@@ -62,7 +76,8 @@ class SegmentTask:
             if not rows:
                 return
             size, digest = Path(file.name).stat().st_size, _sha256(Path(file.name))
-            StoreHome(self.address).repository.put_file(f"{self.prefix}/{name}", Path(file.name))
+            with failing_store(self.sink, STAGING):
+                StoreHome(self.address).repository.put_file(f"{self.prefix}/{name}", Path(file.name))
         found = {"part": part, "name": name, "rows": rows, "bytes": size, "sha256": digest}
         yield pa.RecordBatch.from_pylist([found], schema=RESULT_SCHEMA)
 

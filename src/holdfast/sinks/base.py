@@ -51,7 +51,7 @@ import msgspec
 
 from holdfast._validation import MAX_LENGTH, checked_name
 from holdfast.epoch import Attempt, Reach, unwatched
-from holdfast.errors import BadValue, NotSupported, SinkFailed
+from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkUnavailable
 from holdfast.formats.sealed_json import plain
 
 if TYPE_CHECKING:
@@ -370,6 +370,16 @@ def failing(sink: str, action: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise SinkFailed(sink=sink, action=action, why=os_error_text(error)) from error
+
+
+def raised_in_task(error: Exception, action: str) -> tuple[type[SinkFailed], str] | None:
+    """Return the type and the reason of a `SinkFailed` that a task raised during an action, by Spark's text of it.
+
+    `None` if the task failed for another reason: user code, a source or Spark itself.
+    """
+    pattern = rf"(SinkFailed|SinkUnavailable): sink .* could not {re.escape(action)}: (.*?)\.? Next: "
+    found = re.search(pattern, str(error))
+    return (SinkUnavailable if found[1] == SinkUnavailable.__name__ else SinkFailed, found[2]) if found else None
 
 
 def handle_digest(handle: Mapping[str, Any]) -> str:

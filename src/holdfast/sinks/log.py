@@ -36,12 +36,8 @@ from holdfast.errors import (
     Locked,
     LogMissing,
     Mismatch,
-    OutcomeUnknown,
     SinkFailed,
     SinkForeign,
-    SinkUnavailable,
-    StorageFailed,
-    StoreUnreachable,
     StreamChanged,
 )
 from holdfast.eventlog.appending import Appender, StagedSegment
@@ -67,6 +63,7 @@ from holdfast.sinks._log_ranges import (
     stamp_key,
 )
 from holdfast.sinks._log_store import StorePlace
+from holdfast.sinks._log_task import failing_store
 from holdfast.sinks.base import (
     CannotTakeBack,
     EpochKey,
@@ -423,13 +420,8 @@ class LogSink(base.Sink):
 
     @contextlib.contextmanager
     def _failing(self, action: str) -> Iterator[None]:
-        try:
-            with failing(self.name, action):
-                yield
-        except StoreUnreachable as error:
-            raise SinkUnavailable(sink=self.name, action=action, why=error.summary) from error
-        except (StorageFailed, OutcomeUnknown) as error:
-            raise SinkFailed(sink=self.name, action=action, why=error.summary) from error
+        with failing_store(self.name, action), failing(self.name, action):
+            yield
 
 
 def _place_of(home: LogHome, sink: str) -> LogPlace:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.coordinator import StreamPosition
 from holdfast.epoch import Reach, unwatched
@@ -24,6 +25,8 @@ from holdfast.spark.spec import StreamSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+R = TypeVar("R")
 
 
 def _nothing(*_: object) -> None:
@@ -95,6 +98,19 @@ class RunContext:
             return [read() for read in reads]
         with ThreadPoolExecutor(len(reads), "holdfast-look") as pool:
             return [each.result() for each in [pool.submit(read) for read in reads]]
+
+    @contextmanager
+    def meanwhile(self, read: Callable[[], R]) -> Iterator[Callable[[], R]]:
+        """Yield a function that returns the result of another one, which only reads, or raises its error.
+
+        On a store it is called at once, in another thread, because it is a round trip. Otherwise it is called when the
+        result is needed.
+        """
+        if not isinstance(self.repository, ObjectRepository):
+            yield read
+            return
+        with ThreadPoolExecutor(1, "holdfast-read") as pool:
+            yield pool.submit(read).result
 
     @property
     def identity(self) -> Identity:

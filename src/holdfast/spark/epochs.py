@@ -155,12 +155,13 @@ class EpochRunner:
         parts.reach("opened")
         poison = self._poison if self._poison and self._poison.epoch == batch.epoch else None
         held = self._held_already(batch, offsets)
-        with contextlib.nullcontext(self._preparer) if not held else self._preparer.without(held) as preparer:  # 2
-            if poison or not preparer.sinks:
-                prepared = preparer.skip(batch.df, last.stage, progress)
-            else:
-                prepared = preparer.prepare(batch.df, found, last.stage, progress)
-        entries = parts.log.source_entries(last.source_log, offsets.ends)  # 3
+        with parts.run.meanwhile(lambda: parts.log.source_entries(last.source_log, offsets.ends)) as read_entries:
+            with contextlib.nullcontext(self._preparer) if not held else self._preparer.without(held) as preparer:  # 2
+                if poison or not preparer.sinks:
+                    prepared = preparer.skip(batch.df, last.stage, progress)
+                else:
+                    prepared = preparer.prepare(batch.df, found, last.stage, progress)
+            entries = read_entries()  # 3
         parts.log.harden(batch.number, entries, prepared.paths)
         progress.move(Move.HARDEN)
         parts.reach("durable")
@@ -208,7 +209,7 @@ class EpochRunner:
         parts, lease = self._parts, self._parts.lease
         ours = Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=lease.number, facts=facts.plain())
         self._acknowledger.begin_decision()
-        stands = parts.decisions.close(ours)
+        stands = parts.decisions.close(ours, lease)
         if stands != ours:
             progress.move(Move.LOSE)
             for sink in parts.sinks:
@@ -253,7 +254,7 @@ class EpochRunner:
 
     def _complete(self, batch: _EpochTry, facts: Facts, stage: Sealed | None) -> None:
         """Advance the stream by an epoch that every sink has, and acknowledge a pending barrier."""
-        self._parts.lease.check()  # a driver that was paused here must not continue
+        self._parts.lease.check_again()  # a driver that was paused here must not continue
         self._slots.completed()
         stands = self._acknowledger.last.stands
         self._acknowledger.advance(LastDecided.after(batch.epoch, facts, stage, stands))
@@ -274,6 +275,7 @@ class EpochRunner:
         with self._logged(epoch):
             oldest = self._listener.oldest_kept()
             before = min(epoch - parts.run.retain, epoch if oldest is None else oldest)
+            parts.lease.check()
             parts.decisions.prune(parts.name, parts.timeline, before)
 
     @contextlib.contextmanager

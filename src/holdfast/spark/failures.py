@@ -37,6 +37,7 @@ from holdfast.errors import (
     SinkUnavailable,
     SparkFileDamaged,
     Storage,
+    StoreUnreachable,
 )
 from holdfast.repository import Lease
 from holdfast.spark import adapter
@@ -106,6 +107,8 @@ _OUTAGE = re.compile(
     r"|Connection(?: to \S+)? refused|Connection reset|Connection timed out|No route to host|Network is unreachable"
     r"|UnknownHostException|SocketTimeoutException|Temporary failure in name resolution|Communications link failure"
     r"|kafka\.common\.errors\.\w*(?:Timeout|Disconnect|Network|NotAvailable|NotLeaderOrFollower)\w*Exception"
+    r"|s3a\.AWS(?:ServiceThrottled|Status500|NoResponse|ApiCallTimeout)Exception|Unable to execute HTTP request"
+    r"|holdfast\.errors\.(?:StoreUnreachable|SinkUnavailable): "
 )
 _LOST_EXECUTOR = re.compile(
     r"ExecutorLostFailure|CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND|FetchFailed|MetadataFetchFailed|heartbeat timed out"
@@ -241,7 +244,7 @@ def _kind_said(text: str) -> Kind | None:
 
 def _is_outage(error: BaseException, text: str) -> bool:
     for each in _chain(error):
-        if isinstance(each, SinkUnavailable | ConnectionError | TimeoutError):
+        if isinstance(each, SinkUnavailable | StoreUnreachable | ConnectionError | TimeoutError):
             return True
         if isinstance(each, OSError) and each.errno in _OUTAGE_ERRNO:
             return True

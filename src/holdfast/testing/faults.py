@@ -10,9 +10,7 @@ from pathlib import Path
 from holdfast.formats.blocks import BLOCK_SIZE, BlockDevice
 from holdfast.repository import Data, FileRepository, Held, Lock, Put
 from holdfast.repository.base import read_one_by_one
-from holdfast.repository.guards import FileGuard
-from holdfast.repository.heads import FileHeads
-from holdfast.repository.journals import FileJournal
+from holdfast.repository.file_parts import FileParts
 
 
 class FaultyBlocks:
@@ -55,7 +53,7 @@ class FaultyBlocks:
         self._blocks.flush()
 
 
-class FaultyRepository:
+class FaultyRepository(FileParts):
     """A repository that calls `fault(action, key)` before each operation; an exception raised there is the failure."""
 
     def __init__(self, repository: FileRepository, fault: Callable[[str, str], object]) -> None:
@@ -66,20 +64,6 @@ class FaultyRepository:
     def where(self) -> str:
         """The address of the underlying repository."""
         return self._repository.where
-
-    @property
-    def heads(self) -> FileHeads:
-        """The records that change, or fail."""
-        return FileHeads(self)
-
-    @property
-    def guard(self) -> FileGuard:
-        """The lock of the lease, or a failure."""
-        return FileGuard(self)
-
-    def journal(self, name: str) -> FileJournal:
-        """Return the journal of this name, which fails as its file does."""
-        return FileJournal(self, name)
 
     def read(self, key: str) -> bytes:
         """Read, or fail."""

@@ -12,8 +12,8 @@ from rich.console import Console
 from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, Repo
-from holdfast.cli.target import located, shown
-from holdfast.repository import LocalRepository
+from holdfast.cli.target import looked_at, shown
+from holdfast.repository import Repository
 
 
 class ForkedPipeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ def fork(
     """
     from holdfast.rewind.forking import fork as make  # needs pyarrow
 
-    repository = located(repo)
+    repository = looked_at(repo)
     made = make(repository, base, name=name, root=root)
 
     def print_it(console: Console) -> None:
@@ -78,5 +78,5 @@ def fork(
     return Answer(msgspec.convert(made.to_dict(), ForkedPipeline), print_it, repository=repository.where)
 
 
-def _place(repository: LocalRepository) -> str:
+def _place(repository: Repository) -> str:
     return shlex.quote(shown(repository.where))

@@ -14,7 +14,7 @@ from holdfast.cli import formatting
 from holdfast.cli.answers import Answer, approved
 from holdfast.cli.options import Json, Repo, TakeOver, Yes
 from holdfast.cli.tables import TableRows, fields
-from holdfast.cli.target import located
+from holdfast.cli.target import looked_at
 from holdfast.control import request_prune
 from holdfast.eventlog.keeping import LogTrim
 from holdfast.policy import DEFAULT_RETENTION, Retention, seconds_of
@@ -93,7 +93,7 @@ def prune(
         holdfast prune --last 5 --hourly 24 --daily 7
         holdfast prune --within 7d --yes
     """
-    repository = located(repo)
+    repository = looked_at(repo)
     span = None if within is None else seconds_of("--within", within)
     retention, timeout_s = retention_of(last, hourly, daily, span), seconds_of("--timeout", timeout)
     require_finished(repository)

@@ -19,7 +19,7 @@ from holdfast.cli.verbs.checkpoint import TakenCheckpoint, print_taken
 from holdfast.control import PipelineStopped, request_stop
 from holdfast.errors import HoldfastError, NotRunning
 from holdfast.policy import seconds_of
-from holdfast.repository import Checkpoints, Identity, LocalRepository, Status, Summary
+from holdfast.repository import Checkpoints, Identity, Repository, Status, Summary
 
 _DRAIN = "60s"
 
@@ -104,13 +104,13 @@ def stopped_answer(done: PipelineStopped, repository: LocalRepository) -> Answer
     return Answer(result, print_it, found=done.error is not None, repository=repository.where)
 
 
-def _not_running(pipeline: str, repository: LocalRepository) -> Answer:
+def _not_running(pipeline: str, repository: Repository) -> Answer:
     text = f"pipeline {pipeline} is not running"
     result = Stop(pipeline=pipeline, was_running=False, epochs={})
     return Answer(result, lambda console: console.print(text, markup=False), repository=repository.where)
 
 
-def _newer_savepoint(repository: LocalRepository, checkpoint: int | None) -> Summary | None:
+def _newer_savepoint(repository: Repository, checkpoint: int | None) -> Summary | None:
     """Return the newest savepoint, if it is newer than the newest checkpoint."""
     with contextlib.suppress(HoldfastError):  # the pipeline has stopped: that is the result
         found = [each for each in Checkpoints(repository).savepoints() if each.status is Status.RESTORABLE]

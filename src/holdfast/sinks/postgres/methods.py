@@ -12,7 +12,6 @@ A handle records its method, and is committed with it even if the sink would now
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ import msgspec
 
 from holdfast.epoch import Reach
 from holdfast.errors import BadValue, SchemaMismatch, SinkFailed, SinkUnavailable, StagedGone
-from holdfast.sinks.base import EpochKey, KeepRows
+from holdfast.sinks.base import EpochKey, KeepRows, raised_in_task
 from holdfast.sinks.postgres.column_types import Fit, StreamColumn, fit, staged_column
 from holdfast.sinks.postgres.copying import (
     COPYING,
@@ -47,7 +46,6 @@ from holdfast.sinks.postgres.target_table import Effect, Table, TableName, find_
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_TASK_ERROR = re.compile(rf"(?P<kind>SinkFailed|SinkUnavailable): sink .* could not {COPYING}: (?P<why>.*?)\.? Next: ")
 _COMMA = sql.SQL(", ")
 _TYPES = """
 SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute
@@ -177,10 +175,10 @@ class OpenTarget(CommitTarget):
         try:
             rows = numbered.coalesce(self.parts).mapInArrow(copier, RESULT).collect()
         except Exception as error:
-            found = _TASK_ERROR.search(str(error))
-            if found is None:  # raised by user code, or by Spark
+            found = raised_in_task(error, COPYING)
+            if found is None:
                 raise
-            raise copy_failed(self.sink, found["why"], outage=found["kind"] == SinkUnavailable.__name__) from None
+            raise copy_failed(self.sink, found[1], outage=found[0] is SinkUnavailable) from None
         return [Part(row["part"], row["rows"], row["bytes"]) for row in rows]
 
 

@@ -22,6 +22,9 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
  *   <li>An entry of a log is one PUT that succeeds only if there is no object. The condition is mandatory: a file system
  *       that does not know it refuses the write. After any error the object is read back: equal bytes mean that it was
  *       written, other bytes that another driver has written it. If it is absent, the PUT is repeated.
+ *   <li>An entry never changes, so the last ones that this object has written are known to it. It reads them from memory.
+ *       Before Spark adds an entry, it asks whether there is one. After the last one that this object has written, the
+ *       answer is no without a request: if another driver has written it meanwhile, the PUT is refused.
  *   <li>A state file is one plain PUT of a name that is used once.
  *   <li>The first close or cancel is final, whether it fails or not.
  *   <li>Nothing is deleted: Holdfast removes what no checkpoint needs. Folders do not exist, so none are created.
@@ -45,6 +48,7 @@ public final class StoreFiles implements CheckpointFileManager {
   private final Path root;
   private final FileSystem files;
   private final CheckpointFileManager others;
+  private final OwnEntries own = new OwnEntries();
 
   public StoreFiles(Path path, Configuration conf) throws IOException {
     root = path;
@@ -90,7 +94,8 @@ public final class StoreFiles implements CheckpointFileManager {
       return others.open(path);
     }
     try {
-      return files.open(path);
+      byte[] known = own.bytes(path);
+      return known == null ? files.open(path) : new FSDataInputStream(new KnownBytes(known));
     } catch (IOException error) {
       throw unchecked(error);
     }
@@ -114,6 +119,12 @@ public final class StoreFiles implements CheckpointFileManager {
   public boolean exists(Path path) {
     if (others != null) {
       return others.exists(path);
+    }
+    if (own.bytes(path) != null) {
+      return true;
+    }
+    if (own.isNext(path)) {
+      return false;
     }
     try {
       return files.exists(path);
@@ -235,6 +246,7 @@ public final class StoreFiles implements CheckpointFileManager {
           put(path, content, false);
         } else {
           putIfAbsent(path, content);
+          own.add(path, content);
         }
       } finally {
         content.close();

@@ -14,7 +14,8 @@ CLASS = "holdfast.LocalFiles"
 SETTING = "spark.hadoop.fs.file.impl"
 JAR = Path(__file__).with_name("localfiles.jar")
 SOURCES = tuple(
-    Path(__file__).with_name(f"{name}.java") for name in ("ExecutorProbe", "LocalFiles", "Spool", "StoreFiles")
+    Path(__file__).with_name(f"{name}.java")
+    for name in ("ExecutorProbe", "KnownBytes", "LocalFiles", "OwnEntries", "Spool", "StoreFiles")
 )
 
 
