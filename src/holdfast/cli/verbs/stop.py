@@ -93,7 +93,7 @@ def stop(
     return stopped_answer(done, repository)
 
 
-def stopped_answer(done: PipelineStopped, repository: LocalRepository) -> Answer:
+def stopped_answer(done: PipelineStopped, repository: Repository) -> Answer:
     """Return the result of a stop."""
     pipeline = Identity.load(repository).pipeline
 
