@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast import FileSink, Pipeline, apply_rewind, fork, plan_rewind, read_kafka
+from holdfast import FileSink, Pipeline, StreamCallbacks, apply_rewind, fork, plan_rewind, read_kafka
 from holdfast.errors import RewindRefused, SourceFailed, SourceGap, SourceUnavailable, StreamFailed
 from holdfast.policy import RestartPolicy
 from holdfast.repository import GapRecord, Gaps, Lineage
@@ -36,6 +36,8 @@ class Story:
         self.server = broker()
         self.plain: Mapping[str, str] | None = None  # options of a reader that is Spark's own
         self.group: str | None = None
+        self.restart = RestartPolicy.never()
+        self.outage: Any = 0
 
     def build(self, spark: SparkSession) -> DataFrame:
         options = {"startingOffsets": "earliest", **self.how.get("options", {})}
@@ -48,7 +50,7 @@ class Story:
         return df.selectExpr("cast(value as string) value")
 
     def pipeline(self) -> Pipeline:
-        pipeline = Pipeline(NAME, root=self.folder / "root", restart=RestartPolicy.never(), outage=0)
+        pipeline = Pipeline(NAME, root=self.folder / "root", restart=self.restart, outage=self.outage)
         pipeline.stream(self.build, name=NAME, sinks=[FileSink(self.folder / "out")], commit_group=self.group)
         return pipeline
 
@@ -221,6 +223,10 @@ def test_15_a_topic_that_never_existed_is_refused_before_the_first_epoch(spark: 
     made = Story(spark, tmp_path, "no-such-topic")
     with pytest.raises(SourceFailed, match="'no-such-topic' does not exist"):
         made.run()
+    topic = made.server.topic(partitions=2)
+    made.topics, made.how = None, {"partitions": {topic: [1, 2]}}
+    with pytest.raises(SourceFailed, match=f"partition 2 of topic '{topic}' does not exist"):
+        made.run()
     assert made.rows() == []
 
 
@@ -270,10 +276,12 @@ def test_19_of_assigned_partitions_only_those_are_compared(spark: SparkSession, 
     made = Story(spark, tmp_path, partitions={topic: [0, 2]})
     for partition in range(3):
         server.produce(topic, values(*range(partition * 10, partition * 10 + 5)), partition=partition)
-    assert made.run() == values(*range(5), *range(20, 25))
+    assert made.run(checkpoint_every="1h") == values(*range(5), *range(20, 25))
     server.produce(topic, values(*range(15, 20)), partition=1)
+    server.produce(topic, values(5), partition=0)
     server.delete_records(topic, {1: 8})
-    assert len(made.run()) == 10
+    assert len(made.run()) == 11
+    assert [each.readable for each in plan_rewind(made.pipeline(), 1).streams[0].sources] == [Readable.YES]
     server.produce(topic, values(*range(25, 30)), partition=2)
     server.delete_records(topic, {2: 7})
     made.refused("partition 2: the records from offset 5 to 6 no longer exist")
@@ -528,6 +536,48 @@ def test_34_the_code_of_the_page_runs(spark: SparkSession, tmp_path: Path, monke
         exec(code.replace("localhost:9092", server.address), {})  # noqa: S102 - the page is ours
     found = ds.dataset(tmp_path / "out/orders", format="parquet").to_table()
     assert sorted(zip(found["id"].to_pylist(), found["body"].to_pylist(), strict=True)) == [("k", "a"), ("k", "b")]
+
+
+def test_35_records_that_expire_while_the_stream_runs_are_reported_by_the_restart(story: Story) -> None:
+    """With failOnDataLoss=true, Spark fails with an error of its own; the restart says what is lost."""
+    story.server.produce(story.topics, values(*range(10, 20)))
+    story.restart = RestartPolicy.bounded(3, within=600)
+
+    def lose(point: str) -> None:
+        if point == "opened":
+            story.server.delete_records(story.topics, {0: 15})
+
+    with pytest.raises(StreamFailed, match="the records from offset 10 to 14 no longer exist") as caught:
+        story.run(reach=lose)
+    assert isinstance(caught.value.__cause__, SourceGap)
+    assert story.rows() == values(*range(10))
+
+
+def test_36_a_stream_waits_for_a_broker_and_shows_its_lag(spark: SparkSession, tmp_path: Path) -> None:
+    server = broker()
+    topic = server.topic()
+    quick = {"kafka.default.api.timeout.ms": "3000", "kafka.request.timeout.ms": "2000"}
+    made = Story(spark, tmp_path, topic, options={**quick, "maxOffsetsPerTrigger": "5"})
+    made.outage = "5m"
+    server.produce(topic, values(*range(20)))
+    behind: list[int | None] = []
+    handle = made.pipeline().start(
+        spark,
+        checkpoint_every=None,
+        callbacks=StreamCallbacks(on_epoch=lambda *_: behind.append(handle.status().streams[NAME].behind)),
+    )
+    try:
+        server._until(lambda: made.rows() == values(*range(20)), "all rows are there")
+        assert {5, 10} & set(behind)
+        server._until(lambda: handle.status().streams[NAME].behind == 0, "no record is left")
+        server.kill()
+        server._until(lambda: handle.status().streams[NAME].state == "waiting", "the stream waits")
+        server.start()
+        server.produce(topic, values(20))
+        server._until(lambda: made.rows() == values(*range(21)), "the stream continues")
+    finally:
+        server.start()
+        handle.stop()
 
 
 def add_partition(story: Story) -> None:

@@ -57,7 +57,10 @@ class TopicQuestions:
                 raise
             return Readable.UNKNOWN, f"Kafka cannot be asked: {one_line(error)}; {_LATER}"
         ids = record.ids(first) if record else {}
-        lost = list(lost_input(positions, ids, now, TopicChoice(topics=tuple(positions))))
+        choice = TopicChoice(topics=tuple(positions))
+        if source.reads.startswith("{"):  # partitions, not topics or a pattern
+            choice = TopicChoice.of({"assign": source.reads})
+        lost = list(lost_input(positions, ids, now, choice))
         return (Readable.NO, summary(lost)) if lost else (Readable.YES, "")
 
     def _source(self, number: int) -> tuple[SourceDescription | None, int]:

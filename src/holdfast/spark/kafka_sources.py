@@ -244,11 +244,16 @@ class KafkaSources:
         return [begun] if begun else []
 
     def _require_topics(self, source: KafkaSource, now: Mapping[str, TopicNow], epoch: int) -> None:
-        missing = [topic for topic in source.choice.topics if topic not in now]
+        """Refuse a source that names a topic or partition that does not exist: Spark could not go on without it."""
+        choice = source.choice
+        missing = {topic: f"topic {topic!r}" for topic in choice.topics if topic not in now}
+        for topic, partitions in choice.assigned.items():
+            gone = [str(each) for each in partitions if topic in now and each not in now[topic].partitions]
+            missing |= {topic: f"partition {', '.join(gone)} of topic {topic!r}"} if gone else {}
         if missing:
-            why = f"topic {', '.join(map(repr, missing))} does not exist"
+            why = f"{', '.join(missing.values())} does not exist"
             known = self._known.ids(source.number) if self._known else {}
-            if known.keys() & set(missing):
+            if known.keys() & missing.keys():
                 raise SourceGap(stream=self._parts.name, epoch=epoch, source=source.number, what=why, do=_CREATE)
             raise SourceFailed(stream=self._parts.name, source=source.number, why=why, do=_CREATE)
 

@@ -51,7 +51,7 @@ class KafkaClient:
                 described = dict(self._described([*choice.topics, *also, *self._matching(choice.pattern)]))
                 numbers = {topic: list(range(count)) for topic, (_, count) in described.items() if count}
                 first, end = self._offsets(numbers)
-        except (Py4JError, PySparkException) as error:
+        except (Py4JError, PySparkException, TypeError) as error:  # `TypeError`: the JVM has no such class
             raise self._failed(error) from None  # its text may contain settings
         return {
             topic: TopicNow(id_, {each: (first[topic, each], end[topic, each]) for each in numbers.get(topic, ())})
