@@ -130,21 +130,22 @@ class KafkaSources:
         """Whether Spark would skip lost records of a source without an error."""
         return not all(each.fails_on_loss for each in self._sources)
 
-    def check(self, df: DataFrame, last: LastDecided) -> None:
-        """Compare the sources of a stream with its last epoch, before its query starts.
+    def check(self, df: DataFrame, last: LastDecided) -> bool:
+        """Compare the sources of a stream with its last epoch, before its query starts; return whether it has any.
 
         1. Warn of a source that reads rows of aborted transactions.  2. Require that each topic of the program exists,
         and that nothing that follows the last epoch is lost, or record the gap.  3. Record the topics.
         """
         self._use(KafkaInputs.of(df))
         if not self._sources:
-            return
+            return False
         for source in self._sources:
             self._warn(source)  # 1
         self._known = self._topics.at(self._parts.run.lineage, last.epoch + 1)
         self._compare(last)  # 2 and 3
         if not self.may_lose and self._parts.spec.commit_group is None:
             self._disconnect()  # they are rarely needed again before the next start
+        return True
 
     def check_again(self, last: LastDecided) -> None:
         """Compare the sources before an epoch is decided, if Spark would skip lost records without an error."""

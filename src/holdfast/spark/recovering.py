@@ -156,8 +156,8 @@ class StreamRecovery:
                 break  # otherwise a driver that this one replaces has decided the epoch just now
         steps.end("discard")
         self._step = Kind.SOURCE
-        self._kafka.check(df, last)  # 6
-        steps.end("compare sources")
+        if self._kafka.check(df, last):  # 6
+            steps.end("compare sources")
         self._step = Kind.REPOSITORY
         self._acknowledger.recovered(last)
         self._report_new_sinks(decision)
