@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,6 +33,7 @@ from holdfast.errors import SourceFailed, SourceGap, Storage
 from holdfast.repository.gaps import SOURCE
 from holdfast.repository.topics import StreamTopics, TopicNote, TopicsRecord
 from holdfast.spark import adapter
+from holdfast.spark.kafka_groups import GroupCommitter
 from holdfast.spark.last_decided import LastDecided
 from holdfast.spark.parts import StreamParts
 from holdfast.sparkfiles.sourcelog import SOURCES
@@ -123,7 +123,7 @@ class KafkaSources:
         self._known: TopicsRecord | None = None
         self._warned: set[int] = set()
         self._replaced: set[tuple[int, int, str]] = set()  # epoch, source, topic: accepted as created again in this run
-        self._committer: _GroupCommitter | None = None
+        self._committer: GroupCommitter | None = None
 
     @property
     def may_lose(self) -> bool:
@@ -160,7 +160,7 @@ class KafkaSources:
         if any(each.keys() - known.get(str(source.number), {}).keys() for source, each in ends):
             self._note_new(last)
         if group is not None and ends:
-            self._committer = self._committer or _GroupCommitter(self._parts.name, group)
+            self._committer = self._committer or GroupCommitter(self._parts.name, group)
             self._committer.put([(self._client(source), each) for source, each in ends])
 
     def _note_new(self, last: LastDecided) -> None:
@@ -305,53 +305,3 @@ class KafkaSources:
         if sources != before:
             self._topics.add(self._parts.timeline, epoch, sources)
             self._known = self._topics.at(self._parts.run.lineage, epoch)
-
-
-class _GroupCommitter:
-    """Commits offsets to a consumer group in a thread of its own. Of several that wait, only the newest are committed.
-
-    Not guaranteed: that each epoch is committed, or that it is there when the epoch ends. A failure is logged once.
-    """
-
-    def __init__(self, stream: str, group: str) -> None:
-        self._stream = stream
-        self._group = group
-        self._mutex = threading.Condition()
-        self._next: Sequence[tuple[adapter.KafkaClient, Positions]] = ()
-        self._ends = False
-        self._failed = False
-        self._thread = threading.Thread(target=self._work, name=f"holdfast-group-{stream}", daemon=True)
-        self._thread.start()
-
-    def put(self, positions: Sequence[tuple[adapter.KafkaClient, Positions]]) -> None:
-        """Replace what is committed next."""
-        with self._mutex:
-            self._next = positions
-            self._mutex.notify()
-
-    def close(self) -> None:
-        """Commit what waits, and end the thread."""
-        with self._mutex:
-            self._ends = True
-            self._mutex.notify()
-        self._thread.join(20)
-
-    def _work(self) -> None:
-        while True:
-            with self._mutex:
-                self._mutex.wait_for(lambda: self._next or self._ends)
-                positions, self._next = self._next, ()
-            if not positions:
-                return
-            for client, each in positions:
-                self._commit(client, each)
-
-    def _commit(self, client: adapter.KafkaClient, positions: Positions) -> None:
-        try:
-            client.commit(self._group, positions)
-            self._failed = False
-        except Exception as error:  # lag tools show an older position; the stream continues
-            level = logging.DEBUG if self._failed else logging.WARNING
-            self._failed = True
-            text = "stream %s: its offsets were not committed to the consumer group %r: %s"
-            _log.log(level, text, self._stream, self._group, one_line(error))
