@@ -156,7 +156,7 @@ def lost_input(
             yield from _lost_partitions(topic, partitions, there, choice)
     for topic, there in now.items():
         known = positions.get(topic, {})
-        if not positions or other_id(ids.get(topic), there.id):
+        if not positions or (known and other_id(ids.get(topic), there.id)):
             continue
         for partition, (first, end) in there.partitions.items():
             if partition not in known and first > 0 and choice.reads(topic, partition):

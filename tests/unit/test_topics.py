@@ -45,6 +45,7 @@ CASES = [
     ("a partition less", {"t": {0: 5, 1: 5}}, {"t": ("A", {0: (0, 9)})}, [("partition gone", 1)]),
     ("a partition more", {"t": {0: 5}}, {"t": ("A", {0: (0, 9), 1: (0, 9)})}, []),
     ("a partition more, and late", {"t": {0: 5}}, {"t": ("A", {0: (0, 9), 1: (2, 9)})}, [("late", 1)]),
+    ("a topic more, and late", {"u": {0: 5}}, {"t": ("B", {0: (2, 9)})}, [("not read", 0), ("late", 0)]),
     ("gone", {"t": {0: 5}}, {}, [("topic gone", None)]),
     ("not read", {"u": {0: 5}, "t": {0: 5}}, {"t": ("A", {0: (0, 9)})}, [("not read", 0)]),
     ("not begun", {}, {"t": ("A", {0: (7, 9)})}, []),
