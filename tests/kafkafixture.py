@@ -66,6 +66,8 @@ _SETTINGS = {
     "log.initial.task.delay.ms": "1000",
     "offsets.retention.check.interval.ms": "1000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "broker.session.timeout.ms": "1000",  # a restarted broker waits until the session of the killed one has ended
+    "broker.heartbeat.interval.ms": "200",
     "num.network.threads": "2",
     "num.io.threads": "2",
 }
@@ -202,6 +204,15 @@ class Broker:
     def rows(self, topic: str, isolation: str = "read_committed") -> list[tuple[bytes | None, bytes | None]]:
         """Return (key, value) of all messages, ordered by partition and offset."""
         return [(each.key(), each.value()) for each in self.messages(topic, isolation)]
+
+    def size(self, topic: str) -> int:
+        """Return the sum of the end offsets of all partitions, including what is not committed."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        partitions = self.admin.list_topics(topic, _WAIT_S).topics[topic].partitions
+        wanted = {TopicPartition(topic, each): OffsetSpec.latest() for each in partitions}
+        return sum(int(each.result(_WAIT_S).offset) for each in self.admin.list_offsets(wanted).values())
 
     def log(self) -> str:
         """Return the end of the broker's output."""
