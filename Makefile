@@ -1,5 +1,5 @@
 # Every target sets up what it needs: on a new machine with Python 3.11, `make test` is enough.
-.PHONY: help check test test-long test-store matrix demo soak lint docs jar bench bench-quick bench-docs bench-peers lock clean
+.PHONY: help check test test-long test-store test-kafka matrix demo soak lint docs jar bench bench-quick bench-docs bench-peers lock clean
 SHELL := /bin/sh
 UV := 0.13.7
 
@@ -20,6 +20,7 @@ help:
 	@echo "             SPARK=4.1 or 4.2 instead of 4.3"
 	@echo "make test-long    run the tests that make test leaves out because they take long"
 	@echo "make test-store   run the tests of pipelines on object stores and on clusters"
+	@echo "make test-kafka   fetch a Kafka broker, and run the tests that need it"
 	@echo "make matrix  run the tests of crashes, checkpoints, recovery and commands on Spark 4.1 and 4.2"
 	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs,"
 	@echo "             then deploy a bug and undo it with a rewind; two minutes, with ARGS=--fast one"
@@ -61,22 +62,28 @@ $(ENV)/s3proxy.jar: tools/s3proxy.py | $(ENV)/ready
 	@$(RUN) -m tools.s3proxy $@
 
 # The jars with which Spark reads and writes S3, likewise.
-$(ENV)/s3a/ready: tools/s3a.py $(wildcard tools/s3a-*.lock) | $(ENV)/ready
+$(ENV)/s3a/ready: tools/s3a.py tools/maven.py $(wildcard tools/s3a-*.lock) | $(ENV)/ready
 	@$(RUN) -m tools.s3a fetch $(@D)
 
 # The REST catalog of the Iceberg project, likewise.
-$(ENV)/iceberg-rest/ready: tools/iceberg_rest.py tools/iceberg-rest.lock | $(ENV)/ready
+$(ENV)/iceberg-rest/ready: tools/iceberg_rest.py tools/maven.py tools/iceberg-rest.lock | $(ENV)/ready
 	@$(RUN) -m tools.iceberg_rest $(@D)
+
+# A Kafka broker, and Spark's connector for it, likewise; only for the tests of Kafka.
+$(ENV)/kafka/ready: tools/kafka.py tools/maven.py $(wildcard tools/kafka-*.lock) | $(ENV)/ready
+	@$(RUN) -m tools.kafka fetch $(@D)
 
 test: $(ENV)/spark.jsa $(ENV)/s3proxy.jar $(ENV)/iceberg-rest/ready
 	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:SharedArchiveFile=$(CURDIR)/$(ENV)/spark.jsa" $(PYTEST) -m "$(LANE)" $(ARGS)
 
-# tests/lanes.py names the tests of both lanes.
-LANE = not long and not store
-test-long: LANE = long
+# tests/lanes.py describes the lanes.
+LANE = not long and not store and not kafka
+test-long: LANE = long and not kafka
 test-long: test
 test-store: LANE = store and not long
 test-store: test
+test-kafka: LANE = kafka
+test-kafka: $(ENV)/kafka/ready test
 
 # What depends on Spark's own files and calls; the rest of the suite is the same on every version.
 MATRIX := tests/acceptance/test_run.py $(addprefix tests/spark/test_,$(addsuffix .py,versions environment crash_matrix \

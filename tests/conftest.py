@@ -2,14 +2,16 @@
 
 Rules:
 1. The mark `jvm` is on every test that may start Java, `postgres` on every test that may start PostgreSQL, `s3` on
-   every test that uses the S3 server (s3fixture.py), `acceptance` on every test of that folder, and `processes` on the
+   every test that uses the S3 server (s3fixture.py), `kafka` on every test whose module imports the Kafka broker
+   (kafkafixture.py) or whose parameter has the mark, `acceptance` on every test of that folder, and `processes` on the
    tests that mostly start programs and wait for them: those of `faults` and `acceptance`, except for the reference.
    They are set here, by folder, import and fixture, so that none is forgotten. Only a module whose subprocesses start
    Java sets `pytestmark` itself.
 2. A test without the mark `jvm` finds a `java` that fails, in JAVA_HOME and on the PATH.
 3. Temporary files are in memory where there is room. No test here can lose what the kernel has taken: a crash is one of
    a process, and the tests of durability watch the calls. TMPDIR names another place.
-4. `lanes.py` names the tests of the long lane, and those of the lane of pipelines on object stores and clusters.
+4. `lanes.py` names the tests of the long lane, and those of the lane of pipelines on object stores and clusters. The
+   mark `kafka` is a lane of its own.
 5. Warnings are errors. Where PySpark itself leaves sockets to the garbage collector, only those warnings are ignored.
 6. Modules that take longest come first, so that parallel workers end at about the same time.
 """
@@ -82,6 +84,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("jvm")
         if _imports(item, "pgfixture", "server"):
             item.add_marker("postgres")
+        if _imports(item, "kafkafixture", "broker"):
+            item.add_marker("kafka")
+        if item.get_closest_marker("kafka"):
+            item.add_marker("jvm")
         if FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("jvm")
             item.add_marker("s3")

@@ -1,5 +1,6 @@
-"""The lanes that `make test` leaves out: long tests (`make test-long`), and whole pipelines on object stores and on
-clusters (`make test-store`). CI runs all of them. The contract of a repository on S3 is tested by `make test`.
+"""The lanes that `make test` leaves out: long tests (`make test-long`), whole pipelines on object stores and on
+clusters (`make test-store`), and the tests that need a Kafka broker (`make test-kafka`). CI runs all of them. The
+contract of a repository on S3 is tested by `make test`.
 
 Rule: a test is long if it takes many seconds and repeats, with other sinks, jobs, moments or processes, what a shorter
 test of the other lane shows. `conftest.py` refuses an entry that matches no test.

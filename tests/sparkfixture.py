@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -39,6 +40,8 @@ def session() -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config(SETTING, CLASS)
     )
+    if jars := sorted((Path(sys.prefix) / "kafka" / "connector").glob("*.jar")):  # tools/kafka.py: where fetched
+        builder = builder.config("spark.jars", ",".join(map(str, jars)))
     with with_jar():  # as an embedded session has it: Java uses an archive only for its own class path
         found = builder.getOrCreate()
     found.sparkContext.setLogLevel("OFF")  # crashes are what these tests make

@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import sys
 import urllib.error
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tools.s3a import fetch_file
+from tools import maven
 
 _LOCK = Path(__file__).with_name("iceberg-rest.lock")
-
-
-def fetch(folder: Path) -> None:
-    """Download what is missing. A file whose digest differs is refused."""
-    lines = [line.split() for line in _LOCK.read_text().splitlines() if not line.startswith("#")]
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda pin: fetch_file(folder / pin[1].rpartition("/")[2], pin[1], pin[0]), lines))
 
 
 def main(words: list[str]) -> int:
@@ -28,7 +20,7 @@ def main(words: list[str]) -> int:
     folder = Path(words[0])
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        fetch(folder)
+        maven.fetch(_LOCK, folder)
     except (OSError, urllib.error.URLError) as error:
         print(f"set-up: the tests of an Iceberg REST catalog are skipped: {error}", file=sys.stderr)
     (folder / "ready").touch()

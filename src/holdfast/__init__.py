@@ -61,6 +61,7 @@ _HOMES = {
     "spark.context": ["StreamCallbacks"],
     "spark.epoch_times": ["EpochTimes"],
     "spark.handle": ["PipelineHandle"],
+    "spark.kafka_reading": ["read_kafka"],
     "spark.localfiles": ["local_files"],
     "spark.logsource": ["read_log", "read_log_stream"],
     "spark.pipeline": ["Pipeline", "exactly_once"],
@@ -165,6 +166,7 @@ if TYPE_CHECKING:
     from holdfast.spark.context import StreamCallbacks as StreamCallbacks
     from holdfast.spark.epoch_times import EpochTimes as EpochTimes
     from holdfast.spark.handle import PipelineHandle as PipelineHandle
+    from holdfast.spark.kafka_reading import read_kafka as read_kafka
     from holdfast.spark.localfiles import local_files as local_files
     from holdfast.spark.logsource import read_log as read_log
     from holdfast.spark.logsource import read_log_stream as read_log_stream

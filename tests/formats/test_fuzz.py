@@ -24,6 +24,7 @@ import pytest
 import holdfast as hf
 from fabricated import Fabricated
 from holdfast._offsets import differences, log_edges, log_position
+from holdfast._topics import TopicChoice, positions_of
 from holdfast.barriers import CheckpointBarrier
 from holdfast.control import answer_requests, running_driver
 from holdfast.control.asking import Asking
@@ -107,6 +108,7 @@ from holdfast.repository.rewinds import (
 )
 from holdfast.repository.stream_records import StreamRecord
 from holdfast.repository.targets import SinksRecord
+from holdfast.repository.topics import StreamTopics, TopicNote, TopicsRecord
 from holdfast.rewind.building import BuildingRecord
 from holdfast.sinks._log_local import SegmentsRecord, StagedFile
 from holdfast.sinks._sqlite_undo import decoded
@@ -550,6 +552,7 @@ RECORDS: list[Record] = [
     LeaseRecord(number=1, host="h", pid=1, token="", taken_at_ms=5),
     DECISION,
     Floor(epoch=3),
+    TopicsRecord(stream="orders", timeline=1, epoch=2, sources={"0": {"t": TopicNote(id="A", partitions=3)}}, at_ms=5),
     GapRecord(stream="orders", timeline=1, epoch=2, kind="offsets", why="w", at_ms=5, facts={"a": [1]}),
     PeriodRecord(period=PERIOD),
     HourRecord(start_ms=0, periods=[PERIOD]),
@@ -741,6 +744,11 @@ def kept_records(lease: hf.repository.Lease) -> list[Kept]:
         Kept(f"{folder}/floor.json", Floor(epoch=1).sealed(), [lambda r: Decisions(r).close(DECISION)]),
         Kept(
             f"{folder}/gaps/0000000002.offsets.json", sample(GapRecord).sealed(), [lambda r: Gaps(r).all("orders", 1)]
+        ),
+        Kept(
+            "topics/orders/0000000001.json",
+            sample(TopicsRecord).sealed(),
+            [lambda r: StreamTopics(r, "orders").at(Lineage.load(r), 9)],
         ),
         Kept(f"{folder}/sinks.json", sample(SinksRecord).sealed(), [file_sinks]),
         Kept(f"{folder}/adopted.json", sample(AdoptedRecord).sealed(), [lambda r: adopted(r, "orders", 1)]),
@@ -1007,6 +1015,7 @@ def test_offsets() -> None:
         list(differences(text, kafka.decode())), list(differences(None, text))
         progress = {"sources": [{"description": "KafkaV2[x]", "latestOffset": text}]}
         described(text), goes_back(text, kafka.decode()), goes_back(files.decode(), text), goes_back(text, text)
+        positions_of(text), TopicChoice.of({"assign": text}), TopicChoice.of({"subscribepattern": text}).names("t")
         return log_position(text), log_offset(text), behind_topics(progress, [kafka.decode()])
 
     fuzzed([Format("offset", [kafka, log, files], read, in_json, inputs=400)])

@@ -36,6 +36,7 @@ LINES = [
         "_figures",
         "_html",
         "_offsets",
+        "_topics",
     },
     {"errors"},
 ]

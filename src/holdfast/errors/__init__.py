@@ -56,6 +56,7 @@
     │   ├── StageStale               the image is older than the generation that was asked for
     │   ├── OffsetsDiverged          a decided epoch was replayed with different input
     │   ├── OffsetsGap               an epoch does not start where the last one ended
+    │   ├── SourceGap                a source no longer has the input that follows the last epoch, or is another one
     │   ├── ReplayDiverged           replaying a decided epoch produced different rows
     │   ├── StoresDiffer             Spark's connector for S3 and Holdfast do not work on the same bucket
     │   ├── SparkLogMismatch         Spark's checkpoint folder and the decisions contradict each other
@@ -92,6 +93,8 @@
     │   ├── BlockFailed              one block of a device could not be read or written
     │   ├── SinkFailed               a sink or its server failed
     │   │   └── SinkUnavailable      an outage: the server cannot be reached, or its disk is full
+    │   ├── SourceFailed             a source could not be compared with the position of its stream
+    │   │   └── SourceUnavailable    an outage: its server cannot be reached
     │   ├── FrozenRowsLost           the rows of an epoch were computed again between its sinks: nothing is decided
     │   ├── InDoubt                  an epoch is decided, but a sink could not commit it yet
     │   └── OutcomeUnknown           the change may or may not have taken effect: check before you try again
@@ -217,6 +220,7 @@ from holdfast.errors.mismatch import (
     SinkBehind,
     SinkForeign,
     SinksChanged,
+    SourceGap,
     SourcesDiffer,
     SparkLogMismatch,
     StagedGone,
@@ -237,6 +241,8 @@ from holdfast.errors.storage import (
     OutcomeUnknown,
     SinkFailed,
     SinkUnavailable,
+    SourceFailed,
+    SourceUnavailable,
     Storage,
     StorageFailed,
     StoreDenied,
@@ -328,6 +334,9 @@ __all__ = [
     "SinkMissing",
     "SinkUnavailable",
     "SinksChanged",
+    "SourceFailed",
+    "SourceGap",
+    "SourceUnavailable",
     "SourcesDiffer",
     "SparkCheckpointDamaged",
     "SparkCheckpointMissing",

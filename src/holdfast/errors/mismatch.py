@@ -238,6 +238,22 @@ class OffsetsGap(Mismatch):
         return f" partition {self.partition}" if self.partition else ""
 
 
+class SourceGap(Mismatch):
+    """A source no longer has the input that follows the last epoch, or is another one. Nothing was started."""
+
+    stream: str
+    epoch: int
+    source: int
+    what: str
+    do: str = (
+        "restore the topic; or continue without these records, and record a gap: run once with the source's option "
+        "failOnDataLoss set to false (hf.read_kafka sets it) and holdfast run --accept gaps, or "
+        "pipeline.run(accept=['gaps'])"
+    )
+    says = "epoch {e.epoch} of stream {e.stream!r} cannot continue in source {e.source}: {e.what}"
+    next_step = "{e.do}"
+
+
 class ReplayDiverged(Mismatch):
     """Replaying a decided epoch produced other rows: the sinks hold the original ones, the state has the new ones."""
 

@@ -93,6 +93,24 @@ class SinkUnavailable(SinkFailed):
     """
 
 
+class SourceFailed(Storage):
+    """A source could not be compared with the position of its stream, so the stream was not started."""
+
+    stream: str
+    source: int
+    why: str
+    do: str = "fix the source or its options, then run again"
+    says = "source {e.source} of stream {e.stream!r} cannot be read: {e.why}"
+    next_step = "{e.do}"
+
+
+class SourceUnavailable(SourceFailed):
+    """The server of a source cannot be reached. A running pipeline waits."""
+
+    do: str = "check the address in the options of the source, fix the server, then run again"
+    says = "source {e.source} of stream {e.stream!r} cannot be reached: {e.why}"
+
+
 class FrozenRowsLost(Storage):
     """Rows of an epoch were computed again while its sinks prepared, so the sinks may have different rows.
 

@@ -78,7 +78,7 @@ class GapNote:
     stream: str
     timeline: int
     epoch: int
-    kind: str  # quarantined, offsets or replay
+    kind: str  # quarantined, offsets, replay or source
     why: str
     at_ms: int  # when it was recorded
     facts: Mapping[str, Any] = field(default_factory=dict)  # empty if they are large: see the ledger

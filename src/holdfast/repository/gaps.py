@@ -21,6 +21,7 @@ from holdfast.repository.lineage import Lineage
 QUARANTINED = "quarantined"  # an epoch that was passed to no sink
 OFFSETS = "offsets"  # an epoch that does not start where the last one ended
 REPLAY = "replay"  # a replay rebuilt a different state
+SOURCE = "source"  # a source no longer had what follows the last epoch, or was another one
 
 
 class GapRecord(Record, frozen=True, kw_only=True):
@@ -29,7 +30,7 @@ class GapRecord(Record, frozen=True, kw_only=True):
     stream: str  # name of the stream
     timeline: int  # its timeline
     epoch: int  # the affected epoch
-    kind: str  # quarantined, offsets or replay
+    kind: str  # quarantined, offsets, replay or source
     why: str  # the reason as text
     at_ms: int  # when it was recorded
     facts: dict[str, Any] = msgspec.field(default_factory=dict)  # further details, by name

@@ -43,6 +43,7 @@ from holdfast.repository.lineage import FIRST
 from holdfast.repository.opening import local_repository
 from holdfast.repository.s3address import SCHEME
 from holdfast.repository.stream_records import stream_record_key
+from holdfast.repository.topics import StreamTopics
 from holdfast.restore import restore_stream
 from holdfast.rewind.bases import RewindBase, find_base
 from holdfast.rewind.building import other_sound, stream_record_of
@@ -162,6 +163,7 @@ def _build(  # noqa: PLR0917 - from where, and to where
         new.put(stream_record_key(stream, FIRST), stream_record_of(repository, stream, base))
         attempt = Attempt(stream=stream, timeline=FIRST, epoch=cut.epoch, attempt=1)
         Decisions(new).close(Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1, facts=facts.plain()))
+        StreamTopics(repository, stream).copy_to(new, lineage, cut.epoch, FIRST)
     logs = _copy_logs(repository, base, scratch)
     facts_of = {"origin": origin.pipeline, "uid": origin.uid, "epochs": epochs, "logs": list(logs)}
     History(new).add(_FORK, f"from {base.to} of pipeline {origin.pipeline}", facts_of)

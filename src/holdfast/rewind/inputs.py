@@ -2,6 +2,7 @@
 
 - Files: those that the abandoned epochs have read are named in the source's log, and must still exist.
 - An event log of this pipeline: its folder must exist. Its sequences are never reused.
+- Kafka: its topics must be the same ones, and still have the records (see `topics`).
 - All others: unknown.
 """
 
@@ -13,11 +14,13 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from holdfast._topics import KAFKA
 from holdfast.doctor.offsets import described
 from holdfast.errors import StorageFailed
 from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.formats.manifest import Manifest
 from holdfast.rewind.plan import Readable, SourcePlan
+from holdfast.rewind.topics import TopicQuestions
 from holdfast.sparkfiles.folder import SparkFolder, files_in
 from holdfast.sparkfiles.sourcelog import ENTRY, SOURCES, log_offset
 
@@ -34,11 +37,15 @@ class _LogOffset(msgspec.Struct):
 
 
 def inputs_after(
-    ends: tuple[str | None, ...], now: tuple[str | None, ...], spark: SparkFolder, manifests: list[Manifest]
+    ends: tuple[str | None, ...],
+    now: tuple[str | None, ...],
+    spark: SparkFolder,
+    manifests: list[Manifest],
+    topics: TopicQuestions,
 ) -> Iterator[SourcePlan]:
     """Yield each source of a stream: `ends` are its offsets in the base, `now` the ones of its last epoch.
 
-    `spark` is the live folder of the stream, `manifests` name the event logs of the pipeline.
+    `spark` is the live folder of the stream, `manifests` name the event logs of the pipeline, `topics` asks Kafka.
     """
     logs = _logs(manifests)
     for number, end in enumerate(now):
@@ -51,6 +58,9 @@ def inputs_after(
             yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
         elif kind == "holdfast log":
             readable, why = _log(end or "", logs)
+            yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
+        elif kind == KAFKA:
+            readable, why = topics.readable(number, start)
             yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
         else:
             why = "this cannot be checked here; check that the source still has the input after the base"

@@ -20,6 +20,7 @@ from holdfast.rewind.inputs import inputs_after
 from holdfast.rewind.members import last_decision, members_of, readers
 from holdfast.rewind.plan import UNLIMITED, Readable, RewindPlan, SinkAction, SinkPlan, StreamPlan
 from holdfast.rewind.program import Program, ProgramStream, Rewindable
+from holdfast.rewind.topics import TopicQuestions
 from holdfast.sinks.base import StreamIdentity
 from holdfast.sparkfiles.places import spark_folder, spark_key
 
@@ -159,7 +160,8 @@ class _Planning:
         spark = spark_folder(repository, name, timeline)
         manifests = [each for each in (self.newest, self.base.manifest) if each]
         ends = tuple(facts.end) if facts else ()
-        sources = tuple(inputs_after(cut.offsets if cut else (), ends, spark, manifests))
+        topics = TopicQuestions(repository, self.lineage, name, place[1])
+        sources = tuple(inputs_after(cut.offsets if cut else (), ends, spark, manifests, topics))
         self.problems += [
             f"source {each.source} of stream {name!r} can no longer be read: {each.why}"
             for each in sources

@@ -13,6 +13,7 @@ from holdfast.repository import Decisions, History, Identity, Lineage, ObjectRep
 from holdfast.repository.forks import KEY, ForkRecord
 from holdfast.repository.lineage import FIRST
 from holdfast.repository.stream_records import stream_record_key
+from holdfast.repository.topics import StreamTopics
 from holdfast.restore import restore_into
 from holdfast.rewind.bases import RewindBase
 from holdfast.rewind.building import stream_record_of
@@ -48,6 +49,7 @@ def built_fork(  # noqa: PLR0917 - from where, and to where
         new.put_new(stream_record_key(stream, FIRST), stream_record_of(repository, stream, base))
         attempt = Attempt(stream=stream, timeline=FIRST, epoch=cut.epoch, attempt=1)
         Decisions(new).close(Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1, facts=found.plain()))
+        StreamTopics(repository, stream).copy_to(new, lineage, cut.epoch, FIRST)
     logs = tuple(own_logs(repository.where, base))
     for each in logs:  # 4
         copy_store_log(each.path, f"{new.where}/{each.inside}", each.tail)

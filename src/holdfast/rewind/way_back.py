@@ -12,6 +12,7 @@ from holdfast.rewind.bases import on_lineage
 from holdfast.rewind.inputs import inputs_after
 from holdfast.rewind.members import last_decision
 from holdfast.rewind.plan import Readable
+from holdfast.rewind.topics import TopicQuestions
 from holdfast.sparkfiles.places import spark_folder
 
 
@@ -58,7 +59,8 @@ def _input_is_known(repository: Repository, lineage: Lineage, base: RestorePlan)
         except Corrupt:
             continue  # the rewind reports it
         spark = spark_folder(repository, stream, timeline)
-        sources = inputs_after(cut.offsets if cut else (), now, spark, [base.manifest])
+        topics = TopicQuestions(repository, lineage, stream, cut.epoch if cut else 0)
+        sources = inputs_after(cut.offsets if cut else (), now, spark, [base.manifest], topics)
         if any(each.readable is Readable.UNKNOWN for each in sources):
             return False
     return True

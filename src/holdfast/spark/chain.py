@@ -39,8 +39,10 @@ class Chain:
         spark: SparkSession,
         *,
         scratch: Path | None = None,
+        accept: frozenset[str] = frozenset(),
     ) -> None:
         self.pipeline = pipeline
+        self.accept = accept  # what the user accepts in this run
         self._scratch = scratch  # where event logs that do not exist are created instead: for a caller that only looks
         self._specs = specs
         self._root = root
@@ -140,6 +142,12 @@ def _reading(chain: Chain, stream: str) -> Iterator[None]:
         yield
     finally:
         _building.reset(token)
+
+
+def accepts_here(change: str) -> bool:
+    """Whether the run whose stream is being built accepts a change; false outside of a stream's function."""
+    found = _building.get()
+    return found is not None and change in found[0].accept
 
 
 def read_here(pipeline: str, stream: str, rows_per_epoch: int | None) -> DataFrame:

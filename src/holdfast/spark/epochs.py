@@ -30,6 +30,7 @@ from holdfast.spark.delivery import commit_to_sinks
 from holdfast.spark.epoch_times import EpochTimes, Laps
 from holdfast.spark.failures import EpochFailure, or_fenced
 from holdfast.spark.gate import EpochGate
+from holdfast.spark.kafka_sources import KafkaSources
 from holdfast.spark.last_decided import LastDecided
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.preparing import Prepared, Preparer
@@ -86,8 +87,10 @@ class EpochRunner:
         stateful: bool,
         poison: EpochFailure | None = None,
         adopted: AdoptedRecord | None = None,
+        kafka: KafkaSources | None = None,
     ) -> None:
         self._parts = parts
+        self._kafka = kafka
         self._gate = gate
         self._slots = slots
         self._acknowledger = acknowledger
@@ -161,6 +164,8 @@ class EpochRunner:
                     prepared = preparer.skip(batch.df, last.stage, progress)
                 else:
                     prepared = preparer.prepare(batch.df, found, last.stage, progress)
+            if self._kafka is not None:
+                self._kafka.check_again(last)
             entries = read_entries()  # 3
         parts.log.harden(batch.number, entries, prepared.paths)
         progress.move(Move.HARDEN)

@@ -35,6 +35,8 @@ from holdfast.errors import (
     SessionLost,
     SinkFailed,
     SinkUnavailable,
+    SourceFailed,
+    SourceUnavailable,
     SparkFileDamaged,
     Storage,
     StoreUnreachable,
@@ -221,9 +223,9 @@ def _kind(error: BaseException, failure: EpochFailure | None, step: Kind, text: 
     inside = failure.sink is not None if failure is not None else step is Kind.SINK
     if isinstance(error, SinkFailed | InDoubt | FrozenRowsLost):
         return Kind.EXECUTORS if isinstance(error, FrozenRowsLost) else Kind.SINK
-    if isinstance(error, Storage):
+    if isinstance(error, Storage) and not isinstance(error, SourceFailed):
         return Kind.SINK if inside else Kind.REPOSITORY
-    if reported_kind(error) is not None:
+    if isinstance(error, SourceFailed) or reported_kind(error) is not None:
         return Kind.SOURCE  # an error of Holdfast from another process: those of sinks arrive unwrapped
     if (found := _kind_said(text)) is not None:
         return found
@@ -244,12 +246,12 @@ def _kind_said(text: str) -> Kind | None:
 
 def _is_outage(error: BaseException, text: str) -> bool:
     for each in _chain(error):
-        if isinstance(each, SinkUnavailable | StoreUnreachable | ConnectionError | TimeoutError):
+        if isinstance(each, SinkUnavailable | SourceUnavailable | StoreUnreachable | ConnectionError | TimeoutError):
             return True
         if isinstance(each, OSError) and each.errno in _OUTAGE_ERRNO:
             return True
     if any(isinstance(each, Storage) and not isinstance(each, InDoubt) for each in _chain(error)):
-        return False  # it would be a `SinkUnavailable`, or have the operating system's error as its cause
+        return False  # it would be one of those above, or have the operating system's error as its cause
     return _OUTAGE.search(_said(text)) is not None and _WORKER_CRASHED not in text
 
 

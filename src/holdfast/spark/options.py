@@ -45,6 +45,7 @@ class StreamOptions(TypedDict, total=False):
     quarantine_after: int | None
     stage: Stage[Any] | Any
     on_epoch: OnEpoch | None
+    commit_group: str | None
 
 
 class SingleStreamOptions(PipelineOptions, StreamOptions):
@@ -80,6 +81,7 @@ STREAM_DEFAULTS: StreamOptions = {
     "quarantine_after": None,
     "stage": None,
     "on_epoch": None,
+    "commit_group": None,
 }
 SINGLE_STREAM_DEFAULTS: SingleStreamOptions = {**STREAM_DEFAULTS, **PIPELINE_DEFAULTS}
 START_DEFAULTS: StartOptions = {

@@ -153,6 +153,8 @@ class Pipeline:
           never two epochs in a row. The default is never.
         - `stage`, `on_epoch`: Python-side state of the stream, and the function `on_epoch(df, stage)` that turns the
           rows of each epoch into the rows for the sinks.
+        - `commit_group`: a Kafka consumer group to which the offsets of each epoch are committed, for tools that show
+          lag. No other consumer may be in this group, and the stream itself never reads them.
         """
 
         def add(function: Build) -> Build:
@@ -206,7 +208,8 @@ class Pipeline:
           `timedelta`), or a `CheckpointPolicy`. The default is one minute; a graceful stop takes a last one. `None`
           turns checkpoints off, except for those that are requested from the handle.
         - `accept`: problems to accept in this run: "sinks" (the set of sinks changed), "gaps" (an epoch does not begin
-          where the last one ended), "replay" (a state was rebuilt differently).
+          where the last one ended, or a Kafka topic has lost records or was created again), "replay" (a state was
+          rebuilt differently).
         - `outage`: replaces the limits of `Pipeline` and of its streams.
         - `poll_every`: how often an idle stream polls for new input, from "1ms" to "60s". By default, 10 ms times the
           number of streams, at most 200 ms, unless the session sets `spark.sql.streaming.pollingDelay`.

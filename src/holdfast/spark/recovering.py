@@ -49,6 +49,7 @@ from holdfast.spark.acknowledging import Acknowledger
 from holdfast.spark.delivery import commit_to_sinks
 from holdfast.spark.describing import described, movable
 from holdfast.spark.failures import Kind
+from holdfast.spark.kafka_sources import KafkaSources
 from holdfast.spark.last_decided import LastDecided
 from holdfast.spark.opening import sink_context
 from holdfast.spark.parts import StreamParts
@@ -94,8 +95,11 @@ class _StepTimes:
 class StreamRecovery:
     """Recovers one stream, any number of times."""
 
-    def __init__(self, parts: StreamParts, slots: AttemptSlots, acknowledger: Acknowledger) -> None:
+    def __init__(
+        self, parts: StreamParts, slots: AttemptSlots, acknowledger: Acknowledger, kafka: KafkaSources
+    ) -> None:
         self._parts = parts
+        self._kafka = kafka
         self._slots = slots
         self._acknowledger = acknowledger
         self._step = Kind.REPOSITORY
@@ -112,7 +116,7 @@ class StreamRecovery:
 
         1. Build the DataFrame and refuse what cannot be exactly-once.  2. Open the sinks.  3. Compare decisions,
         Spark's logs and sinks.  4. Complete the last decision where a sink lacks it.  5. Close and discard open
-        attempts.
+        attempts.  6. Compare the Kafka sources with the last decision.
         """
         parts, steps = self._parts, _StepTimes()
         self._step = Kind.REPOSITORY
@@ -151,6 +155,10 @@ class StreamRecovery:
             if not isinstance(self._slots.clear(made.decided + 1, EpochProgress()), Decision):  # 5
                 break  # otherwise a driver that this one replaces has decided the epoch just now
         steps.end("discard")
+        self._step = Kind.SOURCE
+        if self._kafka.check(df, last):  # 6
+            steps.end("compare sources")
+        self._step = Kind.REPOSITORY
         self._acknowledger.recovered(last)
         self._report_new_sinks(decision)
         record = adopted(parts.run.repository, parts.name, parts.timeline)

@@ -58,6 +58,7 @@ class StreamSpec:
     stage: Stage[Any] | None = None
     on_epoch: OnEpoch | None = None
     outage: Mapping[Kind, float | None] = field(default_factory=dict)
+    commit_group: str | None = None  # of Kafka: the consumer group that each epoch's offsets are committed to
 
 
 def defined_twice(one: Build, other: Build) -> bool:
@@ -190,6 +191,12 @@ def checked_stage(stream: str, stage: object, on_epoch: object) -> tuple[Stage[A
     return stage if isinstance(stage, Stage) else Stage(stage), on_epoch
 
 
+def _checked_group(group: object) -> str | None:
+    if group is not None and (not isinstance(group, str) or not group.strip()):
+        raise BadValue(what="commit_group", value=group, expected="the name of a Kafka consumer group")
+    return group
+
+
 DEFAULT_RESTART = RestartPolicy.bounded(5, within=600)
 DEFAULT_OUTAGE = 3600.0  # seconds
 
@@ -219,6 +226,7 @@ def checked_spec(
     stage: object = None,
     on_epoch: object = None,
     outage: object = DEFAULT_OUTAGE,
+    commit_group: object = None,
 ) -> StreamSpec:
     """Check the definition of a stream."""
     if name == "<lambda>":
@@ -241,4 +249,5 @@ def checked_spec(
         stage=kept,
         on_epoch=each,
         outage={**checked_outage(DEFAULT_OUTAGE), **checked_outage(outage)},
+        commit_group=_checked_group(commit_group),
     )

@@ -164,7 +164,7 @@ def start_pipeline(
         finish_rewind(pipeline, lease, settings.reach)
         channel = ControlChannel(pipeline.repository, lease, RequestKind)
         undo.callback(channel.close)  # before the lease is released: askers wait for the lock
-        chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.where, session)
+        chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.where, session, accept=settings.accept)
         topology, specs = chain.join()  # 2
         require_cluster(session, pipeline.repository, [sink for spec in specs for sink in spec.sinks])
         inbox: Inbox = queue.SimpleQueue()

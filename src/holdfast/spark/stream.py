@@ -15,6 +15,7 @@ from holdfast.spark.context import RunContext
 from holdfast.spark.describing import store_program
 from holdfast.spark.epoch_times import EpochTimes
 from holdfast.spark.gate import EpochGate
+from holdfast.spark.kafka_sources import KafkaSources
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.query import StreamQuery
 from holdfast.spark.recovering import RecoveredStream
@@ -42,12 +43,14 @@ class StreamRun:
         self._acknowledger = Acknowledger(parts, gate, self.injector.handle(), self._drained)
         self._query = StreamQuery(parts, gate)
         self._tally = tally = EpochTally(run.clock)
+        self._kafka = KafkaSources(parts)
         self._stores_program = True  # until the first new epoch of the run is decided
         self._supervisor = Supervisor(
             parts,
             gate=gate,
             acknowledger=self._acknowledger,
             query=self._query,
+            kafka=self._kafka,
             epoch_ended=self._epoch_ended,
             oldest_kept=lambda: self.oldest_kept,
         )
@@ -88,7 +91,7 @@ class StreamRun:
             self._query.finish_available(lambda: self.state in _LIVE)
 
     def close(self) -> None:
-        """Release the sinks and the stage."""
+        """Release the sinks, the stage and the connections to Kafka."""
         for sink in self.spec.sinks:
             try:
                 sink.close()
@@ -96,10 +99,12 @@ class StreamRun:
                 _log.exception("sink %s could not be closed", sink.name)
         if self._parts.stage is not None:
             self._parts.stage.close()
+        self._kafka.close()
 
     def _epoch_ended(self, times: EpochTimes) -> None:
         """Count an epoch that is in every sink. The first new one of a run stores the description of the program."""
         self._tally.add(times)
+        self._kafka.epoch_ended(self._acknowledger.last)
         recovered = self._supervisor.recovered
         if self._stores_program and recovered is not None and times.epoch > recovered.plan.decided:
             self._stores_program = False

@@ -26,6 +26,7 @@ from holdfast.spark.epochs import EpochListener, EpochRunner
 from holdfast.spark.explaining import explained, final_error
 from holdfast.spark.failures import Diagnosis, EpochFailure, Kind, Remedy, diagnose
 from holdfast.spark.gate import EpochGate, Stopping
+from holdfast.spark.kafka_sources import KafkaSources
 from holdfast.spark.outages import Outages
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.query import StreamQuery
@@ -46,6 +47,7 @@ class Supervisor:
         gate: EpochGate,
         acknowledger: Acknowledger,
         query: StreamQuery,
+        kafka: KafkaSources,
         epoch_ended: Callable[[EpochTimes], None],
         oldest_kept: Callable[[], int | None],
     ) -> None:
@@ -63,7 +65,8 @@ class Supervisor:
         self._query = query
         self._epoch_ended = epoch_ended
         self._slots = AttemptSlots(parts)
-        self._recovery = StreamRecovery(parts, self._slots, acknowledger)
+        self._kafka = kafka
+        self._recovery = StreamRecovery(parts, self._slots, acknowledger, kafka)
         self._retries = Retries(parts)
         self._runner: EpochRunner | None = None  # of the last query, until the next recovery begins
         self._thread = 0
@@ -158,6 +161,7 @@ class Supervisor:
             stateful=recovered.stateful,
             poison=self._retries.poison,
             adopted=recovered.adopted,
+            kafka=self._kafka,
         )
         self.state = "running"
         self._query.run(

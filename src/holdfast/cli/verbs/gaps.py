@@ -39,8 +39,8 @@ def gaps(
 ) -> Answer:
     """List gaps: input that did not reach the sinks, and state that was rebuilt differently.
 
-    A gap is a quarantined epoch, offsets that were skipped with --accept gaps, or a difference in a rebuilt state that
-    was accepted with --accept replay. Gaps are never removed from the ledger. Exits with 1 if there are any. If a
+    A gap is a quarantined epoch, input that was skipped with --accept gaps, or a difference in a rebuilt state that was
+    accepted with --accept replay. Gaps are never removed from the ledger. Exits with 1 if there are any. If a
     record is damaged, the others are still listed, and the command exits with 1, too.
 
     [bold]Examples[/]

@@ -11,6 +11,7 @@ from holdfast.spark.adapter.freezing import frozen as frozen
 from holdfast.spark.adapter.freezing import frozen_on_use as frozen_on_use
 from holdfast.spark.adapter.freezing import kept_by_first_action as kept_by_first_action
 from holdfast.spark.adapter.jvmlock import JvmLock as JvmLock
+from holdfast.spark.adapter.kafka import KafkaClient as KafkaClient
 from holdfast.spark.adapter.launching import deaf_to_sigterm as deaf_to_sigterm
 from holdfast.spark.adapter.limited import LimitedReader as LimitedReader
 from holdfast.spark.adapter.plans import file_inputs as file_inputs

@@ -1,0 +1,60 @@
+"""Fetch a Kafka broker, and Spark's connector for Kafka, for the tests: `python -m tools.kafka fetch .venv/kafka`.
+
+The jars of the broker go to `broker/`, those of the connector to `connector/`. They are pinned files: each folder has a
+file `tools/kafka-<folder>.lock` with the digest and the path of each jar. `python -m tools.kafka lock` writes both
+again, which needs Maven.
+
+Without a network the tests that need the jars are skipped. So this reports the reason and ends with exit code 0; the
+reason is also written to the file `missing` beside the folders, where the tests read it.
+"""
+
+from __future__ import annotations
+
+import sys
+import urllib.error
+from pathlib import Path
+
+from tools import maven
+
+_HERE = Path(__file__).parent
+BROKER = ("org.apache.kafka:kafka_2.13:4.3.1",)
+# Spark's connector has no release for 4.3 yet. This mix of versions works with it; Spark includes what else it needs.
+CONNECTOR = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
+)
+_SETS = {"broker": (BROKER, ()), "connector": (CONNECTOR, ("*:*",))}  # packages, and what of their needs is left out
+
+
+def _lock_file(folder: str) -> Path:
+    return _HERE / f"kafka-{folder}.lock"
+
+
+def fetch(target: Path) -> None:
+    """Fetch both sets; say why that is not possible."""
+    missing = target / "missing"
+    try:
+        for folder in _SETS:
+            maven.fetch(_lock_file(folder), target / folder)
+        missing.unlink(missing_ok=True)
+    except (OSError, urllib.error.URLError) as error:
+        missing.write_text(f"{maven.REPOSITORY}: {error}")
+        print(f"set-up: the tests of Kafka will be skipped: {error}", file=sys.stderr)
+    (target / "ready").touch()
+
+
+def main(words: list[str]) -> None:
+    """Fetch into a folder, or lock."""
+    if words[0] == "fetch":
+        target = Path(words[1])
+        target.mkdir(parents=True, exist_ok=True)
+        fetch(target)
+        return
+    for folder, (packages, excluded) in _SETS.items():
+        maven.write_lock(_lock_file(folder), "python -m tools.kafka lock", packages, excluded, lambda _jar: True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
