@@ -18,6 +18,7 @@ from handstaged import query
 from holdfast.errors import StreamFailed
 from holdfast.eventlog import EventLog
 from holdfast.sinks.base import Sink
+from markersink import HandMarkerSink
 from rewindbench import RewindBench
 
 FORK = multiprocessing.get_context("fork")
@@ -45,6 +46,7 @@ class ZombieBench(RewindBench):
             "sqlite append": lambda: HandSqliteSink(database, "rows", epoch_column="epoch", name="out"),
             "sqlite upsert": lambda: HandSqliteSink(database, "rows", key="n", undo=True, name="out"),
             "sqlite replace": lambda: HandSqliteSink(database, "rows", name="out"),
+            "marker": lambda: HandMarkerSink(database, staging=self.place / "staging", name="out"),
             "postgres prepared": lambda: self._postgres("prepared"),
             "postgres staged": lambda: self._postgres("staged"),
         }

@@ -52,6 +52,8 @@ _HOMES = {
     "sinks.files.sink": ["FileSink"],
     "sinks.foreach": ["ForeachKey", "ForeachSink"],
     "sinks.log": ["LogSink"],
+    "sinks.marker.rows": ["StagedRows"],
+    "sinks.marker.sink": ["MarkerSink"],
     "sinks.postgres.sink": ["PostgresSink"],
     "sinks.sqlite": ["SqliteSink"],
     "plainspark": ["eject"],
@@ -152,6 +154,8 @@ if TYPE_CHECKING:
     from holdfast.sinks.foreach import ForeachKey as ForeachKey
     from holdfast.sinks.foreach import ForeachSink as ForeachSink
     from holdfast.sinks.log import LogSink as LogSink
+    from holdfast.sinks.marker.rows import StagedRows as StagedRows
+    from holdfast.sinks.marker.sink import MarkerSink as MarkerSink
     from holdfast.sinks.postgres.sink import PostgresSink as PostgresSink
     from holdfast.sinks.sqlite import SqliteSink as SqliteSink
     from holdfast.spark.adopting import apply_adopt as apply_adopt

@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 
 from holdfast.errors import Fenced, HoldfastError, StreamFailed
 from holdfast.testing import CrashAt
-from rig import FilesTarget, ForeachTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
+from rig import FilesTarget, ForeachTarget, LogTarget, MarkerTarget, PostgresTarget, Rig, SqliteTarget, Target
 from sparkfixture import session
 
 
@@ -36,6 +36,7 @@ def targets(folder: Path, dsn: str | None = None) -> list[Target]:
         SqliteTarget(folder / "rows.db"),
         LogTarget(folder / "log"),
         ForeachTarget(folder / "calls"),
+        MarkerTarget(folder / "marker.db"),
     ]
     if dsn:
         found += [FilesTarget(folder / "flat", layout="flat"), PostgresTarget(dsn, "rows", create=True)]

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from holdfast.epoch import HOLDS, POINTS, Extent
 from holdfast.testing import CrashAt
 from pgfixture import server
-from rig import FilesTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
+from rig import FilesTarget, LogTarget, MarkerTarget, PostgresTarget, Rig, SqliteTarget, Target
 
 
 def postgres(**options: Any) -> Target:
@@ -32,6 +32,8 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "partitioned": lambda folder: FilesTarget(folder / "out", layout="flat", partition_by="text", format="json"),
     "sqlite": lambda folder: SqliteTarget(folder / "out.db"),
     "log": lambda folder: LogTarget(folder / "log", entity="text"),
+    "marker": lambda folder: MarkerTarget(folder / "marker.db"),
+    "marker-duckdb": lambda folder: MarkerTarget(folder / "out.duckdb", duckdb=True),
     "postgres-prepared": lambda _: postgres(method="prepared", driver_rows=0),
     "postgres-staged": lambda _: postgres(method="staged", driver_rows=0),
     "postgres-prepared-by-driver": lambda _: postgres(method="prepared"),  # all epochs but the first

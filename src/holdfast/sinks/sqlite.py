@@ -27,7 +27,7 @@ from holdfast.repository.files import local_path, make_folder, sync_folder
 from holdfast.sinks import base
 from holdfast.sinks._sqlite_ledger import LEDGER, SqliteLedger, WriteMode, create_ledger, has_ledger
 from holdfast.sinks._sqlite_rewind import TableRewind, cannot_with
-from holdfast.sinks._sqlite_rows import check_keys, check_nulls, require_arrow, staged_rows
+from holdfast.sinks._sqlite_rows import check_keys, check_nulls, staged_rows
 from holdfast.sinks._sqlite_table import SqliteTable, quoted
 from holdfast.sinks._sqlite_undo import UndoJournal
 from holdfast.sinks.asides import owner_digest
@@ -42,7 +42,7 @@ from holdfast.sinks.base import (
     failing,
 )
 from holdfast.sinks.held_epochs import is_committed
-from holdfast.sinks.staged_files import proven, require_seen_by_all, stage
+from holdfast.sinks.staged_files import proven, require_arrow, require_seen_by_all, stage
 from holdfast.sinks.staging import SUFFIX, Staging
 
 if TYPE_CHECKING:
