@@ -199,9 +199,12 @@ class Rig:
         targets: list[Target],
         query: Callable[[DataFrame], DataFrame] | None = None,
         output_mode: str = "append",
+        *,
+        dead: Target | None = None,
         **options: Any,
     ) -> None:
         self.spark = spark
+        self.dead = dead  # the dead letter
         self.folder = folder
         self.targets = targets
         self.query = query or (lambda df: df)
@@ -250,7 +253,8 @@ class Rig:
         made = Pipeline("torment", self.root, **settings)
         build: Build = self.build
         sinks = [target.make() for target in self.targets]
-        made.stream(build, name="rows", sinks=sinks, output_mode=self.output_mode, **self.options)
+        dead = self.dead.make() if self.dead else None
+        made.stream(build, name="rows", sinks=sinks, output_mode=self.output_mode, dead_letter=dead, **self.options)
         return made
 
     def run(

@@ -42,6 +42,7 @@ from holdfast.sinks.base import (
     failing,
 )
 from holdfast.sinks.held_epochs import is_committed
+from holdfast.sinks.rows import not_null
 from holdfast.sinks.staged_files import proven, require_arrow, require_seen_by_all, stage
 from holdfast.sinks.staging import SUFFIX, Staging
 
@@ -177,6 +178,15 @@ class SqliteSink(base.Sink):
         """Whether an epoch replaces all rows; false before `open`, when the output mode is not known."""
         mode = self._context.output_mode if self._context else None
         return mode == "complete" and not self.changelog
+
+    def row_checks(self) -> dict[str, str]:
+        """Columns that are NOT NULL or part of the key must have a value; NaN is stored as NULL."""
+        keys = {name.lower() for name in self.key} if self.key and not self._replaces else set()
+        return {
+            f"{field.name} is null": not_null(field.name, floating=field.dataType.typeName() in ("float", "double"))
+            for field in self.context.schema.fields
+            if field.name.lower() in self._not_null | keys
+        }
 
     # --- an epoch ---
 

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, cast
 
 from holdfast.epoch import Reach, unwatched
 from holdfast.policy import CHECKPOINT_EVERY, Backoff, CheckpointPolicy
-from holdfast.sinks.base import OutputMode
+from holdfast.sinks.base import OutputMode, Sink
 from holdfast.spark.context import StreamCallbacks
 from holdfast.spark.spec import DEFAULT_OUTAGE, DEFAULT_RESTART, Accept, OutageLimits, RestartPolicies
 from holdfast.spark.stages import OnEpoch
@@ -45,6 +45,8 @@ class StreamOptions(TypedDict, total=False):
     quarantine_after: int | None
     stage: Stage[Any] | Any
     on_epoch: OnEpoch | None
+    valid: str | Mapping[str, str] | None
+    dead_letter: Sink | None
 
 
 class SingleStreamOptions(PipelineOptions, StreamOptions):
@@ -80,6 +82,8 @@ STREAM_DEFAULTS: StreamOptions = {
     "quarantine_after": None,
     "stage": None,
     "on_epoch": None,
+    "valid": None,
+    "dead_letter": None,
 }
 SINGLE_STREAM_DEFAULTS: SingleStreamOptions = {**STREAM_DEFAULTS, **PIPELINE_DEFAULTS}
 START_DEFAULTS: StartOptions = {

@@ -153,6 +153,9 @@ class Pipeline:
           never two epochs in a row. The default is never.
         - `stage`, `on_epoch`: Python-side state of the stream, and the function `on_epoch(df, stage)` that turns the
           rows of each epoch into the rows for the sinks.
+        - `valid`, `dead_letter`: a condition in Spark SQL, or a dict of them by name, and a sink for the rows for which
+          it is not true. They go there in the same decision, instead of to `sinks`, with the column
+          `dead_letter_reason`. So do rows that a sink of the stream would refuse, where the sink can say so.
         """
 
         def add(function: Build) -> Build:
