@@ -194,6 +194,24 @@ def test_a_key_that_is_null_or_nan(spark: SparkSession, tmp_path: Path) -> None:
     assert rig.dead.visible(spark) == [1, 2]
 
 
+def test_a_row_that_cannot_be_an_event(spark: SparkSession, tmp_path: Path) -> None:
+    def query(df: DataFrame) -> DataFrame:
+        text = "CASE n WHEN 1 THEN '' WHEN 2 THEN null ELSE text END"
+        return df.withColumn("text", f.expr(text))
+
+    target = LogTarget(tmp_path / "log", entity="text", category="n")
+    rig = DeadRig(spark, tmp_path, [target], dead_files(tmp_path), None, query=query)
+    rig.add(-1, 0, 1, 2, 65535, 65536)
+    rig.run()
+    assert rig.visible() == [[0, 65535]]
+    assert [(n, why.split(": ", 1)[1]) for n, why in rig.dead.visible(spark, "n dead_letter_reason")] == [
+        (-1, "n cannot be the category"),
+        (1, "text cannot be the entity"),
+        (2, "text cannot be the entity"),
+        (65536, "n cannot be the category"),
+    ]
+
+
 def test_on_epoch_makes_the_rows_that_are_checked(spark: SparkSession, tmp_path: Path) -> None:
     rig = DeadRig(spark, tmp_path, [FilesTarget(tmp_path / "out")], dead_files(tmp_path))
     rig.options |= {"stage": {"seen": 0}, "on_epoch": lambda df, _: df.withColumn("n", f.col("n") + 1)}
