@@ -27,6 +27,8 @@ from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.pipeline_status import PipelineStatus
 from holdfast.spark.spec import Build
 from holdfast.testing import Crashed
+from markersink import SqliteMarkerSink
+from ownsinks import duckdb_rows, sink_of_page
 
 SCHEMA = "n long, text string"
 
@@ -164,6 +166,29 @@ class ForeachTarget(Target):
         return len([each for each in folder.iterdir() if list(each.iterdir())]) if folder and folder.exists() else 0
 
 
+class MarkerTarget(Target):
+    """A marker sink: that of the page into DuckDB, or one into SQLite, which several processes can open."""
+
+    def __init__(self, path: Path, *, duckdb: bool = False) -> None:
+        folder = path.with_name(path.name + ".staging")
+        made = sink_of_page("DuckDbSink") if duckdb else None
+        super().__init__(
+            lambda: SqliteMarkerSink(path, staging=folder) if made is None else made(str(path), "rows", staging=folder)  # type: ignore[call-arg,arg-type]
+        )
+        self.path = path
+        self.folder = folder
+        self.duckdb = duckdb
+
+    def visible(self, spark: SparkSession | None = None, columns: str = "n") -> list[Any]:
+        if self.duckdb:
+            return duckdb_rows(self.path, "rows", columns)
+        rows = SqliteMarkerSink(self.path).seen()
+        return [n for n, _ in rows] if columns == "n" else rows
+
+    def staged(self) -> int:
+        return len([each for each in self.folder.glob("staging/*") if list(each.iterdir())])
+
+
 class Rig:
     """A pipeline of one stream whose input a test gives file by file: a file is an epoch."""
 
@@ -174,9 +199,12 @@ class Rig:
         targets: list[Target],
         query: Callable[[DataFrame], DataFrame] | None = None,
         output_mode: str = "append",
+        *,
+        dead: Target | None = None,
         **options: Any,
     ) -> None:
         self.spark = spark
+        self.dead = dead  # the dead letter
         self.folder = folder
         self.targets = targets
         self.query = query or (lambda df: df)
@@ -225,7 +253,8 @@ class Rig:
         made = Pipeline("torment", self.root, **settings)
         build: Build = self.build
         sinks = [target.make() for target in self.targets]
-        made.stream(build, name="rows", sinks=sinks, output_mode=self.output_mode, **self.options)
+        dead = self.dead.make() if self.dead else None
+        made.stream(build, name="rows", sinks=sinks, output_mode=self.output_mode, dead_letter=dead, **self.options)
         return made
 
     def run(

@@ -25,6 +25,7 @@ from holdfast.sinks.delta.sink import DeltaSink
 from holdfast.sinks.iceberg.sink import IcebergSink
 from icebergstaged import HandIcebergSink, sqlite_catalog
 from icebergstaged import rows_of as iceberg_rows
+from markersink import HandMarkerSink
 from rewindbench import RewindBench
 
 FORK = multiprocessing.get_context("fork")
@@ -56,6 +57,7 @@ class ZombieBench(RewindBench):
             "delta append": lambda: HandDeltaSink(self.place / "table", name="out"),
             "delta replace": lambda: HandDeltaSink(self.place / "table", name="out"),
             "iceberg": lambda: HandIcebergSink("shop.rows", catalog=sqlite_catalog(self.place), name="out"),
+            "marker": lambda: HandMarkerSink(database, staging=self.place / "staging", name="out"),
             "postgres prepared": lambda: self._postgres("prepared"),
             "postgres staged": lambda: self._postgres("staged"),
         }

@@ -54,6 +54,8 @@ _HOMES = {
     "sinks.foreach": ["ForeachKey", "ForeachSink"],
     "sinks.iceberg.sink": ["IcebergSink"],
     "sinks.log": ["LogSink"],
+    "sinks.marker.rows": ["StagedRows"],
+    "sinks.marker.sink": ["MarkerSink"],
     "sinks.postgres.sink": ["PostgresSink"],
     "sinks.sqlite": ["SqliteSink"],
     "plainspark": ["eject"],
@@ -159,6 +161,8 @@ if TYPE_CHECKING:
     from holdfast.sinks.foreach import ForeachSink as ForeachSink
     from holdfast.sinks.iceberg.sink import IcebergSink as IcebergSink
     from holdfast.sinks.log import LogSink as LogSink
+    from holdfast.sinks.marker.rows import StagedRows as StagedRows
+    from holdfast.sinks.marker.sink import MarkerSink as MarkerSink
     from holdfast.sinks.postgres.sink import PostgresSink as PostgresSink
     from holdfast.sinks.sqlite import SqliteSink as SqliteSink
     from holdfast.spark.adopting import apply_adopt as apply_adopt

@@ -286,6 +286,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     row_digest: str | None = None  # of a stateful stream: order-independent, of the rows that its sinks were given
     quarantined: str | None = None  # why the epoch was given to no sink
     total_rows: int = 0  # given to each sink since the first epoch
+    dead_rows: int = 0  # given to the dead letter, and to no other sink
+    total_dead_rows: int = 0  # the same since the first epoch, or since the last rewind
     stage: dict[str, Any] | None = None  # the new state of the stage, inline or by reference, with its digest
     decided_at_ms: int = 0  # for people: by the clock of the driver
     times: PhaseTimes | None = None  # for people: how long its phases took so far

@@ -23,7 +23,7 @@ from deltastaged import DeltaTarget
 from holdfast.errors import Fenced, HoldfastError, StreamFailed
 from holdfast.testing import CrashAt
 from icebergstaged import IcebergTarget
-from rig import FilesTarget, ForeachTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
+from rig import FilesTarget, ForeachTarget, LogTarget, MarkerTarget, PostgresTarget, Rig, SqliteTarget, Target
 from sparkfixture import session
 
 
@@ -38,6 +38,7 @@ def targets(folder: Path, dsn: str | None = None) -> list[Target]:
         SqliteTarget(folder / "rows.db"),
         LogTarget(folder / "log"),
         ForeachTarget(folder / "calls"),
+        MarkerTarget(folder / "marker.db"),
     ]
     if dsn:
         found += [FilesTarget(folder / "flat", layout="flat"), PostgresTarget(dsn, "rows", create=True)]
@@ -50,12 +51,18 @@ def rigged(spark: Any, folder: Path, dsn: str | None = None) -> Rig:
     return Rig(spark, folder, targets(folder, dsn), by_chance)
 
 
+def rigged_with_dead_letter(spark: Any, folder: Path, dsn: str | None = None) -> Rig:
+    """The same, with a dead letter for about a quarter of the rows: which ones is drawn with each computation."""
+    dead = FilesTarget(folder / "dead", name="dead")
+    return Rig(spark, folder, targets(folder, dsn), by_chance, dead=dead, valid="text < 'c'")
+
+
 def run_until_killed(folder: str, dsn: str | None, go: str) -> None:
     """Start Spark, wait for `go`, run for ever, and write down each point as it is reached.
 
     The last line tells where a kill struck.
     """
-    rig = rigged(session(), Path(folder), dsn)
+    rig = rigged_with_dead_letter(session(), Path(folder), dsn)
     while not Path(go).exists():
         time.sleep(0.02)
     points = (Path(folder) / "points").open("a", buffering=1)

@@ -85,7 +85,7 @@ def lives(pid: int) -> bool:
 def test_drivers_killed_at_random_moments_lose_nothing_and_double_nothing(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A query that gives other rows each time it runs; every sink ends up with the same ones.
+    """A query that gives other rows each time it runs; every sink ends up with the same, the dead letter with the rest.
 
     A round counts only if it struck after the first prepare. KILLS says how many rounds. The next driver starts its
     Spark while the last one runs, and waits for its turn: that saves most of the time.
@@ -94,7 +94,7 @@ def test_drivers_killed_at_random_moments_lose_nothing_and_double_nothing(
     dsn = None
     if "KILLS" in os.environ:  # a soak has the time for more sinks
         dsn = server().dsn(server().fresh_database())
-    rig = drivers.rigged(spark, tmp_path, dsn)
+    rig = drivers.rigged_with_dead_letter(spark, tmp_path, dsn)
     points = tmp_path / "points"
     points.touch()
 
@@ -126,7 +126,11 @@ def test_drivers_killed_at_random_moments_lose_nothing_and_double_nothing(
     rows = [target.visible(spark, "n text") for target in rig.targets]
     with capsys.disabled():
         print(f"\nwhere the kills struck: {dict(struck.most_common())}; {len(rig.rows)} rows given")
-    assert [n for n, _ in rows[0]] == sorted(rig.rows)
+    assert rig.dead is not None
+    dead = rig.dead.visible(spark, "n text")
+    assert all(text < "c" for _, text in rows[0])
+    assert all(text >= "c" for _, text in dead)
+    assert sorted(n for n, _ in [*rows[0], *dead]) == sorted(rig.rows)
     assert all(each == rows[0] for each in rows)
 
 

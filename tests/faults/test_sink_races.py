@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 import holdfast.sinks.log
+from handstaged import SCHEMA as HAND_SCHEMA
 from handstaged import staging_of
 from holdfast.epoch import Attempt
 from holdfast.errors import SinkFailed, StagedDamaged
@@ -21,6 +22,8 @@ from holdfast.sinks.base import EpochKey, Sink, SinkContext, StreamIdentity
 from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.log import LogSink
+from markersink import hand_staged
+from rig import MarkerTarget
 from support import segment_files
 
 OWNER = StreamIdentity("races", "uid", "s")
@@ -80,6 +83,23 @@ def test_two_drivers_at_once(layout: str, tmp_path: Path) -> None:
     assert failures == []
     assert len(list((tmp_path / "out").rglob("*.parquet"))) == ROUNDS
     assert sinks[0].inspect(OWNER, 1).epoch == ROUNDS
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_two_drivers_at_once_into_a_marker_sink(kind: str, tmp_path: Path) -> None:
+    """SQLite makes one transaction wait for the other; in DuckDB one of them fails, and is tried again."""
+    rounds = ROUNDS if kind == "sqlite" else 60
+    targets = [MarkerTarget(tmp_path / "out", duckdb=kind == "duckdb") for _ in range(2)]
+    sinks = [target.make() for target in targets]
+    for sink in sinks:
+        sink.open(SinkContext(OWNER, HAND_SCHEMA, "append", None))
+    failures: list[str] = []
+    for epoch in range(1, rounds + 1):
+        handle = hand_staged(sinks[0], key_of(epoch), epoch, -epoch).handle
+        failures += committed_at_once(sinks, key_of(epoch), handle)
+    assert failures == []
+    assert targets[0].visible() == sorted(n for epoch in range(1, rounds + 1) for n in (epoch, -epoch))
+    assert [sink.inspect(OWNER, 1).epoch for sink in sinks] == [rounds, rounds]
 
 
 SCHEMA = StructType([StructField("n", LongType())])

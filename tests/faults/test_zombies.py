@@ -89,3 +89,24 @@ def assert_taken_back(bench: ZombieBench, old: list[list[int]]) -> None:
     """The rows of the base, or what a table showed last that the next epoch replaces."""
     kept = bench.kind.endswith("replace")
     assert bench.seen() == (bench.expected(*old) if kept else bench.expected(*BASE))
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_driver_into_a_sink_that_a_rewind_leaves(point: str, tmp_path: Path) -> None:
+    """A marker sink keeps its rows. The old driver is refused by the key that the rewind has stored."""
+    bench = ZombieBench(tmp_path, "marker")
+    bench.add(*BASE)
+    bench.take()
+    bench.add(*LATER)
+    zombie = Zombie(lambda: ZombieBench(tmp_path, "marker"), [*BASE, *LATER, ZOMBIE], point)
+
+    finish_rewind(bench, take_over=True)
+    bench.rewind(1, leave=["out"])  # completes the epoch of the old driver first, if it is decided
+    old = [*BASE, *LATER, *([ZOMBIE] if POINTS[point] else [])]
+    assert bench.seen() == bench.expected(*old)
+    errors = zombie.resume()
+    assert {"Fenced", "TimelineEnded"} & set(errors), errors
+    assert bench.seen() == bench.expected(*old)
+    bench.source[:] = [*BASE, *NEW]
+    bench.run()
+    assert bench.seen() == bench.expected(*old, *NEW)

@@ -20,7 +20,7 @@ from holdfast.epoch import HOLDS, POINTS, Extent
 from holdfast.testing import CrashAt
 from icebergstaged import IcebergTarget
 from pgfixture import server
-from rig import FilesTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
+from rig import FilesTarget, LogTarget, MarkerTarget, PostgresTarget, Rig, SqliteTarget, Target
 
 
 def postgres(**options: Any) -> Target:
@@ -36,6 +36,8 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "log": lambda folder: LogTarget(folder / "log", entity="text"),
     "delta": lambda folder: DeltaTarget(folder / "table"),
     "iceberg": IcebergTarget,
+    "marker": lambda folder: MarkerTarget(folder / "marker.db"),
+    "marker-duckdb": lambda folder: MarkerTarget(folder / "out.duckdb", duckdb=True),
     "postgres-prepared": lambda _: postgres(method="prepared", driver_rows=0),
     "postgres-staged": lambda _: postgres(method="staged", driver_rows=0),
     "postgres-prepared-by-driver": lambda _: postgres(method="prepared"),  # all epochs but the first

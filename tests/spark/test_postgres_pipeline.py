@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from holdfast.epoch import POINTS
 from holdfast.errors import BadInput, NotSupported, SchemaMismatch, SinkBehind, SinkFailed, SinkForeign, StreamFailed
@@ -266,3 +268,18 @@ def test_a_table_has_one_stream_from_the_first_start_on(pg: Postgres, spark: Spa
     assert rig.visible() == [[]]
     rig.run()
     assert rig.visible() == [[1]]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_null_that_the_table_refuses_goes_to_the_dead_letter(
+    method: str, pg: Postgres, spark: SparkSession, tmp_path: Path
+) -> None:
+    table = target(pg, method)
+    with psycopg.connect(table.dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE rows (n bigint NOT NULL, text text NOT NULL)")
+    dead = FilesTarget(tmp_path / "dead", name="dead")
+    rig = Rig(spark, tmp_path, [table], lambda df: df.withColumn("text", f.expr("nullif(text, 'row 2')")), dead=dead)
+    rig.add(1, 2, 3)
+    rig.run()
+    assert rig.visible() == [[1, 3]]
+    assert dead.visible(spark, "n dead_letter_reason") == [(2, "postgres.rows: text is null")]

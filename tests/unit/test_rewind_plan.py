@@ -221,4 +221,4 @@ def test_a_sink_that_keeps_its_ledger_in_the_repository_is_told_where(tmp_path: 
     pipeline.stream(lambda spark: spark, name="rows", sinks=hf.ForeachSink(lambda *_: None, name="call"))
     [sink] = pipeline.program.streams["rows"].sinks
     assert sink.inspect(hf.StreamIdentity("p", "0" * 32, "rows"), 1).epoch == 0
-    assert sink._folder == tmp_path / "p/sinks/rows/call"  # type: ignore[attr-defined]
+    assert sink.folder == tmp_path / "p/sinks/rows/call"  # type: ignore[attr-defined]

@@ -91,6 +91,13 @@ class EventColumns:
 
         return events, misfits
 
+    def conditions(self) -> dict[str, str]:
+        """Return the conditions that a row must meet to become an event, by name, in Spark SQL."""
+        return {
+            f"{column} cannot be the {field}": _condition(field, quoted(column))
+            for field, column in self._named().items()
+        }
+
     def _named(self) -> dict[str, str]:
         """Return the fields that come from a column, with its name."""
         fields = {
@@ -119,7 +126,12 @@ def _number(column: int | str, kind: str) -> Column:
 def _is_unfit(field: str) -> Column:
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
-    value = f.col(field)
+    return ~f.coalesce(f.expr(_condition(field, quoted(field))), f.lit(False))
+
+
+def _condition(field: str, column: str) -> str:
+    """Return the condition that a column, quoted, fits a field of an event; null if the column is null."""
     if field in ("scope", "entity"):
-        return value.isNull() | (value == "") | ~f.is_valid_utf8(value)
-    return value.isNull() | (value < 0) | (f.lit(field != "clock") & (value > KIND_MAX))
+        text = f"CAST({column} AS STRING)"
+        return f"{text} <> '' AND is_valid_utf8({text})"
+    return f"{column} >= 0" if field == "clock" else f"{column} BETWEEN 0 AND {KIND_MAX}"

@@ -1,7 +1,4 @@
-"""The staged rows of a SQLite sink: Parquet files, checked before the decision and read back at commit.
-
-pyarrow is an extra: `require_arrow` is called before the first epoch.
-"""
+"""The staged rows of a SQLite sink: Parquet files, checked before the decision and read back at commit."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import MissingExtra, SinkFailed
+from holdfast.errors import SinkFailed
 
 _BATCH = 10_000
 # by the beginning of the name of an Arrow type
@@ -18,14 +15,6 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "date": lambda value: str(value.isoformat()),
     "timestamp": lambda value: str(value.isoformat(sep=" ", timespec="microseconds")),
 }
-
-
-def require_arrow() -> None:
-    """Raise `MissingExtra` if pyarrow is not installed."""
-    try:
-        import pyarrow.parquet  # noqa: F401, PLC0415 - an extra
-    except ModuleNotFoundError:
-        raise MissingExtra(extra="spark", module="pyarrow") from None
 
 
 def check_nulls(sink: str, folder: Path, not_null: Collection[str]) -> None:

@@ -257,6 +257,14 @@ class Sink(ABC):
         """Return the settings that decide how rows are stored, without secrets: compared from run to run; optional."""
         return {}
 
+    def row_checks(self) -> dict[str, str]:
+        """Return conditions in Spark SQL, by name, that every row must meet; called after `open`; optional.
+
+        Only conditions without which `prepare` or `commit` would refuse the whole epoch. If the stream has a dead
+        letter, rows that fail one go there, and to no sink of the stream. Without a dead letter they are not used.
+        """
+        return {}
+
     def mark(self) -> dict[str, Any]:
         """Return small JSON that a checkpoint records for this sink at the end of an epoch; optional, must be cheap."""
         return {}

@@ -23,10 +23,9 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from holdfast.errors import BadValue, NotSupported, SinkForeign
+from holdfast.errors import BadValue, SinkForeign
 from holdfast.formats.sealed_json import Record
 from holdfast.repository.files import hadoop_address, local_path, make_folder, sync_folder, temporary
 from holdfast.sinks import base
@@ -34,8 +33,8 @@ from holdfast.sinks.base import CannotTakeBack, EpochKey, EpochPlace, Link, Sink
 from holdfast.sinks.held_epochs import HeldEpochs, is_committed
 from holdfast.sinks.key_files import KeyFiles, place
 from holdfast.sinks.owners import claim, position_in
-from holdfast.sinks.staged_files import proven, refuse_file, require_seen_by_all, stage
-from holdfast.sinks.staging import Staging
+from holdfast.sinks.staged_files import proven, stage
+from holdfast.sinks.staged_sink import StagedSink
 from holdfast.sinks.taking_back import refuse_outdated
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 _EXPECTED = "a function of two arguments: function(df, key)"
 _SHAPE = "calls of a function"
-_STAGING = "staging"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class CalledRecord(Record, frozen=True, kw_only=True):
     handle: str  # digest of the handle in the decision
 
 
-class ForeachSink(base.Sink):
+class ForeachSink(StagedSink):
     """Calls `function(df, key)` for every epoch, at least once: the replacement for `foreachBatch`.
 
     `df` holds the rows of the epoch, read from a staged copy: the same rows whenever a call is repeated, however often
@@ -111,8 +109,6 @@ class ForeachSink(base.Sink):
     of later epochs again, with keys of a new timeline.
     """
 
-    one_action = True
-
     def __init__(
         self, function: EpochFunction, *, path: str | os.PathLike[str] | None = None, name: str | None = None
     ) -> None:
@@ -120,12 +116,11 @@ class ForeachSink(base.Sink):
             raise BadValue(what="function", value=function, expected=_EXPECTED)
         _require_two_arguments(function)
         called = getattr(function, "__name__", "")
-        super().__init__(name or (base.default_name("foreach", called) if called.isidentifier() else "foreach"))
+        default = base.default_name("foreach", called) if called.isidentifier() else "foreach"
         self.path = None if path is None else local_path("sink path", path)
+        super().__init__(name or default, chosen=self.path)
         self.target = None if self.path is None else f"foreach {os.path.realpath(self.path)}"
         self._function = function
-        self._staging: Staging | None = None
-        self._given: Path | None = None
 
     def __repr__(self) -> str:
         return f"ForeachSink(name={self.name!r}{f', path={str(self.path)!r}' if self.path else ''})"
@@ -135,35 +130,12 @@ class ForeachSink(base.Sink):
     def open(self, context: SinkContext) -> None:
         """Create the folder, and record its owner if it has none."""
         super().open(context)
-        require_seen_by_all(self.name, context)
-        refuse_file("sink path", self._folder)
-        self._staging = None
         with failing(self.name, "create its folder"):
-            self._staged.make()
-            claim(self._folder, context.owner, _SHAPE)
-
-    def set_folder(self, folder: Path) -> None:
-        """Name the folder in the repository, which is used unless `path` names another one."""
-        self._given = folder
-
-    @property
-    def _folder(self) -> Path:
-        found = self.path or (self._given if self._context is None else None) or self.context.folder
-        if found is None:
-            raise NotSupported(
-                what=f"using sink {self.name!r}", why="it has no folder for its rows", do="pass path=..."
-            )
-        return found
+            claim(self.folder, context.owner, _SHAPE)
 
     @property
     def _calls(self) -> KeyFiles:
-        return KeyFiles(self._folder)
-
-    @property
-    def _staged(self) -> Staging:
-        if self._staging is None:
-            self._staging = Staging(self._folder / _STAGING)
-        return self._staging
+        return KeyFiles(self.folder)
 
     # --- an epoch ---
 
@@ -202,7 +174,7 @@ class ForeachSink(base.Sink):
         timeline = max((timeline for timeline, _ in self._calls.places()), default=0)
         last = self._calls.last(key.timeline)
         held = HeldEpochs(timeline, self._link(*key.place), self._link(key.timeline, last) or Link(last, None))
-        return is_committed(self, key, handle, held, str(self._folder))
+        return is_committed(self, key, handle, held, str(self.folder))
 
     def _record(self, key: EpochKey, handle: dict[str, Any]) -> None:
         self._add(key.owner, key.place, handle["rows"], base.handle_digest(handle))
@@ -219,9 +191,9 @@ class ForeachSink(base.Sink):
             rows=rows,
             handle=handle,
         )
-        with temporary(self._folder, record.sealed()) as temp, contextlib.suppress(FileExistsError):
+        with temporary(self.folder, record.sealed()) as temp, contextlib.suppress(FileExistsError):
             os.link(temp, self._calls.path(*place))
-        sync_folder(self._folder)
+        sync_folder(self.folder)
 
     def _link(self, timeline: int, epoch: int) -> Link | None:
         path = self._calls.path(timeline, epoch)
@@ -230,14 +202,10 @@ class ForeachSink(base.Sink):
         except FileNotFoundError:
             return None
 
-    def abort(self, key: EpochKey) -> None:
-        """Remove the attempt's folder."""
-        self._staged.clear(key)
-
     def inspect(self, owner: base.StreamIdentity, timeline: int) -> base.SinkPosition:
         """Return the last epoch for which the function has returned."""
         with failing(self.name, "be inspected"):
-            return position_in(self._folder, owner, lambda: self._calls.last(timeline))
+            return position_in(self.folder, owner, lambda: self._calls.last(timeline))
 
     # --- going back ---
 
@@ -272,10 +240,10 @@ class ForeachSink(base.Sink):
         Not guaranteed: that the function is not running for an epoch of an earlier timeline at this moment.
         """
         with failing(self.name, "be stamped"):
-            make_folder(self._folder)
-            found = claim(self._folder, owner, _SHAPE)
+            make_folder(self.folder)
+            found = claim(self.folder, owner, _SHAPE)
             if found.owner != owner:
-                raise SinkForeign(sink=self.name, place=str(self._folder), owner=found.owner.summary)
+                raise SinkForeign(sink=self.name, place=str(self.folder), owner=found.owner.summary)
             latest = max((timeline for timeline, _ in self._calls.places()), default=0)
             refuse_outdated(owner, into, latest)
             self._reach("stamping")
@@ -284,7 +252,3 @@ class ForeachSink(base.Sink):
             self._reach("stamped")
             self._reach("moved")
             self._staged.retire(owner, (into, 0))
-
-    def _reach(self, point: str) -> None:
-        if self._context is not None:
-            self._context.reach(point)

@@ -158,6 +158,10 @@ class LogSink(base.Sink):
         names = ("entity", "scope", "category", "type", "clock")
         return {name: str(found) for name in names if (found := getattr(self, name)) is not None}
 
+    def row_checks(self) -> dict[str, str]:
+        """Entity and scope must be valid text that is not empty; the numbers must be in range."""
+        return self._columns.conditions()
+
     # --- before the first epoch ---
 
     def open(self, context: SinkContext) -> None:

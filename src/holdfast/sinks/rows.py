@@ -114,3 +114,9 @@ def _has_distinct_names(kind: StructType) -> bool:
 def quoted(name: str) -> str:
     """Return a column name quoted for Spark, so that dots in it do not select a field."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def not_null(name: str, *, floating: bool = False) -> str:
+    """Return the condition that a column has a value; with `floating`, NaN is none."""
+    column = quoted(name)
+    return f"{column} IS NOT NULL AND NOT isnan({column})" if floating else f"{column} IS NOT NULL"

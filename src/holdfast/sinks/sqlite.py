@@ -27,7 +27,7 @@ from holdfast.repository.files import local_path, make_folder, sync_folder
 from holdfast.sinks import base
 from holdfast.sinks._sqlite_ledger import LEDGER, SqliteLedger, WriteMode, create_ledger, has_ledger
 from holdfast.sinks._sqlite_rewind import TableRewind, cannot_with
-from holdfast.sinks._sqlite_rows import check_keys, check_nulls, require_arrow, staged_rows
+from holdfast.sinks._sqlite_rows import check_keys, check_nulls, staged_rows
 from holdfast.sinks._sqlite_table import SqliteTable, quoted
 from holdfast.sinks._sqlite_undo import UndoJournal
 from holdfast.sinks.asides import owner_digest
@@ -42,7 +42,8 @@ from holdfast.sinks.base import (
     failing,
 )
 from holdfast.sinks.held_epochs import is_committed
-from holdfast.sinks.staged_files import proven, require_seen_by_all, stage
+from holdfast.sinks.rows import not_null
+from holdfast.sinks.staged_files import proven, require_arrow, require_seen_by_all, stage
 from holdfast.sinks.staging import SUFFIX, Staging
 
 if TYPE_CHECKING:
@@ -177,6 +178,15 @@ class SqliteSink(base.Sink):
         """Whether an epoch replaces all rows; false before `open`, when the output mode is not known."""
         mode = self._context.output_mode if self._context else None
         return mode == "complete" and not self.changelog
+
+    def row_checks(self) -> dict[str, str]:
+        """Columns that are NOT NULL or part of the key must have a value; NaN is stored as NULL."""
+        keys = {name.lower() for name in self.key} if self.key and not self._replaces else set()
+        return {
+            f"{field.name} is null": not_null(field.name, floating=field.dataType.typeName() in ("float", "double"))
+            for field in self.context.schema.fields
+            if field.name.lower() in self._not_null | keys
+        }
 
     # --- an epoch ---
 

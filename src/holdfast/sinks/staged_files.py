@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import _figures as figures
-from holdfast.errors import BadValue, NotSupported, RecordCorrupt, StagedDamaged, StagedGone
+from holdfast.errors import BadValue, MissingExtra, NotSupported, RecordCorrupt, StagedDamaged, StagedGone
 from holdfast.formats.sealed_json import digest_of
 from holdfast.repository.files import hadoop_address
 from holdfast.sinks.base import EpochKey, SinkContext, Staged
@@ -36,6 +36,14 @@ _SET_IDS = 0o6000  # setuid and setgid bits, of a folder that a group shares
 _HASHERS = 4  # threads: hashing releases the GIL
 _SINGLE_THREADED = 1 << 20  # bytes: one thread hashes fewer sooner than several threads start
 _PENDING = ("_temporary", "0", "_temporary")  # Hadoop's committer keeps uncommitted files there, and removes them
+
+
+def require_arrow() -> None:
+    """Raise `MissingExtra` if pyarrow is not installed. It is an extra: call this before the first epoch."""
+    try:
+        import pyarrow.parquet  # noqa: F401, PLC0415 - an extra
+    except ModuleNotFoundError:
+        raise MissingExtra(extra="spark", module="pyarrow") from None
 
 
 def require_seen_by_all(sink: str, context: SinkContext) -> None:

@@ -122,6 +122,9 @@ def fill_sink(run: RunContext, spec: StreamSpec, sink_name: str, source_name: st
         why = "the stream writes to it already, so it would get rows twice"
         do = "to fill a new sink, add it to the stream and run the backfill before the next start"
         raise NotSupported(what=f"a backfill of sink {sink.name!r} of stream {parts.name!r}", why=why, do=do)
+    if sink not in spec.outputs:
+        why, do = "rows that failed a check before are in the other sinks", "start with it empty: --accept sinks"
+        raise NotSupported(what=f"a backfill of the dead letter {sink.name!r}", why=why, do=do)
     source = _source(parts, facts, source_name, sink)
     old = replace(spec, sinks=tuple(each for each in parts.sinks if each.name in facts.sinks))
     with contextlib.ExitStack() as opened:
@@ -232,7 +235,7 @@ def _source(parts: StreamParts, facts: Facts, name: str | None, sink: Sink) -> S
         why = f"its output mode is {parts.spec.output_mode!r}, so no sink holds every row exactly once"
         do = "start with the new sink empty: holdfast run --accept sinks"
         raise NotSupported(what=f"a backfill of stream {parts.name!r}", why=why, do=do)
-    found = [each for each in parts.sinks if each.name in facts.sinks and isinstance(each, FileSink | LogSink)]
+    found = [each for each in parts.spec.outputs if each.name in facts.sinks and isinstance(each, FileSink | LogSink)]
     for each in found:
         if name in (None, each.name):
             return each

@@ -85,7 +85,7 @@ class Chain:
 
     def _log(self, stream: str) -> LogSink:
         """Return the event log that joins a stream to its readers; add one if there is none."""
-        logs = [sink for sink in self._specs[stream].sinks if isinstance(sink, LogSink)]
+        logs = [sink for sink in self._specs[stream].outputs if isinstance(sink, LogSink)]
         if len(logs) > 1:
             why, do = (
                 "another stream reads it, and it has several event logs",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from holdfast.sinks.base import Sink
+    from holdfast.spark.dead_letters import DeadLetter
     from holdfast.spark.parts import StreamParts
     from holdfast.spark.spec import StreamSpec
 
@@ -49,7 +50,7 @@ def described(spec: StreamSpec, df: DataFrame, *roots: Path) -> StreamDescriptio
     stage = spec.stage.codec.type_name if spec.stage is not None else None
     return StreamDescription(
         sources=[_source(name, options, roots) for name, options in adapter.inputs(df)],
-        sinks={sink.name: _sink(sink, roots) for sink in spec.sinks},
+        sinks={sink.name: _sink(sink, spec.dead_letter, roots) for sink in spec.sinks},
         columns=[ColumnDescription(name=each.name, type=each.dataType.simpleString()) for each in df.schema],
         state=[
             StateDescription(
@@ -74,9 +75,10 @@ def _source(name: str, options: dict[str, str], roots: Sequence[Path]) -> Source
     )
 
 
-def _sink(sink: Sink, roots: Sequence[Path]) -> SinkDescription:
+def _sink(sink: Sink, dead: DeadLetter | None, roots: Sequence[Path]) -> SinkDescription:
     target = _relative(redacted_text(sink.target or ""), roots)
-    return SinkDescription(kind=type(sink).__name__, target=target, settings=plain(sink.describe()))
+    checks = dead.settings if dead is not None and sink is dead.sink else {}
+    return SinkDescription(kind=type(sink).__name__, target=target, settings=plain({**sink.describe(), **checks}))
 
 
 def _relative(text: str, roots: Sequence[Path]) -> str:

@@ -32,6 +32,7 @@ class EpochTimes:
     phases: dict[str, float]  # seconds of each phase: open, prepare, harden, decide, commit
     commits: dict[str, float] = field(default_factory=dict)  # by sink: its own part of the commit
     prepares: dict[str, float] = field(default_factory=dict)  # by sink: its own part of the preparation
+    dead_rows: int = 0  # given to the dead letter, and to no other sink
 
     def commit_times(self) -> CommitTimes:
         """Return what the decision of the next epoch records."""
@@ -59,11 +60,11 @@ class Laps:
         if phase := _SKIPPED.get(state) if move is Move.SKIP else _PHASES.get(move):
             self.phases[phase] = time.monotonic() - self.began - sum(self.phases.values()) + self.phases.get(phase, 0.0)
 
-    def times(self, epoch: int, rows: int) -> EpochTimes:
+    def times(self, epoch: int, rows: int, dead_rows: int) -> EpochTimes:
         """Return the times of an epoch that is in every sink."""
         phases = {name: round(each, 6) for name, each in self.phases.items()}
         seconds = round(time.monotonic() - self.began, 6)
-        return EpochTimes(epoch, rows, int(time.time() * 1000), seconds, phases, self.commits, self.prepares)
+        return EpochTimes(epoch, rows, int(time.time() * 1000), seconds, phases, self.commits, self.prepares, dead_rows)
 
     def so_far(self, sinks: dict[str, float]) -> PhaseTimes:
         """Return what the decision records; `sinks` has the seconds that each one took to prepare."""

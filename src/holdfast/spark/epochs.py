@@ -265,7 +265,9 @@ class EpochRunner:
         self._acknowledger.advance(LastDecided.after(batch.epoch, facts, stage, stands))
         self._clean_up(batch.epoch, stage)
         _log.info("stream %s: epoch %d is in every sink, %d rows", self._parts.name, batch.epoch, facts.rows)
-        times = batch.laps.times(batch.epoch, facts.rows)
+        if facts.dead_rows:
+            _log.warning("stream %s: epoch %d has %d dead letters", self._parts.name, batch.epoch, facts.dead_rows)
+        times = batch.laps.times(batch.epoch, facts.rows, facts.dead_rows)
         self._last_commit = times.commit_times()
         self._listener.ended(times)
 
@@ -323,6 +325,8 @@ def _facts(
         row_digest=prepared.row_digest,
         quarantined=one_line(poison.error) if poison else None,
         total_rows=last.rows + prepared.rows,
+        dead_rows=prepared.dead_rows,
+        total_dead_rows=last.dead_rows + prepared.dead_rows,
         stage=prepared.stage.record if prepared.stage else None,
         decided_at_ms=int(time.time() * 1000),
         times=times,

@@ -21,6 +21,7 @@ class LastDecided:
     handles: Mapping[str, str | None] = field(default_factory=dict)  # by sink: digest of the handle of that epoch
     watermark_ms: int = 0
     rows: int = 0  # given to each sink since the first epoch
+    dead_rows: int = 0  # given to the dead letter, as `Facts.total_dead_rows`
     stage: Sealed | None = None
     quarantined: bool = False  # the epoch was given to no sink
 
@@ -43,6 +44,7 @@ class LastDecided:
             handles=handles,
             watermark_ms=facts.watermark_ms,
             rows=facts.total_rows,
+            dead_rows=facts.total_dead_rows,
             stage=stage,
             quarantined=facts.quarantined is not None,
         )

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, cast
 
 from holdfast.epoch import Reach, unwatched
 from holdfast.policy import CHECKPOINT_EVERY, Backoff, CheckpointPolicy
-from holdfast.sinks.base import OutputMode
+from holdfast.sinks.base import OutputMode, Sink
 from holdfast.spark.context import StreamCallbacks
 from holdfast.spark.spec import DEFAULT_OUTAGE, DEFAULT_RESTART, Accept, OutageLimits, RestartPolicies
 from holdfast.spark.stages import OnEpoch
@@ -46,6 +46,8 @@ class StreamOptions(TypedDict, total=False):
     stage: Stage[Any] | Any
     on_epoch: OnEpoch | None
     commit_group: str | None
+    valid: str | Mapping[str, str] | None
+    dead_letter: Sink | None
 
 
 class SingleStreamOptions(PipelineOptions, StreamOptions):
@@ -82,6 +84,8 @@ STREAM_DEFAULTS: StreamOptions = {
     "stage": None,
     "on_epoch": None,
     "commit_group": None,
+    "valid": None,
+    "dead_letter": None,
 }
 SINGLE_STREAM_DEFAULTS: SingleStreamOptions = {**STREAM_DEFAULTS, **PIPELINE_DEFAULTS}
 START_DEFAULTS: StartOptions = {

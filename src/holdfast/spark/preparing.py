@@ -6,6 +6,8 @@ Rules:
 - Rows are frozen on use, which saves a job, only where a partition that is computed twice is always detected: in one
   JVM, for the first attempt at an epoch of a stateless stream without `on_epoch`, into several sinks that run one
   action each. In all other cases they are computed first.
+- With a dead letter, the rows are always computed first, together with the outcome of the checks: a partition that is
+  computed twice might pass them once and fail them once.
 - Sinks prepare at the same time. No prepare is in progress when this phase ends, however it ends. The epoch moves in
   its own thread afterwards, sink by sink, in the order of the program.
 """
@@ -27,6 +29,7 @@ from holdfast.errors import BadValue, FrozenRowsLost, SinkFailed
 from holdfast.sinks.base import EpochKey, Sink, Staged, checked_staged
 from holdfast.sinks.rows import RowDigest
 from holdfast.spark import adapter
+from holdfast.spark.dead_letters import all_checks, judged, split
 from holdfast.spark.failures import to_report
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.side_by_side import SideBySide, Within
@@ -46,11 +49,17 @@ class Prepared:
     row_digest: str | None  # of a stateful stream
     stage: Sealed | None
     seconds: dict[str, float] = field(default_factory=dict)  # by sink: how long it took
+    dead_letter: str | None = None  # the sink of the dead letter
 
     @property
     def rows(self) -> int:
-        """The rows that each sink was given."""
-        return max((each.rows for each in self.staged.values()), default=0)
+        """The rows that each sink was given, but that of the dead letter."""
+        return max((each.rows for name, each in self.staged.items() if name != self.dead_letter), default=0)
+
+    @property
+    def dead_rows(self) -> int:
+        """The rows that the dead letter was given."""
+        return self.staged[self.dead_letter].rows if self.dead_letter in self.staged else 0
 
     @property
     def paths(self) -> list[Path]:
@@ -67,9 +76,11 @@ class Preparer:
         self._side_by_side = SideBySide(f"holdfast-sinks-{parts.name}")
         self._digest: RowDigest | None = None  # built from the first batch: all batches of a query have its columns
         self.stateful = stateful  # the query keeps state from batch to batch
+        self._dead = dead = parts.spec.dead_letter
+        self._checks = {} if dead is None else all_checks(dead, parts.spec.outputs)
         one_action = all(sink.one_action for sink in parts.sinks)
-        self._freezes = len(parts.sinks) > 1 or not one_action
-        plain = one_action and not stateful and parts.spec.on_epoch is None
+        self._freezes = len(parts.sinks) > 1 or not one_action or dead is not None
+        plain = one_action and not stateful and parts.spec.on_epoch is None and dead is None
         self._on_use = self._freezes and plain and adapter.can_freeze_on_use(parts.run.spark)
 
     @property
@@ -106,6 +117,8 @@ class Preparer:
         with contextlib.ExitStack() as frozen:
             if self._parts.spec.on_epoch is not None:
                 df, stage = self._run_stage(frozen.enter_context(adapter.frozen(df)), stage)
+            if self._dead is not None:
+                df = judged(df, self._checks)
             rows = frozen.enter_context(adapter.frozen(df)) if self._freezes else df
             staged, seconds = self._staged(rows, key, progress)
         return self._prepared(staged, seconds, read_digest, stage)
@@ -118,7 +131,11 @@ class Preparer:
         stage: Sealed | None,
     ) -> Prepared:
         self._parts.reach("all prepared")
-        return Prepared(staged, read_digest() if read_digest else None, stage, seconds)
+        return Prepared(staged, read_digest() if read_digest else None, stage, seconds, self._dead_letter)
+
+    @property
+    def _dead_letter(self) -> str | None:
+        return None if self._dead is None else self._dead.sink.name
 
     def _staged(
         self, rows: DataFrame, key: EpochKey, progress: EpochProgress
@@ -128,7 +145,8 @@ class Preparer:
         Return what they staged, and how long each of them took.
         """
         sinks = self._parts.sinks
-        calls = [lambda sink=sink: checked_staged(sink, sink.prepare(rows, key)) for sink in sinks]
+        given = self._given(rows)
+        calls = [lambda sink=sink: checked_staged(sink, sink.prepare(given[sink.name], key)) for sink in sinks]
         outcomes = self._side_by_side.run(calls, self._aside(rows) if len(sinks) > 1 else contextlib.nullcontext)
         named = {sink.name: outcome for sink, outcome in zip(sinks, outcomes, strict=True)}
         failed = {name: each.error for name, each in named.items() if each.error is not None}
@@ -138,8 +156,15 @@ class Preparer:
             self._parts.reach("prepared")
         if failed:
             raise self._outcome(failed, progress)
-        _require_equal_counts({name: each.rows for name, each in staged.items()})
+        _require_equal_counts({name: each.rows for name, each in staged.items() if name != self._dead_letter})
         return staged, {name: round(each.seconds, 6) for name, each in named.items()}
+
+    def _given(self, rows: DataFrame) -> dict[str, DataFrame]:
+        """Return the rows for each sink: all of them or, with a dead letter, those that passed or failed the checks."""
+        if self._dead is None:
+            return dict.fromkeys((sink.name for sink in self._parts.sinks), rows)
+        passed, failed = split(rows)
+        return {sink.name: failed if sink is self._dead.sink else passed for sink in self._parts.sinks}
 
     def _aside(self, rows: DataFrame) -> Within:
         """Return what is entered around the work of a sink in another thread."""

@@ -46,6 +46,7 @@ from holdfast.sinks.base import EpochKey, Link, Sink, SinkContext, checked_posit
 from holdfast.sinks.places import record_places
 from holdfast.spark import adapter
 from holdfast.spark.acknowledging import Acknowledger
+from holdfast.spark.dead_letters import judged, require_sound
 from holdfast.spark.delivery import commit_to_sinks
 from holdfast.spark.describing import described, movable
 from holdfast.spark.failures import Kind
@@ -398,7 +399,10 @@ def _refuse_clean_source(stream: str, df: DataFrame) -> None:
 
 def context_of(parts: StreamParts, df: DataFrame, sink: Sink) -> SinkContext:
     """Return what a sink of a stream is opened with."""
-    run = parts.run
+    run, dead = parts.run, parts.spec.dead_letter
+    if dead is not None and sink is dead.sink:
+        require_sound(parts.name, df, dead.valid)
+        df = judged(df, dead.valid)
     return sink_context(
         df,
         sink,

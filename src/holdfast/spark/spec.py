@@ -14,6 +14,7 @@ from holdfast._validation import checked_name, checked_positive
 from holdfast.errors import BadValue, NotSupported
 from holdfast.policy import RestartPolicy, seconds_of
 from holdfast.sinks.base import OUTPUT_MODES, Sink
+from holdfast.spark.dead_letters import DeadLetter, checked_dead_letter
 from holdfast.spark.failures import BUDGETED, Kind
 from holdfast.spark.stages import OnEpoch
 from holdfast.stages import Stage
@@ -59,6 +60,13 @@ class StreamSpec:
     on_epoch: OnEpoch | None = None
     outage: Mapping[Kind, float | None] = field(default_factory=dict)
     commit_group: str | None = None  # of Kafka: the consumer group that each epoch's offsets are committed to
+    dead_letter: DeadLetter | None = None  # its sink is one of `sinks`
+
+    @property
+    def outputs(self) -> tuple[Sink, ...]:
+        """The sinks that get the rows of the stream: all but that of the dead letter."""
+        dead = self.dead_letter
+        return self.sinks if dead is None else tuple(sink for sink in self.sinks if sink is not dead.sink)
 
 
 def defined_twice(one: Build, other: Build) -> bool:
@@ -227,6 +235,8 @@ def checked_spec(
     on_epoch: object = None,
     outage: object = DEFAULT_OUTAGE,
     commit_group: object = None,
+    dead_letter: object = None,
+    valid: object = None,
 ) -> StreamSpec:
     """Check the definition of a stream."""
     if name == "<lambda>":
@@ -236,10 +246,11 @@ def checked_spec(
         raise BadValue(what=f"stream {checked!r}", value=build, expected="a function of a SparkSession")
     _require_argument(checked, build)
     kept, each = checked_stage(checked, stage, on_epoch)
+    outputs, dead = checked_sinks(checked, sinks), checked_dead_letter(checked, dead_letter, valid)
     return StreamSpec(
         name=checked,
         build=build,
-        sinks=checked_sinks(checked, sinks),
+        sinks=outputs if dead is None else checked_sinks(checked, (*outputs, dead.sink)),
         output_mode=checked_output_mode(output_mode),
         trigger=checked_trigger(trigger),
         options=checked_options(options),
@@ -250,4 +261,5 @@ def checked_spec(
         on_epoch=each,
         outage={**checked_outage(DEFAULT_OUTAGE), **checked_outage(outage)},
         commit_group=_checked_group(commit_group),
+        dead_letter=dead,
     )

@@ -262,7 +262,7 @@ def program_of(pipeline: PipelineDefinition) -> Program:
 
 def _program_stream(spec: StreamSpec, repository: Repository) -> ProgramStream:
     root, inner = local_root(repository), inner_log(repository.where, spec.name)
-    added = (inner,) if inner.exists() and not any(isinstance(sink, LogSink) for sink in spec.sinks) else ()
+    added = (inner,) if inner.exists() and not any(isinstance(sink, LogSink) for sink in spec.outputs) else ()
     stage = None if spec.stage is None else spec.stage.codec.type_name
     for sink in spec.sinks:
         folder = sink_folder(root, spec.name, sink)

@@ -49,6 +49,7 @@ class StreamStatus:
     processed_rows_per_s: float | None = None  # that were processed, in Spark's last trigger
     last_epoch: EpochTimes | None = None  # of this run: its rows, its duration and that of each phase
     last_progress: dict[str, Any] | None = None  # Spark's own report of its last trigger, as in `lastProgress`
+    dead_rows: int = 0  # given to the dead letter in this run, and to no other sink
     outage: Outage | None = None  # what it waits for, until the next epoch, or until it runs and has no new input
 
 
@@ -63,11 +64,13 @@ class EpochTally:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._rate = RowRate(clock)
         self.rows = 0  # given to each sink
+        self.dead_rows = 0  # given to the dead letter
         self.last: EpochTimes | None = None  # of the last epoch
 
     def add(self, times: EpochTimes) -> None:
         """Count an epoch that has just ended."""
         self.rows += times.rows
+        self.dead_rows += times.dead_rows
         self.last = times
         self._rate.add(times.rows)
 
@@ -108,6 +111,7 @@ class StatusReporter:
             state=state,
             epoch=last.epoch,
             rows=self._tally.rows,
+            dead_rows=self._tally.dead_rows,
             restarts=watched.restarts,
             in_doubt=watched.in_doubt if state in _TROUBLED else None,
             last_error=one_line(error) if error else None,

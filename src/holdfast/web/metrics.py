@@ -41,6 +41,9 @@ METRICS = (
     Metric("holdfast_checkpoints_failed", "gauge", "Checkpoints that were given up, among the last recorded events."),
     Metric("holdfast_stream_epochs", "counter", "Epochs that the stream has decided since its beginning."),
     Metric("holdfast_stream_rows", "counter", "Rows given to each sink since the beginning of the stream."),
+    Metric(
+        "holdfast_stream_dead_rows", "gauge", "Rows given to the dead letter since the first epoch or the last rewind."
+    ),
     Metric("holdfast_stream_rows_per_second", "gauge", "Rows given to each sink per second, over the last epochs."),
     Metric(
         "holdfast_stream_phase_duration_seconds",
@@ -115,6 +118,7 @@ def _streams(
         own = {"pipeline": line.pipeline, "repository": line.where, "stream": each.stream}
         yield "holdfast_stream_epochs", own, each.epoch
         yield "holdfast_stream_rows", own, each.rows
+        yield "holdfast_stream_dead_rows", own, each.dead_rows
         yield "holdfast_stream_restarts", own, each.restarts
         yield "holdfast_stream_in_doubt", own, float(each.in_doubt is not None)
         yield "holdfast_stream_gaps", own, each.gaps

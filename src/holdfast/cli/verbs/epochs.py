@@ -43,7 +43,8 @@ def epochs(
     """Show the epochs of a stream, and how long each phase took.
 
     An epoch is opened, prepared by every sink, made durable (harden), decided, and committed to every sink. How long
-    the end of an epoch took is known once the next one is decided. Decisions that no checkpoint needs are pruned; what
+    the end of an epoch took is known once the next one is decided. Rows that went to a dead letter are counted
+    separately. Decisions that no checkpoint needs are pruned; what
     the stream did before is summed up by minute.
 
     [bold]Examples[/]
@@ -64,13 +65,15 @@ def epochs(
             console.print(Text(f"stream {formatting.harmless(name)} has decided no epoch yet"))
             return
         phases = ("open", "prepare", "harden", "decide", "commit")
-        head = ("epoch", "verdict", "rows", "decided (UTC)", "took", *phases)
-        rows = TableRows(*head, right=("epoch", "rows", "took", *phases), wide_only=("decided (UTC)",))
+        dead = ("dead",) if any(each.dead_rows for each in found.epochs) else ()
+        head = ("epoch", "verdict", "rows", *dead, "decided (UTC)", "took", *phases)
+        rows = TableRows(*head, right=("epoch", "rows", *dead, "took", *phases), wide_only=("decided (UTC)",))
         for each in found.epochs:
             rows.add(
                 str(each.epoch) if each.attempt == 1 else f"{each.epoch}.{each.attempt}",
                 "quarantined" if each.quarantined else str(each.verdict),
                 formatting.number(each.rows),
+                *(formatting.number(each.dead_rows) for _ in dead),
                 formatting.moment(each.decided_at_ms) if each.decided_at_ms else "-",
                 _ms(each.seconds),
                 *(_ms(each.phases.get(phase)) for phase in phases),

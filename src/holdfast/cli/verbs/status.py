@@ -73,9 +73,10 @@ def print_status(console: Console, line: PipelineLine) -> None:
 
 def stream_rows(line: PipelineLine) -> TableRows:
     """Return the streams of a pipeline as a table."""
+    dead = ("dead",) if any(each.dead_rows for each in line.streams) else ()
     rows = TableRows(
-        *("stream", "state", "epoch", "rows", "rate", "lag", "freshness", "restarts"),
-        right=("epoch", "rows", "rate", "lag", "freshness", "restarts"),
+        *("stream", "state", "epoch", "rows", *dead, "rate", "lag", "freshness", "restarts"),
+        right=("epoch", "rows", *dead, "rate", "lag", "freshness", "restarts"),
         wide_only=("rows", "restarts"),
     )
     for each in line.streams:
@@ -85,6 +86,7 @@ def stream_rows(line: PipelineLine) -> TableRows:
             each.state,
             str(each.epoch),
             formatting.number(each.rows),
+            *(formatting.number(each.dead_rows) for _ in dead),
             "-" if each.rows_per_s is None else f"{each.rows_per_s:,.0f}/s",
             "-" if behind is None else formatting.number(behind),
             formatting.span(time.time() - each.fresh_at_ms / 1000) if each.fresh_at_ms else "-",

@@ -77,6 +77,7 @@ from holdfast.sinks.postgres.target_table import (
     obstacles,
     unfit_names,
 )
+from holdfast.sinks.rows import not_null
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -174,6 +175,11 @@ class PostgresSink(base.Sink):
         return {"key": list(self._key), "epoch_column": self._epoch_column, "changelog": self._changelog}
 
     # --- before the first epoch --------------------------------------------------------------------------------------
+
+    def row_checks(self) -> dict[str, str]:
+        """Columns that are NOT NULL or part of the key must have a value."""
+        required = self._ready.table.not_null | set(self._key)
+        return {f"{each.name} is null": not_null(each.name) for each in self._ready.columns if each.name in required}
 
     def open(self, context: SinkContext) -> None:
         """Connect, find or create table and ledger, check the columns, choose the method, and claim the table."""

@@ -41,6 +41,7 @@ def stream_view(slug: str, line: StreamLine, found: EpochsFound, *, span: str, s
     pairs: list[tuple[str, object]] = [
         ("epoch", h("{}, {} ago", line.epoch, age(line.decided_at_ms, now_ms)) if line.epoch else "none yet"),
         ("rows", f"{figures.number(line.rows)}, {rate(line.rows_per_s)}"),
+        *([("dead letters", figures.counted(line.dead_rows, "row"))] if line.dead_rows else []),
         ("lag", _lag(line, now_ms)),
         ("freshness", age(line.fresh_at_ms, now_ms)),
         ("watermark", moment(line.watermark_ms) if line.watermark_ms else "none"),
@@ -108,7 +109,7 @@ def _table(epochs: Sequence[EpochLine]) -> Markup:
             else h('<span id="epoch-{0}">{0}</span> <span class="dim">attempt {1}</span>', each.epoch, each.attempt),
             _verdict(each),
             moment(each.decided_at_ms) if each.decided_at_ms else "-",
-            figures.number(each.rows),
+            _rows(each),
             seconds(each.seconds),
             phase_bar([(f"ph-{n}", s, f"{n}: {seconds(s)}") for n, s in each.phases.items()], whole),
             joined((h("<span class=nowrap>{}: {}</span>", n, seconds(s)) for n, s in each.phases.items()), ", "),
@@ -118,6 +119,11 @@ def _table(epochs: Sequence[EpochLine]) -> Markup:
     ]
     head = ("epoch", "verdict", "decided (UTC)", "rows", "took", "phases", "in numbers", "by sink")
     return scroll(table(head, rows, right=("rows", "took")))
+
+
+def _rows(each: EpochLine) -> str:
+    dead = f" + {figures.number(each.dead_rows)} dead" if each.dead_rows else ""
+    return f"{figures.number(each.rows)}{dead}"
 
 
 def _verdict(each: EpochLine) -> Markup:

@@ -36,6 +36,7 @@ class EpochLine(msgspec.Struct, frozen=True, kw_only=True):
     prepare: dict[str, float] = {}  # by sink: its own part of the preparation; sinks prepare at the same time
     commit: dict[str, float] = {}  # by sink: its own part of the commit
     quarantined: str | None = None  # why no sink was given the epoch
+    dead_rows: int = 0  # given to the dead letter, and to no other sink
 
 
 class ActivityPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +69,8 @@ class _Facts(msgspec.Struct, frozen=True):
 
     rows: int = 0
     total_rows: int = 0
+    dead_rows: int = 0
+    total_dead_rows: int = 0
     decided_at_ms: int = 0
     watermark_ms: int = 0
     quarantined: str | None = None
@@ -191,6 +194,7 @@ def _line(read: ReadDecision, end: CommitTimes | None) -> EpochLine:
         prepare=times.sinks if times else {},
         commit=end.sinks if end is not None and committed else {},
         quarantined=facts.quarantined,
+        dead_rows=facts.dead_rows,
     )
 
 

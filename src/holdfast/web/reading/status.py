@@ -93,6 +93,7 @@ class StreamLine(msgspec.Struct, frozen=True, kw_only=True):
     fresh_at_ms: int  # the rows of the last epoch that every sink has had arrived by then; 0: not known
     sinks: dict[str, SinkLine] = {}  # by name
     sources: list[SourceLine] = []
+    dead_rows: int = 0  # given to the dead letter since the first epoch, or since the last rewind
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -342,6 +343,7 @@ class _StatusReader:
             fresh_at_ms=fresh,
             sinks={n: msgspec.structs.replace(each, epoch=done, fresh_at_ms=fresh) for n, each in sinks.items()},
             sources=[_source(each) for each in record.description.sources] if record else [],
+            dead_rows=facts.total_dead_rows if facts else 0,
         )
 
     def _newest(self, slots: list[tuple[int, int, str]]) -> ReadDecision | None:
