@@ -236,7 +236,7 @@ def _micros(name: str, kind: ice.IcebergType) -> str:
     if isinstance(kind, ice.TimestamptzType):
         return f"unix_micros({name})"
     days, seconds = f"cast(unix_date(cast({name} as date)) as bigint)", f"extract(SECOND FROM {name})"
-    rest = f"hour({name}) * {_HOUR_US} + minute({name}) * 60000000 + cast({seconds} * 1000000 as bigint)"
+    rest = f"hour({name}) * {_HOUR_US} + minute({name}) * 60000000L + cast({seconds} * 1000000 as bigint)"
     return f"({days} * {_DAY_US} + {rest})"  # timestampdiff() would use the time zone of the session
 
 
