@@ -50,7 +50,6 @@ class Decisions:
             self._require_open(decision.attempt, heads)
             if lease is not None:
                 lease.check(heads)
-            return decision
         return _decoded(put.data, key, decision.attempt)
 
     def _require_open(self, attempt: Attempt, heads: HeadsView) -> None:

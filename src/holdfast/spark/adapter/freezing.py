@@ -10,7 +10,7 @@ Rules:
 - With `frozen_on_use`, a block that is lost before the first job has ended is computed again without an error. So a
   metric of Spark's plan counts the computed rows. If this number equals the number of rows that each action was given,
   no partition with rows was computed twice.
-- `kept_by_first_action` saves the job too, for one sink that uses only one of its actions, whatever was lost before it.
+- `kept_by_first_action` saves the job too, for one sink that uses the rows of only one action.
 - The metric ignores failed tasks. The proof is therefore valid only if tasks are never repeated: with a master `local`
   or `local[n]`.
 """
