@@ -36,6 +36,7 @@ from holdfast.repository.local import TEMPORARIES
 from holdfast.repository.rewinds import RewindRecord, StreamAim, decide_rewind
 from holdfast.spark import adapter
 from holdfast.spark.adopting import POINTS, apply_adopt, plan_adopt, require_arguments
+from holdfast.spark.kafka_sources import KafkaInputs
 from holdfast.spark.pipeline import Pipeline
 
 BATCHES = [[1, 2], [3], [4, 5], [6]]
@@ -97,6 +98,7 @@ def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     fakespark.install(monkeypatch)
     monkeypatch.setattr(adapter, "require_classic", lambda _: None)
     monkeypatch.setattr(adapter, "inputs", lambda df: [("kafka", {"subscribe": getattr(df, "topic", "t")})])
+    monkeypatch.setattr(KafkaInputs, "of", lambda _: KafkaInputs())  # there is no broker to compare with
 
 
 # --- the batch in doubt ----------------------------------------------------------------------------------------------
