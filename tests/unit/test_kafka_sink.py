@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from holdfast.sinks.kafka.cluster import KafkaCluster, TopicFacts
 from holdfast.sinks.kafka.marker import EpochMarker, ledger_name
 from holdfast.sinks.kafka.sink import KafkaSink
 from holdfast.sinks.kafka.staged import check_records, pending_rows, staged_batches
+from holdfast.sinks.kafka.transactions import bounded
 
 OWNER = StreamIdentity("orders", "0" * 31 + "1", "rows")
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=64)
@@ -264,3 +267,44 @@ def test_records_are_compared_with_their_topics(tmp_path: Path) -> None:
         check_records("s", tmp_path, {"largest": 1}, TopicFacts("t", "id", 1), lambda _: None)
     with pytest.raises(SinkFailed, match=r"topic big has 5 partitions"):
         check_records("s", tmp_path, {"largest": 1}, TopicFacts("t", "id", 1), lambda n: TopicFacts(n, "id", 5))
+
+
+def test_timestamps_are_compared_with_the_limits_of_the_topic(tmp_path: Path) -> None:
+    """What the server would refuse is refused; what it would delete soon is reported."""
+    now, hour = int(time.time() * 1000), 3_600_000
+
+    def checked(earliest: int, latest: int, **limits: int) -> str | None:
+        seen = {"largest": 1, "earliest": earliest, "latest": latest}
+        return check_records("s", tmp_path, seen, TopicFacts("t", "id", 1, **limits), lambda _: None)  # type: ignore[arg-type]
+
+    assert checked(now - 3 * hour, now) is None
+    assert checked(now - hour, now, kept_ms=2 * hour, behind_ms=2 * hour, ahead_ms=hour) is None
+    assert "retention.ms" in (checked(now - 3 * hour, now, kept_ms=2 * hour) or "")
+    with pytest.raises(SinkFailed, match=r"timestamp\.before\.max\.ms"):
+        checked(now - 3 * hour, now, kept_ms=2 * hour, behind_ms=2 * hour)
+    with pytest.raises(SinkFailed, match=r"timestamp\.after\.max\.ms"):
+        checked(now, now + 3 * hour, ahead_ms=2 * hour)
+
+
+def test_a_call_that_ignores_its_timeout_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`send_offsets_to_transaction` of librdkafka does, while the coordinator of the group is down."""
+    monkeypatch.setattr("holdfast.sinks.kafka.transactions._GRACE_S", 0.05)
+    forever, ended = threading.Event(), threading.Event()
+
+    def call() -> None:
+        forever.wait()
+        ended.set()
+
+    with pytest.raises(KafkaException) as raised:
+        bounded(call, 0.05)
+    assert raised.value.args[0].code() == KafkaError._TIMED_OUT
+    assert isinstance(KafkaCluster("s", "h:1", None).failed("commit", raised.value), SinkUnavailable)
+    forever.set()
+    assert ended.wait(10)
+    bounded(lambda: None, 10)
+    with pytest.raises(KafkaException):
+        bounded(_fenced, 10)
+
+
+def _fenced() -> None:
+    raise KafkaException(KafkaError(KafkaError._FENCED))

@@ -6,6 +6,9 @@ Rules:
   rows are written only if the marker has not changed since it was read.
 - A producer that failed is never used again: the next one finds out from the marker what has happened.
 - A transaction that took longer than its timeout fails in the same way as one that was fenced.
+- librdkafka may ignore the timeout of `send_offsets_to_transaction` for as long as the coordinator of the group is down
+  (https://github.com/confluentinc/librdkafka/issues/5456). So another thread makes that call. If it does not return in
+  time, it is left alone with its producer. It cannot commit anything: only `commit_transaction` does.
 - After an error the transaction is aborted where possible, because readers of committed rows wait for its end. After a
   crash the next producer does that, or the server after the timeout.
 """
@@ -13,8 +16,9 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.sinks.kafka.cluster import (
@@ -49,6 +53,7 @@ _MOVING = (  # the coordinator of the group, after the start of a broker
 _POLL_S = 0.05
 _MARKER_S = 3.0
 _ABORT_S = 5.0
+_GRACE_S = 1.0  # after the timeout of a call: librdkafka's own error names the cause
 
 
 class Interrupted(Exception):
@@ -144,7 +149,8 @@ class TopicTransactions:
                 self._produce(producer, batch, pending)
             self._wait(producer, 0)
             offset = TopicPartition(self.topic, PARTITION, marker.last.epoch, marker.metadata())
-            producer.send_offsets_to_transaction([offset], self._group_metadata(), self._wait_s)
+            group = self._group_metadata()
+            bounded(lambda: producer.send_offsets_to_transaction([offset], group, self._wait_s), self._wait_s)
             producer.commit_transaction(self._wait_s)
         except KafkaException as error:
             self._abort(producer)
@@ -232,6 +238,25 @@ class TopicTransactions:
         if self._consumer is not None:
             self._consumer.close()
         self._consumer = self._group = None
+
+
+def bounded(call: Callable[[], object], seconds: float) -> None:
+    """Make a call in a thread. If it ignores its timeout, raise a time-out, and leave the thread alone."""
+    ended, failures = threading.Event(), []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, name="holdfast-kafka", daemon=True).start()
+    if not ended.wait(seconds + _GRACE_S):
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    if failures:
+        raise failures[0]
 
 
 def _poll(producer: Producer) -> None:
