@@ -3,13 +3,15 @@
 Rules:
 - The options are given to librdkafka and never shown. Errors name the servers.
 - librdkafka logs to stderr by default. Here it logs nothing, unless `log_level` is among the options: what matters is
-  raised.
+  raised. Of a producer it also logs fatal errors, such as being fenced, which are handled here. What a producer logs is
+  passed to Python's logging at level DEBUG.
 - Records are distributed to partitions as Java producers do it, so that a key stays in its partition when a job that
   used Spark's own writer moves to Holdfast.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +37,7 @@ except ModuleNotFoundError as _error:
 # The other modules of this sink import these names from here, so that a missing package raises `MissingExtra`.
 __all__ = ["Consumer", "KafkaCluster", "KafkaError", "KafkaException", "Producer", "TopicFacts", "TopicPartition"]
 
+_log = logging.getLogger(__name__)
 _OWN = {  # options that the sink sets itself, and the argument that replaces them
     "bootstrap.servers": "servers",
     "metadata.broker.list": "servers",
@@ -110,6 +113,15 @@ class TopicFacts:
     bytes: int = MESSAGE_BYTES  # the largest record that it accepts
     compacted: bool = False  # then every record needs a key
     ahead_ms: int | None = None  # how far the timestamp of a record may be ahead of the server's clock
+    behind_ms: int | None = None  # and how far behind it
+    kept_ms: int | None = None  # how old a timestamp may be before the server deletes the record
+
+
+class _ProducerLog:
+    """What a producer logs. It is delivered while the producer is polled."""
+
+    def log(self, _level: int, text: str, *words: object) -> None:
+        _log.debug(text, *words)
 
 
 class KafkaCluster:
@@ -151,7 +163,7 @@ class KafkaCluster:
             "partitioner": "murmur2_random",
             "message.max.bytes": message_bytes,
         }
-        found: Producer = self._client(Producer, defaults | self._options | own)
+        found: Producer = self._client(Producer, defaults | self._options | own, logger=_ProducerLog())
         return found
 
     def consumer(self, group: str) -> Consumer:
@@ -160,10 +172,10 @@ class KafkaCluster:
         found: Consumer = self._client(Consumer, self._options | own)
         return found
 
-    def _client(self, kind: type, settings: Mapping[str, Any]) -> Any:
+    def _client(self, kind: type, settings: Mapping[str, Any], **more: Any) -> Any:
         own = {"bootstrap.servers": self.servers, "error_cb": self._note}
         try:
-            return kind({"log_level": 0} | dict(settings) | own)
+            return kind({"log_level": 0} | dict(settings) | own, **more)
         except (KafkaException, TypeError, ValueError) as error:
             raise BadValue(
                 what="options",
@@ -198,14 +210,17 @@ class KafkaCluster:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
             settings = self._topic_settings(admin, name)
         size = min(int(settings.get("max.message.bytes", MESSAGE_BYTES)), 1_000_000_000)
-        ahead = settings.get("message.timestamp.after.max.ms")
+        given = settings.get("message.timestamp.type") != "LogAppendTime"  # else the server sets all timestamps
+        expires = given and "delete" in settings.get("cleanup.policy", "")
         return TopicFacts(
             name=name,
             id=str(found.topic_id),
             partitions=len(found.partitions),
             bytes=self.message_bytes or size,
             compacted="compact" in settings.get("cleanup.policy", ""),
-            ahead_ms=int(ahead) if ahead is not None and int(ahead) < 1 << 62 else None,
+            ahead_ms=_limit(settings, "message.timestamp.after.max.ms") if given else None,
+            behind_ms=_limit(settings, "message.timestamp.before.max.ms") if given else None,
+            kept_ms=_limit(settings, "retention.ms") if expires else None,
         )
 
     def _topic_settings(self, admin: AdminClient, name: str) -> dict[str, str]:
@@ -247,6 +262,12 @@ class KafkaCluster:
         for secret in self._secrets:
             text = text.replace(secret, REDACTED)
         return redacted_text(text)
+
+
+def _limit(settings: Mapping[str, str], name: str) -> int | None:
+    """Return a setting in milliseconds; `None` if it does not limit anything."""
+    found = int(settings.get(name, -1))
+    return found if 0 <= found < 1 << 62 else None
 
 
 def _advice(code: int | None) -> dict[str, str]:

@@ -16,6 +16,7 @@ Not guaranteed:
 
 - that the marker is kept if nothing is written for longer than the server's `offsets.retention.minutes` (7 days). Each
   start renews it. If it is lost, the next start raises `MarkerLost`;
+- that the server keeps records whose timestamps are older than its retention. They are reported once;
 - the order of rows within an epoch, except that the rows of one staged file and one partition keep theirs.
 """
 
@@ -157,6 +158,7 @@ class KafkaSink(base.Sink):
         self._facts: TopicFacts | None = None  # of the topic, from `open` on
         self._known: dict[str, TopicFacts] = {}  # other topics that rows named
         self._opened: TopicTransactions | None = None
+        self._noticed = False  # that the server may soon delete records
 
     def __repr__(self) -> str:
         return f"KafkaSink({self._cluster.servers!r}, {self.topic!r}, name={self.name!r})"
@@ -307,7 +309,10 @@ class KafkaSink(base.Sink):
                 return staged
             found = seen.get
             topic = self._facts or self._found_topic()
-            check_records(self.name, self._staged.folder(key), found, topic, self._other_topic)
+            notice = check_records(self.name, self._staged.folder(key), found, topic, self._other_topic)
+        if notice and not self._noticed:
+            self.context.tell(notice)
+            self._noticed = True
         handle = staged.handle | {"topic": self.topic, "largest": int(found[LARGEST] or 0)}
         return Staged(handle, staged.rows, staged.paths)
 

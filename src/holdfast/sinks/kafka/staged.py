@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,11 @@ def check_records(
     seen: Mapping[str, Any],
     topic: TopicFacts,
     find: Callable[[str], TopicFacts | None],
-) -> None:
-    """Refuse records that a server would refuse. `find` looks up the topics that rows name."""
+) -> str | None:
+    """Refuse records that a server would refuse. `find` looks up the topics that rows name.
+
+    Returns a notice about records that the server accepts, and soon deletes.
+    """
     topics = _topics(sink, folder, topic, find)
     _check_partitions(sink, folder, topics, topic)
     if seen.get(BAD_HEADERS):
@@ -59,12 +62,29 @@ def check_records(
     if compacted is not None and seen.get(UNKEYED):
         why = f"some rows have no key, and topic {compacted.name} is compacted"
         raise _refused(sink, why, "give every row a key")
-    if seen.get(EARLIEST) is not None and seen[EARLIEST] <= 0:
+    return _check_timestamps(sink, seen, topics.values()) if seen.get(EARLIEST) is not None else None
+
+
+def _check_timestamps(sink: str, seen: Mapping[str, Any], topics: Collection[TopicFacts]) -> str | None:
+    if seen[EARLIEST] <= 0:
         raise _refused(sink, "a timestamp is not after 1970-01-01", "correct it, or set it to null")
-    ahead = min((each.ahead_ms for each in topics.values() if each.ahead_ms is not None), default=None)
-    if ahead is not None and seen.get(LATEST) is not None and seen[LATEST] > time.time() * 1000 + ahead:
+    now = time.time() * 1000
+    ahead, behind, kept = (
+        min((limit for each in topics if (limit := getattr(each, name)) is not None), default=None)
+        for name in ("ahead_ms", "behind_ms", "kept_ms")
+    )
+    if ahead is not None and seen[LATEST] > now + ahead:
         why = f"a timestamp is more than {figures.number(ahead // 1000)} seconds ahead of the clock"
         raise _refused(sink, why, "correct it, or raise message.timestamp.after.max.ms of the topic")
+    if behind is not None and seen[EARLIEST] < now - behind:
+        why = f"a timestamp is more than {figures.number(behind // 1000)} seconds behind the clock"
+        raise _refused(sink, why, "correct it, or raise message.timestamp.before.max.ms of the topic")
+    if kept is None or seen[EARLIEST] >= now - kept:
+        return None
+    return (
+        f"sink {sink!r} writes records whose timestamps are older than retention.ms of the topic "
+        f"({figures.number(kept // 1000)} seconds): the server may delete them at once"
+    )
 
 
 def _topics(
