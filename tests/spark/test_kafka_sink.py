@@ -285,7 +285,10 @@ def test_a_marker_that_was_lost_stops_the_stream_and_a_rewind_continues_it(spark
         rig.run()
     assert target.visible() == [1]
     name = target.make().name
+    refused = plan_rewind(rig.pipeline(), "latest")
+    assert any("was it deleted?" in problem for problem in refused.problems), refused.problems
     plan = plan_rewind(rig.pipeline(), "latest", leave=[name])
+    assert "check that it holds" in (plan.streams[0].sinks[0].why or "")
     apply_rewind(rig.pipeline(), plan)
     rig.run()
     assert target.visible() == [1, 2]

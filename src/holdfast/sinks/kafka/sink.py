@@ -116,6 +116,7 @@ class KafkaSink(base.Sink):
     """
 
     one_action = True
+    mark_expires = True
 
     def __init__(
         self,
