@@ -39,9 +39,9 @@ class Killed:
         self._number += 1
         go = self._rig.folder / f"go-{self._verb}-{self._number}"
         spec = {"folder": str(self._rig.folder), "address": broker().address, "topic": self._topic, "go": str(go)}
-        log = (self._rig.folder / f"log-{self._verb}-{self._number}").open("wb")
         words = [sys.executable, str(SCRIPT), self._verb, json.dumps(spec)]
-        return subprocess.Popen(words, stdout=log, stderr=log), go
+        with (self._rig.folder / f"log-{self._verb}-{self._number}").open("wb") as log:
+            return subprocess.Popen(words, stdout=log, stderr=log), go
 
     def size(self) -> int:
         """How far the topic has grown, including what is not committed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -315,3 +316,20 @@ def test_the_repository_has_no_password(spark: SparkSession, tmp_path: Path) -> 
     rig.run()
     found = [path for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
     assert found == []
+
+
+def test_the_code_of_the_page(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is in docs/kafka-sink.md, but for the address and the folder of the input."""
+    page = (Path(__file__).parents[2] / "docs/kafka-sink.md").read_text()
+    ((code, topic),) = re.findall(r'^```py\n(.*?9092", "(\w+)".*?)^```', page, re.MULTILINE | re.DOTALL)
+    broker().topic(topic)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    code = code.replace("broker1:9092,broker2:9092", broker().address).replace("./orders", str(tmp_path / "orders"))
+    exec(code, names)  # noqa: S102 - our own docs
+    for number, price in enumerate((2.5, 1.0)):
+        (tmp_path / "orders").mkdir(exist_ok=True)
+        (tmp_path / f"orders/{number}.json").write_text(json.dumps({"item": "tea", "price": price}))
+        names["pipeline"].run(spark, available_now=True)
+    found = [(key, json.loads(value or b"")) for key, value in broker().rows(topic)]
+    assert found == [(b"tea", {"item": "tea", "total": total}) for total in (2.5, 3.5)]
