@@ -105,11 +105,12 @@ CUTS ?= 60
 OUTAGE_S ?= 600
 RUNS ?= 200
 SAME_ROWS ?= 500
-soak: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready
+soak: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready $(ENV)/kafka/ready
 	@CUTS=$(CUTS) RESTORED=$(CUTS) $(RUN) -m pytest tests/spark/test_cuts.py --timeout 0 -q -s
 	@STORE_CUTS=$(CUTS) $(RUN) -m pytest tests/spark/test_store_cuts.py -k each_checkpoint --timeout 0 -q -s
 	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_pipeline_killed.py -k random_moments --timeout 0 -q
 	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_cluster.py -k random_kills --timeout 0 -q
+	@KAFKA_KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_kafka_killed.py --timeout 0 -q -s
 	@OUTAGE_S=$(OUTAGE_S) $(RUN) -m pytest tests/spark/test_outages.py -k long_outage --timeout 0 -q -s
 	@RUNS=$(RUNS) $(RUN) -m pytest tests/spark/test_leaks.py -k runs_leave --timeout 0 -q -s
 	@CRASHES=100 $(RUN) -m pytest tests/spark/test_postgres_pipeline.py -k many_crashes --timeout 0 -q
@@ -136,13 +137,13 @@ docs: $(ENV)/ready
 jar: $(ENV)/ready
 	@$(RUN) -m tools.jar
 
-bench: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready
+bench: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready $(ENV)/kafka/ready
 	@$(RUN) -m bench $(ARGS)
 
-bench-quick: $(ENV)/ready
+bench-quick: $(ENV)/ready $(ENV)/kafka/ready
 	@$(RUN) -m bench --quick $(ARGS)
 
-bench-docs: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready
+bench-docs: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready $(ENV)/kafka/ready
 	@$(RUN) -m bench --write $(ARGS)
 
 .venv-peers/ready: bench/peers/requirements.lock bench/peers/setup.sh

@@ -207,12 +207,19 @@ class Broker:
 
     def size(self, topic: str) -> int:
         """Return the sum of the end offsets of all partitions, including what is not committed."""
-        from confluent_kafka import TopicPartition
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
         partitions = self.admin.list_topics(topic, _WAIT_S).topics[topic].partitions
         wanted = {TopicPartition(topic, each): OffsetSpec.latest() for each in partitions}
-        return sum(int(each.result(_WAIT_S).offset) for each in self.admin.list_offsets(wanted).values())
+        until = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                return sum(int(each.result(_WAIT_S).offset) for each in self.admin.list_offsets(wanted).values())
+            except KafkaException as error:  # a new topic has no leader for a moment
+                if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > until:
+                    raise
+            time.sleep(0.02)
 
     def log(self) -> str:
         """Return the end of the broker's output."""

@@ -53,6 +53,7 @@ _HOMES = {
     "sinks.files.sink": ["FileSink"],
     "sinks.foreach": ["ForeachKey", "ForeachSink"],
     "sinks.iceberg.sink": ["IcebergSink"],
+    "sinks.kafka.sink": ["KafkaSink"],
     "sinks.log": ["LogSink"],
     "sinks.marker.rows": ["StagedRows"],
     "sinks.marker.sink": ["MarkerSink"],
@@ -103,6 +104,7 @@ _NEEDS = {  # optional package -> the modules that cannot be imported without it
     "py4j": _ON_SPARK,
     "psycopg": ("sinks.postgres.sink",),
     "pyiceberg": ("sinks.iceberg.sink",),
+    "confluent_kafka": ("sinks.kafka.sink",),
 }
 _getattr, _, _public = attach("holdfast", _HOMES, modules=_MODULES, needs=_NEEDS)
 __all__ = ["__version__", *_public]  # noqa: PLE0604 - a list of str
@@ -160,6 +162,7 @@ if TYPE_CHECKING:
     from holdfast.sinks.foreach import ForeachKey as ForeachKey
     from holdfast.sinks.foreach import ForeachSink as ForeachSink
     from holdfast.sinks.iceberg.sink import IcebergSink as IcebergSink
+    from holdfast.sinks.kafka.sink import KafkaSink as KafkaSink
     from holdfast.sinks.log import LogSink as LogSink
     from holdfast.sinks.marker.rows import StagedRows as StagedRows
     from holdfast.sinks.marker.sink import MarkerSink as MarkerSink

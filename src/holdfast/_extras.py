@@ -22,6 +22,7 @@ EXTRAS = {  # package -> the extra that installs it
     "pyspark": "spark",
     "py4j": "spark",
     "pyarrow": "log",
+    "confluent_kafka": "kafka",
     "psycopg": "postgres",
     "adbc_driver_manager": "postgres",
     "adbc_driver_postgresql": "postgres",

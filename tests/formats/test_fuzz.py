@@ -112,11 +112,13 @@ from holdfast.repository.topics import StreamTopics, TopicNote, TopicsRecord
 from holdfast.rewind.building import BuildingRecord
 from holdfast.sinks._log_local import SegmentsRecord, StagedFile
 from holdfast.sinks._sqlite_undo import decoded
+from holdfast.sinks.base import Link, StreamIdentity
 from holdfast.sinks.delta.rewind import AsideFiles
 from holdfast.sinks.files.epoch_folders import KeyRecord, folder_of
 from holdfast.sinks.files.position import POSITION_FILE, PositionRecord, PositionStamp
 from holdfast.sinks.foreach import CalledRecord
 from holdfast.sinks.iceberg.ledger import HeldEpoch, TableLedger, TakenBack
+from holdfast.sinks.kafka.marker import EpochMarker
 from holdfast.sinks.lake.epoch_files import EpochFiles, LakeFile
 from holdfast.sinks.owners import OwnerRecord, owner_of
 from holdfast.sinks.places import file_sinks
@@ -1029,3 +1031,13 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     checkpoints.repository.put(place_of(1, 1).object(digest), data)
     with pytest.raises(CheckpointDamaged, match="checkpoint 1 is damaged: its file list objects/"):
         checkpoints.files(place_of(1, 1), StreamCut(timeline=1, epoch=1, files=digest), 1)
+
+
+def test_the_marker_of_a_kafka_topic() -> None:
+    owner = StreamIdentity("orders", UID, "s")
+    markers = [EpochMarker.claim(owner), EpochMarker(owner, 2, Link(7, DIGEST), Link(6, None))]
+
+    def read(data: bytes) -> object:
+        return EpochMarker.read(7, data.decode(errors="replace"), "offset")
+
+    fuzzed([Format("kafka marker", [each.metadata().encode() for each in markers], read, in_json, inputs=400)])

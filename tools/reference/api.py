@@ -21,7 +21,7 @@ from tools.reference.source import class_node, fields, module_of, prose, summary
 
 _PAGES = {  # page -> the modules that it describes, in this order; all others go to `_ELSE`
     "pipelines": "spark.pipeline spark.handle spark.pipeline_status spark.context spark.status policy spark.outages",
-    "sinks": "sinks.base sinks.files sinks.sqlite sinks.postgres sinks.log sinks.foreach",
+    "sinks": "sinks.base sinks.files sinks.sqlite sinks.postgres sinks.kafka sinks.log sinks.foreach",
     "checkpoints": "repository.checkpoints repository.summary formats verification difference spark",
     "logs": "eventlog.log eventlog.writer eventlog.segment eventlog.region eventlog.cursor eventlog spark.logsource",
     "state": "stages formats.blocks repository.blockfile formats.state stores barriers formats.sidecar",

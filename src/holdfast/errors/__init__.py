@@ -64,6 +64,7 @@
     │   ├── SinkBehind               a sink does not hold an epoch that was decided for it
     │   ├── SinkAhead                a sink holds epochs that this repository never decided
     │   ├── SinkForeign              a sink's target belongs to another pipeline, or to an earlier one of this name
+    │   ├── MarkerLost               a Kafka topic no longer records which epochs it holds, or was created again
     │   ├── SinksChanged             the stream's sinks are not those of its last decision
     │   ├── StreamChanged            the program declares a stream or sink differently than at its first start
     │   ├── BackfillIncomplete       a sink lacks rows of its stream: a new sink cannot be filled from it
@@ -208,6 +209,7 @@ from holdfast.errors.mismatch import (
     LogRewound,
     LogTrimmed,
     ManifestRefused,
+    MarkerLost,
     Mismatch,
     OffsetsDiverged,
     OffsetsGap,
@@ -301,6 +303,7 @@ __all__ = [
     "LogTrimmed",
     "ManifestCorrupt",
     "ManifestRefused",
+    "MarkerLost",
     "Mismatch",
     "MissingExtra",
     "NotFound",

@@ -367,6 +367,20 @@ class SinkForeign(Mismatch):
     next_step = "{e.do}"
 
 
+class MarkerLost(Mismatch):
+    """A Kafka topic no longer records which epochs it holds, or was created again. Nothing was written."""
+
+    sink: str
+    topic: str
+    why: str
+    says = "sink {e.sink!r}: the record of the epochs in topic {e.topic} is lost: {e.why}"
+    next_step = (
+        "check that the topic holds the last rows of the stream; if so, go back to the latest checkpoint, which writes "
+        f"the record again: holdfast rewind {PROGRAM} --to latest --leave {{e.sink}}; the rows of later epochs are "
+        "then written a second time; otherwise, use another topic and fill it: holdfast backfill"
+    )
+
+
 class SinksChanged(Mismatch):
     """The stream's sinks are not those of its last decision."""
 

@@ -167,6 +167,8 @@ class SinkQuestions:
             self.problems.append(f"{name} cannot be left: {why}")
         action = SinkAction.CANNOT if why else SinkAction.LEAVE
         text = why or "its rows stay, and the rows after the base are written to it a second time"
+        if not why and sink.mark_expires and not plan.keywords["holds"] and about.base[1]:
+            text += "; its record of its epochs is lost: check that it holds the rows up to the base"
         return plan(action=action, why=text)
 
     def _absent(self, sink: str) -> SinkPlan:

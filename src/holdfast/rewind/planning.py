@@ -211,6 +211,8 @@ class _Planning:
             sink, holds = stream.sink(plan.sink), plan.holds or 0
             if sink is None or satisfies(sink, owner, self.base.manifest, holds):
                 continue
+            if plan.action is SinkAction.LEAVE and sink.mark_expires and not holds:
+                continue  # the user states with --leave that it holds the rows of the base
             other = next((each for each in self._older() if satisfies(sink, owner, each, holds)), None)
             name = f"sink {sink.name!r} of stream {stream.name!r}"
             use = f"go back to checkpoint {other.savepoint or other.checkpoint_id}" if other else _REPLACE_SINK

@@ -207,6 +207,7 @@ class Sink(ABC):
     """
 
     one_action: ClassVar[bool] = False
+    mark_expires: ClassVar[bool] = False  # its server may delete the record of its epochs: `stamp` writes it again
     on_executors: ClassVar[tuple[str, ...]] = ()  # packages that its tasks import: a start on a cluster looks for them
     target: str | None = None
 
