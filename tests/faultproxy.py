@@ -216,7 +216,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._upstream = None
 
     def _pass(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._body()
         kind, key = _kind(self), self.path.removeprefix("/")
         fault = self.owner.fault_of(kind, key)
         reply: _Reply | None = None
@@ -232,6 +232,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
         else:
             self._send(reply)
+
+    def _body(self) -> bytes:
+        """Read the body of the request: of a known length, or in chunks, as some clients send it."""
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        found = b""
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            found += self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass  # a trailer
+        self.headers["Content-Length"] = str(len(found))
+        return found
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass  # noqa: N815 - as http.server asks for them
 

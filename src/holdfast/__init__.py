@@ -99,11 +99,12 @@ _MODULES = (
 )
 _ON_SPARK = tuple(home for home in _HOMES if home.startswith("spark."))
 _NEEDS = {  # optional package -> the modules that cannot be imported without it
-    "pyarrow": ("rewind.forking", "sinks.log", *_ON_SPARK),
+    "pyarrow": ("rewind.forking", "sinks.iceberg.sink", "sinks.log", *_ON_SPARK),
     "pyspark": _ON_SPARK,
     "py4j": _ON_SPARK,
     "psycopg": ("sinks.postgres.sink",),
     "pyiceberg": ("sinks.iceberg.sink",),
+    "sqlalchemy": ("sinks.iceberg.sink",),
     "confluent_kafka": ("sinks.kafka.sink",),
 }
 _getattr, _, _public = attach("holdfast", _HOMES, modules=_MODULES, needs=_NEEDS)
