@@ -32,6 +32,7 @@ from bench.compare import Result, in_turn
 from bench.longlived import Files, History, Log, Sqlite
 from bench.scratch import scratch
 from holdfast.spark import adapter
+from holdfast.spark.kafka_sources import KafkaInputs
 
 SIZES, QUICK_SIZES = (10, 1_000, 10_000, 100_000), (10, 1_000)
 ROUNDS, QUICK_ROUNDS = 200, 50
@@ -58,6 +59,7 @@ def without_spark() -> Iterator[None]:
     with ExitStack() as stack:
         for name, constant in constants.items():
             stack.enter_context(mock.patch.object(adapter, name, constant))
+        stack.enter_context(mock.patch.object(KafkaInputs, "of", lambda _: KafkaInputs()))  # no broker is asked
         yield
 
 
