@@ -59,7 +59,7 @@ def without_spark() -> Iterator[None]:
     with ExitStack() as stack:
         for name, constant in constants.items():
             stack.enter_context(mock.patch.object(adapter, name, constant))
-        stack.enter_context(mock.patch.object(KafkaInputs, "of", lambda _: KafkaInputs()))  # no broker is asked
+        stack.enter_context(mock.patch.object(KafkaInputs, "of", return_value=KafkaInputs()))  # no broker is asked
         yield
 
 
