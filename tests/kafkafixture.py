@@ -152,6 +152,7 @@ class Broker:
         """Delete the records before an offset of each partition, as retention does."""
         from confluent_kafka import TopicPartition
 
+        self._admin = None  # a new client: the old one may not know a partition that was added
         wanted = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
         for each in self.admin.delete_records(wanted).values():
             each.result(_WAIT_S)
