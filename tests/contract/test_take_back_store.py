@@ -12,6 +12,7 @@ import holdfast as hf
 from faultproxy import Fault, FaultProxy
 from handstaged import StoreLog
 from holdfast.cli.app import app
+from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.errors import SinkForeign, StagedDamaged, StagedGone, TimelineEnded
 from holdfast.eventlog import EventLog
 from holdfast.repository import ObjectRepository
@@ -196,6 +197,8 @@ class TestStoreLog(StoreLog):
         repository = open_repository(root)
         hf.repository.Identity.create(repository, "contract")
         record_targets(repository, "rows", 1, {"log": str(sink.target), "files": "files /x"})
+        attempt = Attempt(stream="rows", timeline=1, epoch=1, attempt=1)
+        hf.repository.Decisions(repository).close(Decision(attempt=attempt, verdict=Verdict.COMMIT, lease=1))
         assert logs_on_stores(repository) == [f"{self.root}/{tmp_path.name}/log"]
         command = CliRunner()
         shown = command.invoke(app, ["prune", "-r", root, "--deep", "--dry-run"])
