@@ -1,11 +1,13 @@
 """Profiles in the files of AWS: which one is read, what wins over it, and that no secret leaves it."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import BadValue
 from holdfast.repository.aws_profile import AwsProfile, aws_profile
+from holdfast.sinks.delta.sink import DeltaSink
 from holdfast.spark.s3a import s3a_settings
 
 CREDENTIALS = """
@@ -101,3 +103,25 @@ def test_spark_is_told_to_read_the_same_profile(files: dict[str, str]) -> None:
 def test_spark_is_told_to_use_a_web_identity(files: dict[str, str]) -> None:
     found = s3a_settings({**files, "AWS_WEB_IDENTITY_TOKEN_FILE": "/var/token"})["fs.s3a.aws.credentials.provider"]
     assert found.endswith(".WebIdentityTokenFileCredentialsProvider")
+
+
+def test_delta_tables_use_the_profile_too(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    for name, value in {**files, "AWS_PROFILE": "work"}.items():
+        monkeypatch.setenv(name, value)
+    options = DeltaSink("s3://bucket/table")._log._options()
+    assert options == {
+        "AWS_ACCESS_KEY_ID": "id-work",
+        "AWS_SECRET_ACCESS_KEY": "secret-work",
+        "AWS_SESSION_TOKEN": "token-work",
+        "AWS_ENDPOINT_URL": "https://minio.example",
+        "AWS_REGION": "us-west-1",
+        "aws_conditional_put": "etag",
+    }
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id-here")
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    options = DeltaSink("s3://bucket/table")._log._options() or {}
+    assert (options["AWS_ACCESS_KEY_ID"], options["AWS_REGION"]) == ("id-here", "eu-north-1")
+    assert "AWS_SECRET_ACCESS_KEY" not in options

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import configparser
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,11 @@ _DEFAULT = "default"
 _KEY_ID, _SECRET, _TOKEN = "aws_access_key_id", "aws_secret_access_key", "aws_session_token"
 WEB_IDENTITY = "AWS_WEB_IDENTITY_TOKEN_FILE"
 _EXPORT = "aws configure export-credentials --format env"
+
+
+def first_set(names: Sequence[str], environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the value of the first of these variables that is set and not empty."""
+    return next((environment[name] for name in names if environment.get(name)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Rules:
 - A commit is based on the version that was loaded last. If another writer has committed one of the same application
   ids since then, delta-rs refuses it. A failed commit may have taken effect (a lost answer): load the table and look.
 - On a disk, delta-rs syncs nothing: the log is synced here, after each commit and after each look that finds one.
-- Endpoint and credentials on S3 come from the variables that Holdfast's own client reads.
+- Endpoint, region and credentials on S3 come from the variables and the profile that Holdfast's own client reads.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from urllib.parse import unquote
 from holdfast._extras import missing_extra
 from holdfast._redaction import redacted_text
 from holdfast.errors import HoldfastError, NotSupported, SinkFailed, SinkUnavailable
+from holdfast.repository.aws_profile import ENDPOINTS, REGIONS, aws_profile, first_set
 from holdfast.sinks.base import StreamIdentity
 from holdfast.sinks.delta.ledger import Transactions
 from holdfast.sinks.lake.epoch_files import LakeFile
@@ -34,10 +35,9 @@ _HISTORY = 200  # commits that are searched for the owner
 _FOLLOWED = 50  # entries of the log that are read one by one
 _LONGEST = 300  # characters of an error of delta-rs
 _VARIABLES = (
-    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     *("AWS_ALLOW_HTTP", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"),
 )
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _OUTAGE = re.compile(
     r"error sending request|connection|timed? ?out|dns error|50[0-9] |slow ?down|no space left|server error", re.I
 )
@@ -276,9 +276,14 @@ class TableLog:
     def _options(self) -> dict[str, str] | None:
         if self.folder.bucket is None:
             return None
+        profile = aws_profile()
         found = {name: os.environ[name] for name in _VARIABLES if os.environ.get(name)}
-        endpoint = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
-        return found | ({"AWS_ENDPOINT_URL": endpoint} if endpoint else {}) | {"aws_conditional_put": "etag"}
+        found |= {f"AWS_{name.upper()}": value for name, value in profile.keys.items()}
+        place = {
+            "AWS_ENDPOINT_URL": first_set(ENDPOINTS) or profile.endpoint,
+            "AWS_REGION": first_set(REGIONS) or profile.region,
+        }
+        return found | {name: value for name, value in place.items() if value} | {"aws_conditional_put": "etag"}
 
     @contextmanager
     def _failing(self, action: str) -> Iterator[None]:

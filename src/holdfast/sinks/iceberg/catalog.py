@@ -32,12 +32,11 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from holdfast._redaction import REDACTED, redacted, redacted_text
 from holdfast.errors import BadValue, HoldfastError, NotSupported, SinkFailed, SinkUnavailable
+from holdfast.repository.aws_profile import ENDPOINTS, REGIONS, first_set
 from holdfast.sinks.lake.table_folder import failing_at
 
 _IO = "py-io-impl"
 _SYNCED = "holdfast.sinks.iceberg.synced_io.SyncedFileIO"
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _SECRET_LENGTH = 4  # shorter values are not replaced in texts
 _OUTAGES = (
     "NETWORK_CONNECTION",
@@ -212,9 +211,8 @@ def _checked(catalog: object) -> tuple[str, dict[str, str]]:
 
 
 def _s3_properties(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return endpoint and region of S3 from the environment. Credentials stay there: PyArrow reads them itself."""
-    endpoint = next((environment[name] for name in _ENDPOINTS if environment.get(name)), None)
-    region = next((environment[name] for name in _REGIONS if environment.get(name)), None)
+    """Return endpoint and region of S3 from the environment. PyArrow itself reads credentials, also of a profile."""
+    endpoint, region = first_set(ENDPOINTS, environment), first_set(REGIONS, environment)
     found = {"s3.endpoint": endpoint} if endpoint else {}
     if region or endpoint:
         found["s3.region"] = region or "us-east-1"  # a server of one's own has none
