@@ -24,8 +24,8 @@ def refuse_object_store(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         raise NotSupported(
             what=f"a FileSink in an object store ({path.split(':')[0]}:)",
             why="object stores have no atomic rename",
-            do="write a Delta Lake table there (DeltaSink) or an Iceberg table (IcebergSink): these formats commit "
-            "without a rename; or use PostgresSink, or a folder on a local or mounted disk",
+            do="on S3, write a Delta Lake table (DeltaSink) or an Iceberg table (IcebergSink): these formats commit "
+            "without a rename; otherwise use PostgresSink, or a folder on a local or mounted disk",
         )
     return path
 
