@@ -15,7 +15,7 @@ LOCK := requirements$(addprefix -,$(filter $(OLDER),$(SPARK))).lock
 RUN := JAVA_HOME="$$(cat $(ENV)/java-home)" SPARK_LOCAL_IP=127.0.0.1 $(ENV)/bin/python
 
 help:
-	@echo "make check   ruff, mypy, and every test that starts neither Java nor a server nor other programs; 90 seconds"
+	@echo "make check   ruff, mypy, and the tests that start neither Java nor a server nor other programs; 90 seconds"
 	@echo "make test    set up and run the tests, in 15 to 25 minutes; WORKERS=n of them at a time (3);"
 	@echo "             SPARK=4.1 or 4.2 instead of 4.3"
 	@echo "make test-long    run the tests that make test leaves out because they take long"
@@ -95,7 +95,8 @@ matrix:
 
 check: WORKERS = 2
 check: lint
-	@$(PYTEST) -q -m "not jvm and not postgres and not processes" --ignore=tests/spark $(ARGS)
+	@$(PYTEST) -q -m "not jvm and not postgres and not processes and not slow" \
+	    --ignore=tests/spark --ignore=tests/faults --ignore=tests/web $(ARGS)
 
 demo: $(ENV)/ready
 	@HOLDFAST_CLASS_ARCHIVE=$(CURDIR)/$(ENV)/classes $(RUN) -m holdfast demo $(ARGS)

@@ -4,14 +4,15 @@ Rules:
 1. The mark `jvm` is on every test that may start Java, `postgres` on every test that may start PostgreSQL, `s3` on
    every test that uses the S3 server (s3fixture.py), `kafka` on every test whose module imports the Kafka broker
    (kafkafixture.py) or whose parameter has the mark, `acceptance` on every test of that folder, and `processes` on the
-   tests that mostly start programs and wait for them: those of `faults` and `acceptance`, except for the reference.
+   tests that mostly start programs or servers and wait for them: those of `faults`, `web` and `acceptance`, except for
+   the reference.
    They are set here, by folder, import and fixture, so that none is forgotten. Only a module whose subprocesses start
    Java sets `pytestmark` itself.
 2. A test without the mark `jvm` finds a `java` that fails, in JAVA_HOME and on the PATH.
 3. Temporary files are in memory where there is room. No test here can lose what the kernel has taken: a crash is one of
    a process, and the tests of durability watch the calls. TMPDIR names another place.
-4. `lanes.py` names the tests of the long lane, and those of the lane of pipelines on object stores and clusters. The
-   mark `kafka` is a lane of its own.
+4. `lanes.py` names the tests of the long lane, those of the lane of object stores and clusters, and those that are too
+   slow for `make check`. The mark `kafka` is a lane of its own.
 5. Warnings are errors. Where PySpark itself leaves sockets to the garbage collector, only those warnings are ignored.
 6. Modules that take longest come first, so that parallel workers end at about the same time.
 """
@@ -32,7 +33,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from holdfast._extras import minor_version, pyspark_version
-from lanes import is_long, is_of_store, stale
+from lanes import is_long, is_of_store, is_slow, stale
 from s3fixture import FIXTURES, s3, s3_faults  # noqa: F401 - fixtures for all tests
 from unclosed import LEAVES_SOCKETS, SOCKET
 
@@ -93,12 +94,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("s3")
         if folder == "acceptance":
             item.add_marker("acceptance")
-        if folder in ("acceptance", "faults") and item.path.stem != "test_reference":
+        if folder in ("acceptance", "faults", "web") and item.path.stem != "test_reference":
             item.add_marker("processes")
-        if is_of_store(item.path.stem):
+        if is_of_store(item.nodeid):
             item.add_marker("store")
         if is_long(item.nodeid):
             item.add_marker("long")
+        if is_slow(item.nodeid):
+            item.add_marker("slow")
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 

@@ -1,9 +1,13 @@
-"""The lanes that `make test` leaves out: long tests (`make test-long`), whole pipelines on object stores and on
-clusters (`make test-store`), and the tests that need a Kafka broker (`make test-kafka`). CI runs all of them. The
+"""The lanes that `make test` leaves out: long tests (`make test-long`); pipelines and sinks on object stores and on
+clusters (`make test-store`); and the tests that need a Kafka broker (`make test-kafka`). CI runs all of them. The
 contract of a repository on S3 is tested by `make test`.
 
-Rule: a test is long if it takes many seconds and repeats, with other sinks, jobs, moments or processes, what a shorter
-test of the other lane shows. `conftest.py` refuses an entry that matches no test.
+Rules:
+1. A test is long if it takes many seconds and repeats, with other sinks, jobs, moments or processes, what a shorter
+   test of the other lane shows.
+2. A test is slow if it tries very many cases, or opens many tables, and takes longer than `make check` can wait for.
+   `make test` runs it.
+3. `conftest.py` refuses an entry that matches no test.
 """
 
 import re
@@ -12,59 +16,105 @@ _LONG = (
     # folder/module, what of it; all of it if there is no pattern
     ("acceptance/test_demo", ""),  # unit/test_demo needs no Spark
     ("acceptance/test_distribution", ""),
-    ("acceptance/test_docs", r"top_to_bottom\[docs/(checkpoints|compaction|howto|pipelines|plain-spark)"),
+    ("acceptance/test_docs", r"top_to_bottom\[docs/(checkpoints|compaction|going-back|howto|pipelines|plain-spark)"),
+    ("acceptance/test_packages", r"without_one_package.*\[(?!py)|names_the_extra|another_pyspark.*\[(?!4\.0)"),
     (
         "acceptance/test_run",
-        "again_and_again|as_soon_as|for_all_processes|reader_goes_away|by_sys_exit|outage_is|a_second_signal|while_spark_starts",
+        "again_and_again|as_soon_as|for_all_processes|reader_goes_away|by_sys_exit|outage_is|a_second_signal|while_spark_starts"
+        "|a_document_a_line",
     ),
     ("acceptance/test_signals", "a_second_signal"),
+    ("acceptance/test_typing", "a_typo"),
+    ("contract/test_delta_tables", "an_outage"),
+    ("contract/test_object_repository", "cannot_be_found_out|HANG"),
     ("faults/test_cluster", "killed|wakes_up|random_kills|unfit"),
     ("faults/test_class_archive", ""),  # unit/test_class_archive needs no JVM
     ("faults/test_compaction_killed", "before_each_call"),
     ("faults/test_control_killed", ""),  # unit/test_control and acceptance/test_control_command need no Spark
-    ("faults/test_pipeline_killed", "an_executor_killed|paused_at_any_point"),  # test_zombies needs no Spark
+    ("faults/test_iceberg_races", "a_lost_answer"),
+    ("faults/test_pipeline_killed", ""),  # spark/test_crash_matrix has every point; test_zombies needs no Spark
     ("faults/test_power_loss", r"at_a_point\[(flat|state-)"),
     ("faults/test_rewind_killed", "before_each_call"),
     ("faults/test_store_races", r"\[long"),
     ("faults/test_store_killed", ""),  # spark/test_store_crashes has every point
-    ("faults/test_take_back_killed", "before_each_call"),
-    ("faults/test_zombies", "delta replace"),
+    ("faults/test_take_back_killed", "before_each_call|Delta table"),
+    ("faults/test_zombies", "delta"),  # contract/test_take_back_delta has its moments
     ("spark/test_adopt_spark", ""),  # unit/test_adopt needs no Spark
     ("spark/test_backfill", r"whatever_dies\[postgres|after_a_kill"),
     ("spark/test_blame", "session_that_is_lost"),
+    (
+        "spark/test_checkpoints",
+        "drain_has_the_time|idle_slow|was_replaced|not_started_enter|every_stream_of_a_chain",
+    ),
     ("spark/test_compaction", "at_work|columns_that_changed|keep_their_cuts"),
     ("spark/test_copied_repository", ""),
-    ("spark/test_crash_matrix", r"clears_up|join_of_two_streams|one_stream\[.*-[2-9]"),
+    (
+        "spark/test_crash_matrix",
+        r"clears_up|join_of_two_streams|one_stream\[.*-(?!1\])|at_a_point\[(flat|marker-|partitioned|postgres.*by-driver)",
+    ),
+    ("spark/test_dead_letters", "change_with_each"),
+    ("spark/test_delta_sink", "Partitioned"),
     ("spark/test_disaster", r"rows/spark/state"),
     ("spark/test_doctor", ""),  # unit/test_doctor has folders that need no Spark
     ("spark/test_examples", "killed|whatever_dies"),
     ("spark/test_fork", "elsewhere|cleans_up|bad_arguments|are_refused"),
+    ("spark/test_iceberg_sink", "Partitioned"),
     ("spark/test_leaks", ""),
     ("spark/test_localfiles", "which_sessions"),
-    ("spark/test_outages", "waited_for|long_outage|neither_lost"),
-    ("spark/test_postgres_pipeline", "many_crashes|server_killed"),
+    ("spark/test_log_retention", ""),  # unit/test_trimming needs no Spark
+    ("spark/test_outages", "waited_for|long_outage|neither_lost|of_a_source"),
+    ("spark/test_postgres_pipeline", "many_crashes|server_killed|told_nowhere"),
+    ("spark/test_postgres_sink", "a_retried_task|TestReplace"),
+    ("spark/test_postgres_small", "StagedByDriver|UpsertByDriver|was_away_between"),
+    ("spark/test_several_sinks", "not_deterministic"),
+    ("spark/test_sink_contract", "SqliteReplace"),
+    ("spark/test_staged_damage", r"\[(?!parquet)"),
     ("spark/test_store_crashes", "clears_up"),
     ("spark/test_store_outages", "DROP_BEFORE"),
-    ("spark/test_rewind_chain", "only_totals"),
+    ("spark/test_rewind_chain", ""),  # unit/test_rewind_walks needs no Spark
     ("spark/test_rewind_spark", r"as_a_process|chained|interrupted_rewind\[(?!rewind decided|sink taken back)"),
 )
 
+_SLOW = (
+    ("acceptance/test_reference", "pages"),
+    ("contract/test_iceberg_pipeline", ""),
+    ("contract/test_iceberg_tables", ""),
+    ("contract/test_take_back_iceberg", ""),
+    ("formats/test_fuzz", ""),
+    ("formats/test_fuzz_command", ""),
+    ("formats/test_sweep", ""),
+    ("unit/test_restart_cost", ""),
+    ("unit/test_rewind_histories", ""),
+    ("unit/test_rewind_model", "no_interleaving"),
+    ("unit/test_rewind_walks", ""),
+    ("unit/test_store_index", "few_requests"),
+)
 
-def is_of_store(module: str) -> bool:
-    """Whether a module tests pipelines on object stores or clusters."""
-    return module.startswith(("test_store_", "test_storefiles", "test_cluster")) or module == "test_take_back_store"
+
+def is_of_store(node: str) -> bool:
+    """Whether a test, given by its node id, is one of pipelines or sinks on object stores, or of clusters."""
+    return re.search(r"/test_(store_|storefiles|cluster|take_back_store)|OnS3|\[s3-faults", node) is not None
 
 
 def is_long(node: str) -> bool:
     """Whether a test, given by its node id, belongs to the lane of long tests."""
-    return any(f"{module}.py" in node and re.search(pattern, node) for module, pattern in _LONG)
+    return _named(_LONG, node)
+
+
+def is_slow(node: str) -> bool:
+    """Whether a test, given by its node id, is too slow for `make check`."""
+    return _named(_SLOW, node)
 
 
 def stale(nodes: list[str]) -> list[str]:
     """Return the entries that match no test, given all tests of some modules."""
     return [
         f"{module}: {pattern}"
-        for module, pattern in _LONG
+        for module, pattern in _LONG + _SLOW
         if any(f"{module}.py" in node for node in nodes)
-        and not any(f"{module}.py" in node and re.search(pattern, node) for node in nodes)
+        and not any(_named(((module, pattern),), node) for node in nodes)
     ]
+
+
+def _named(entries: tuple[tuple[str, str], ...], node: str) -> bool:
+    return any(f"{module}.py" in node and re.search(pattern, node) for module, pattern in entries)

@@ -31,9 +31,15 @@ def test_marks_come_by_folder_and_by_import(request: pytest.FixtureRequest) -> N
     for item in request.session.items:
         folder = item.path.relative_to(tests).parts[0]
         marks = {mark.name for mark in item.iter_markers()}
-        imports = re.search("^from sparkfixture import session", item.path.read_text(), re.MULTILINE)
+        text = item.path.read_text()
+        imports = re.search("^from sparkfixture import session", text, re.MULTILINE)
+        may = (
+            folder in ("spark", "faults", "acceptance")
+            or marks & {"s3", "kafka"}
+            or "pytestmark = pytest.mark.jvm" in text
+        )
         assert ("jvm" in marks) >= (folder == "spark" or imports is not None), item.nodeid
-        assert ("jvm" in marks) <= (folder in ("spark", "faults", "acceptance") or "s3" in marks), item.nodeid
+        assert ("jvm" in marks) <= bool(may), item.nodeid
         assert ("acceptance" in marks) == (folder == "acceptance"), item.nodeid
 
 
