@@ -21,6 +21,7 @@ class Measured:
     seconds: float
     results: Sequence[Result]
     failed: str = ""  # why it has no results
+    version: str = ""  # of Holdfast, if it is not that of the whole run
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,15 @@ class Document:
         """Return the older run, updated by this one; if machine or versions differ, return only this one."""
         if self._setting() != older._setting():
             return self
-        found = {each.module: each for each in (*older.modules, *self.modules)}
+        found = {each.module: each for each in (*older._with_versions(), *self._with_versions())}
         seconds = round(sum(each.seconds for each in found.values()), 1)
         left_out = [name for name in self.left_out if name not in found]
-        names = ", ".join(each.module for each in self.modules)
-        versions = {**older.versions, **self.versions}
-        versions["Holdfast"] = f"{older.versions['Holdfast']}; updated, {names}: {self.versions['Holdfast']}"
-        return replace(older, modules=list(found.values()), seconds=seconds, left_out=left_out, versions=versions)
+        versions = {**older.versions, **self.versions, "Holdfast": _versions(list(found.values()))}
+        return replace(self, modules=list(found.values()), seconds=seconds, left_out=left_out, versions=versions)
+
+    def _with_versions(self) -> list[Measured]:
+        of_all = self.versions["Holdfast"].partition("; ")[0]
+        return [replace(each, version=each.version or of_all) for each in self.modules]
 
     def _setting(self) -> tuple[object, ...]:
         """What must be equal for two runs to share one page."""
@@ -89,3 +92,13 @@ class Document:
     def from_json(cls, text: str) -> Document:
         """Parse JSON. Derived figures are calculated again."""
         return msgspec.json.decode(text, type=cls)
+
+
+def _versions(modules: Sequence[Measured]) -> str:
+    """Return the version of Holdfast of most modules, and the modules that were measured with another one."""
+    names: dict[str, list[str]] = {}
+    for each in modules:
+        names.setdefault(each.version, []).append(each.module)
+    most = max(names, key=lambda version: len(names[version]))
+    others = [f"; {', '.join(of)}: {version}" for version, of in names.items() if version != most]
+    return most + "".join(others)

@@ -224,7 +224,11 @@ def test_a_run_of_some_modules_renews_their_part_of_an_older_one() -> None:
     found = run(2.0, "two").renewing(run(1.0, "one", "two"))
     assert [(each.module, each.results[0].ours) for each in found.modules] == [("one", [1.0]), ("two", [2.0])]
     assert (found.seconds, found.left_out) == (2.0, ["three"])
-    assert found.versions["Holdfast"] == "commit 1; updated, two: commit 2"
+    assert found.versions["Holdfast"] == "commit 1; two: commit 2"
+    found = run(2.0, "three").renewing(Document.from_json(found.to_json()))
+    assert found.versions["Holdfast"] == "commit 2; one: commit 1"
+    found = run(2.0, "one").renewing(found)
+    assert (found.versions["Holdfast"], found.left_out) == ("commit 2", [])
     other = run(2.0, "two", processor="another")
     assert other.renewing(run(1.0, "one", "two")) == other
 
