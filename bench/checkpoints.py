@@ -9,11 +9,13 @@ from pathlib import Path
 
 from bench.compare import Result, calls_in_turn, timed
 from bench.scratch import scratch
-from holdfast import Checkpoints, Manifest, Retention, plan_prune, plan_restore
+from holdfast import Checkpoints, Manifest, Retention
 from holdfast import verify as verify_checkpoint
 from holdfast.formats import StreamCut
+from holdfast.pruning import plan_prune
 from holdfast.repository import FileList, HeldFile, Identity, LocalRepository
 from holdfast.repository.checkpoint_keys import AttemptRecord, place_of
+from holdfast.restore import plan_restore
 
 CHECKPOINTS = 1_000
 FILES = 3_000

@@ -18,7 +18,6 @@ import pytest
 
 from handsinks import HandJsonSink, HandLogSink, HandSqliteSink, key_of
 from handstaged import query
-from holdfast import apply_compact, plan_compact
 from holdfast.epoch import Reach
 from holdfast.errors import CheckpointMissing, RewindRefused, StreamFailed
 from holdfast.eventlog import EventLog
@@ -27,6 +26,7 @@ from holdfast.pruning import apply_prune, plan_prune
 from holdfast.repository import Checkpoints, Lease, Status
 from holdfast.repository.rewinds import unfinished_rewind
 from holdfast.rewind.bases import on_lineage
+from holdfast.sinks import apply_compact, plan_compact
 from holdfast.sinks.base import Sink
 from holdfast.testing import CrashAt, Crashed
 from holdfast.verification import verify_all

@@ -3,14 +3,14 @@
 Public are the names below, and those that these submodules list in their `__all__`:
 
 - `holdfast.errors`: all errors.
-- `holdfast.sinks`: what the author of a sink, or of a compaction, needs beyond the names here.
+- `holdfast.sinks`: compaction, and what the author of a sink needs beyond the names here.
 - `holdfast.eventlog`: event logs, cursors and workers, without Spark.
 - `holdfast.repository`, `holdfast.stores`: where everything durable is kept; bounded stores of checkpoint states.
 - `holdfast.barriers`, `holdfast.stages`, `holdfast.epoch`, `holdfast.recovery`, `holdfast.policy`: the protocols.
 - `holdfast.formats`: bytes on disk. `holdfast.spark`: what needs a Spark session.
-- `holdfast.verification`, `holdfast.difference`, `holdfast.pruning`, `holdfast.restore`, `holdfast.rewind`,
-  `holdfast.control`, `holdfast.plainspark`: the plans, options and results of the functions above, and functions for
-  less common tasks.
+- `holdfast.verification`, `holdfast.difference`, `holdfast.rewind`, `holdfast.control`: the plans, options and
+  results of the functions above.
+- `holdfast.pruning`, `holdfast.restore`, `holdfast.plainspark`: less common tasks.
 - `holdfast.testing`: for tests of your own sinks and pipelines.
 
 Everything else may change at any time. Each name is imported at its first use.
@@ -41,28 +41,20 @@ _HOMES = {
     "errors": ["HoldfastError"],
     "formats.manifest": ["Manifest"],
     "policy": ["Backoff", "CheckpointPolicy", "RestartPolicy", "Retention"],
-    "pruning": ["apply_prune", "plan_prune"],
     "repository": ["Checkpoints", "open_repository"],
     "rewind.forking": ["fork"],
-    "restore": ["plan_restore", "restore_stream"],
     "rewind": ["apply_rewind", "plan_rewind", "plan_undo"],
     "sinks.base": ["EpochKey", "Sink", "SinkContext", "SinkPosition", "Staged", "StreamIdentity"],
-    "sinks.compaction.apply": ["apply_compact"],
-    "sinks.compaction.plan": ["plan_compact"],
     "sinks.delta.sink": ["DeltaSink"],
     "sinks.files.sink": ["FileSink"],
-    "sinks.foreach": ["ForeachKey", "ForeachSink"],
+    "sinks.foreach": ["ForeachSink"],
     "sinks.iceberg.sink": ["IcebergSink"],
     "sinks.kafka.sink": ["KafkaSink"],
     "sinks.log": ["LogSink"],
-    "sinks.marker.rows": ["StagedRows"],
     "sinks.marker.sink": ["MarkerSink"],
     "sinks.postgres.sink": ["PostgresSink"],
     "sinks.sqlite": ["SqliteSink"],
-    "plainspark": ["eject"],
-    "spark.adopting": ["apply_adopt", "plan_adopt"],
     "spark.context": ["StreamCallbacks"],
-    "spark.epoch_times": ["EpochTimes"],
     "spark.handle": ["PipelineHandle"],
     "spark.kafka_reading": ["read_kafka"],
     "spark.localfiles": ["local_files"],
@@ -135,17 +127,12 @@ if TYPE_CHECKING:
     from holdfast.difference import diff as diff
     from holdfast.errors import HoldfastError as HoldfastError
     from holdfast.formats.manifest import Manifest as Manifest
-    from holdfast.plainspark import eject as eject
     from holdfast.policy import Backoff as Backoff
     from holdfast.policy import CheckpointPolicy as CheckpointPolicy
     from holdfast.policy import RestartPolicy as RestartPolicy
     from holdfast.policy import Retention as Retention
-    from holdfast.pruning import apply_prune as apply_prune
-    from holdfast.pruning import plan_prune as plan_prune
     from holdfast.repository import Checkpoints as Checkpoints
     from holdfast.repository import open_repository as open_repository
-    from holdfast.restore import plan_restore as plan_restore
-    from holdfast.restore import restore_stream as restore_stream
     from holdfast.rewind import apply_rewind as apply_rewind
     from holdfast.rewind import plan_rewind as plan_rewind
     from holdfast.rewind import plan_undo as plan_undo
@@ -156,23 +143,16 @@ if TYPE_CHECKING:
     from holdfast.sinks.base import SinkPosition as SinkPosition
     from holdfast.sinks.base import Staged as Staged
     from holdfast.sinks.base import StreamIdentity as StreamIdentity
-    from holdfast.sinks.compaction.apply import apply_compact as apply_compact
-    from holdfast.sinks.compaction.plan import plan_compact as plan_compact
     from holdfast.sinks.delta.sink import DeltaSink as DeltaSink
     from holdfast.sinks.files.sink import FileSink as FileSink
-    from holdfast.sinks.foreach import ForeachKey as ForeachKey
     from holdfast.sinks.foreach import ForeachSink as ForeachSink
     from holdfast.sinks.iceberg.sink import IcebergSink as IcebergSink
     from holdfast.sinks.kafka.sink import KafkaSink as KafkaSink
     from holdfast.sinks.log import LogSink as LogSink
-    from holdfast.sinks.marker.rows import StagedRows as StagedRows
     from holdfast.sinks.marker.sink import MarkerSink as MarkerSink
     from holdfast.sinks.postgres.sink import PostgresSink as PostgresSink
     from holdfast.sinks.sqlite import SqliteSink as SqliteSink
-    from holdfast.spark.adopting import apply_adopt as apply_adopt
-    from holdfast.spark.adopting import plan_adopt as plan_adopt
     from holdfast.spark.context import StreamCallbacks as StreamCallbacks
-    from holdfast.spark.epoch_times import EpochTimes as EpochTimes
     from holdfast.spark.handle import PipelineHandle as PipelineHandle
     from holdfast.spark.kafka_reading import read_kafka as read_kafka
     from holdfast.spark.localfiles import local_files as local_files

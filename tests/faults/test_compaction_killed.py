@@ -16,9 +16,9 @@ import pytest
 
 from deaths import crash_everywhere
 from epochfiles import EpochFiles, due
-from holdfast import apply_compact, plan_compact
 from holdfast.errors import CommitOpen, CompactionOutdated
 from holdfast.repository import LocalRepository
+from holdfast.sinks import apply_compact, plan_compact
 from holdfast.sinks.base import SinkContext
 from holdfast.sinks.compaction.apply import POINTS
 from holdfast.sinks.files.gate import Gate, beside

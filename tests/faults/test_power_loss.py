@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from epochfiles import EpochFiles, due
-from holdfast import apply_compact, plan_compact
 from holdfast.epoch import POINTS
 from holdfast.repository import files
+from holdfast.sinks import apply_compact, plan_compact
 from holdfast.sinks.compaction import apply as compaction
 from holdfast.sinks.staging import below
 from holdfast.testing import CrashAt, Crashed

@@ -697,7 +697,7 @@ def kept_records(lease: hf.repository.Lease) -> list[Kept]:
     def looks(repository: Repository) -> object:
         found = Checkpoints(repository)
         with_all = found.all(), found.standing(), found.open_attempts(1), found.highest(), found.newest()
-        return with_all, hf.plan_prune(repository, hf.Retention(1))
+        return with_all, hf.pruning.plan_prune(repository, hf.Retention(1))
 
     def answered(repository: Repository) -> object:
         request = Asking(repository=repository, kind=RequestKind.PRUNE, request_id=asked, sent_to=lease.record)
@@ -798,11 +798,15 @@ def test_manifests_where_a_repository_keeps_them() -> None:
 
     def looks(_: bytes = b"") -> object:
         checkpoints.all(), checkpoints.standing(), checkpoints.savepoints(), checkpoints.restorable()
-        checkpoints.highest(), hf.plan_prune(repository, hf.Retention(1)), hf.verification.verify_all(repository)
+        (
+            checkpoints.highest(),
+            hf.pruning.plan_prune(repository, hf.Retention(1)),
+            hf.verification.verify_all(repository),
+        )
         for name in (2, "s"):
             manifest = checkpoints.read(name)
             hf.diff(repository, 1, name)
-            hf.plan_restore(repository, name)
+            hf.restore.plan_restore(repository, name)
             hf.verify(repository, name)
             made.checkpoints.sidecar(checkpoints.find(name)[0], manifest)
         return checkpoints.latest()

@@ -69,10 +69,12 @@ class Continued:
         self.pipeline.stream(lambda spark: job.build(spark, root), name=name, sinks=[sink], output_mode=job.mode)
 
     def plan(self, **answers: str) -> Any:
-        return hf.plan_adopt(self.pipeline, self.name, self.old, last_batch=answers, spark=self.spark, pause=QUICK)
+        return hf.spark.plan_adopt(
+            self.pipeline, self.name, self.old, last_batch=answers, spark=self.spark, pause=QUICK
+        )
 
     def adopt(self, **answers: str) -> Any:
-        return hf.apply_adopt(self.pipeline, self.plan(**answers), spark=self.spark)
+        return hf.spark.apply_adopt(self.pipeline, self.plan(**answers), spark=self.spark)
 
     def run(self) -> Any:
         return self.pipeline.run(self.spark, available_now=True)
@@ -101,7 +103,7 @@ def test_a_killed_job_goes_on_with_exact_totals_and_leaves_with_exact_totals(
     assert rows_of(root, name) == expected(name, FILES + 1)
 
     target = root / "plain" / name
-    ejected = hf.eject(at.pipeline.repository, name, target)
+    ejected = hf.plainspark.eject(at.pipeline.repository, name, target)
     assert (ejected.epoch, ejected.batch) == (FILES + 1, FILES + 1)
     feed(root, FILES + 1, 1)
     seen: list[int] = []
@@ -140,8 +142,8 @@ def test_two_sinks_of_which_one_has_the_batch_in_doubt(
     sinks = [hf.FileSink(tmp_path / name, name=name) for name in ENDINGS]
     made.stream(lambda spark: JOBS["files"].build(spark, root), name="files", sinks=sinks)
     answers = {name: name for name in ENDINGS}
-    plan = hf.plan_adopt(made, "files", root / "old/files", last_batch=answers, spark=spark, pause=QUICK)
-    hf.apply_adopt(made, plan, spark=spark)
+    plan = hf.spark.plan_adopt(made, "files", root / "old/files", last_batch=answers, spark=spark, pause=QUICK)
+    hf.spark.apply_adopt(made, plan, spark=spark)
     made.run(spark, available_now=True)
     for name, first in (("written", LAST + 1), ("not-written", LAST)):
         rows = [tuple(row) for row in spark.read.parquet(str(tmp_path / name)).select("id", "v").collect()]
@@ -166,7 +168,7 @@ def pipeline_of(folders: Folders, build: Any, mode: str = "append", **options: A
 
 
 def adopt(folders: Folders, made: hf.Pipeline, checkpoint: Path, **answers: str) -> Any:
-    return hf.plan_adopt(made, "s", checkpoint, last_batch=answers, spark=folders.spark, pause=QUICK)
+    return hf.spark.plan_adopt(made, "s", checkpoint, last_batch=answers, spark=folders.spark, pause=QUICK)
 
 
 def test_another_path_and_another_source_are_refused(folders: Folders) -> None:
@@ -198,7 +200,7 @@ def test_sources_are_compared_in_the_order_in_which_spark_numbers_them(folders: 
     made = pipeline_of(folders, lambda: same.union(same))
     plan = adopt(folders, made, twice)
     assert [Path(each.place).name for each in plan.sources] == ["a", "a"]
-    hf.apply_adopt(made, plan, spark=folders.spark)
+    hf.spark.apply_adopt(made, plan, spark=folders.spark)
     folders.feed("a", 1, first=3)
     made.run(folders.spark, available_now=True)
     assert hf.verify(made.repository).ok  # a checkpoint of a query with two offsets and one log
@@ -215,7 +217,7 @@ def test_a_live_query_is_refused(folders: Folders) -> None:
         while not (folders.root / "old/commits/1").exists():
             time.sleep(0.05)
         with pytest.raises(SparkQueryLive):
-            hf.plan_adopt(
+            hf.spark.plan_adopt(
                 made, "s", folders.root / "old", last_batch={"table": "written"}, spark=folders.spark, pause=1
             )
     finally:
@@ -249,5 +251,5 @@ def test_a_target_that_the_sink_refuses_leaves_nothing(folders: Folders) -> None
     made.stream(lambda _: folders.read("a"), name="s", sinks=[hf.FileSink(folders.root / "out", name="table")])
     plan = adopt(folders, made, old)
     with pytest.raises(hf.errors.HoldfastError, match="out"):
-        hf.apply_adopt(made, plan, spark=folders.spark)
+        hf.spark.apply_adopt(made, plan, spark=folders.spark)
     assert not (made.repository.root / "timelines").exists()

@@ -11,10 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from holdfast import Checkpoints, Retention, apply_compact, plan_compact, plan_prune
+from holdfast import Checkpoints, Retention
 from holdfast.errors import NotSupported, SinkFailed
+from holdfast.pruning import plan_prune
 from holdfast.repository import History, LocalRepository
-from holdfast.sinks import file_sinks
+from holdfast.sinks import apply_compact, file_sinks, plan_compact
 from holdfast.sinks.compaction.apply import POINTS, Compacted
 from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord
 from holdfast.sinks.files.gate import beside

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast import apply_compact, plan_compact
 from holdfast.epoch import Attempt, Facts
 from holdfast.errors import SinkAhead, SinkBehind, SinkForeign, StreamFailed
 from holdfast.eventlog.log import EventLog
 from holdfast.repository import Decisions, Identity, LocalRepository
+from holdfast.sinks import apply_compact, plan_compact
 from holdfast.sinks import log as logsink
 from holdfast.sinks._sqlite_ledger import LEDGER
 from holdfast.sinks.base import EpochKey, Link, Sink, SinkContext, StreamIdentity, handle_digest

@@ -73,9 +73,9 @@ def test_an_empty_epoch_that_was_only_decided_is_called_for(
 
 
 def test_a_function_that_fails_is_called_again_with_an_equal_key(spark: SparkSession, tmp_path: Path) -> None:
-    seen: list[tuple[hf.ForeachKey, list[Any]]] = []
+    seen: list[tuple[hf.sinks.ForeachKey, list[Any]]] = []
 
-    def flaky(df: DataFrame, key: hf.ForeachKey) -> None:
+    def flaky(df: DataFrame, key: hf.sinks.ForeachKey) -> None:
         seen.append((key, sorted(tuple(row) for row in df.collect())))
         if len(seen) < 3:
             raise OSError("the other side is down")
@@ -96,7 +96,7 @@ def test_the_function_may_read_its_rows_as_often_as_it_likes(spark: SparkSession
     """They are read from what was staged, not computed again; and it may use SQL on them."""
     found: list[Any] = []
 
-    def thorough(df: DataFrame, key: hf.ForeachKey) -> None:
+    def thorough(df: DataFrame, key: hf.sinks.ForeachKey) -> None:
         df.createOrReplaceTempView("epoch_rows")
         both = df.sparkSession.sql("SELECT text FROM epoch_rows ORDER BY n").collect()
         found.append((df.orderBy("n").select("text").collect(), both, df.schema.simpleString(), df.isStreaming))
@@ -110,16 +110,16 @@ def test_the_function_may_read_its_rows_as_often_as_it_likes(spark: SparkSession
 
 
 def test_its_key_is_a_value_that_a_table_can_keep() -> None:
-    key = hf.ForeachKey("shop", "a" * 32, "orders", 1, 41)
+    key = hf.sinks.ForeachKey("shop", "a" * 32, "orders", 1, 41)
     assert str(key) == f"{'a' * 32}/orders/t1-0000000041"
     assert key.batch_id == 40
-    assert key == hf.ForeachKey("shop", "a" * 32, "orders", 1, 41) and len({key, dataclasses.replace(key)}) == 1
+    assert key == hf.sinks.ForeachKey("shop", "a" * 32, "orders", 1, 41) and len({key, dataclasses.replace(key)}) == 1
     with pytest.raises(dataclasses.FrozenInstanceError):
         key.epoch = 1  # type: ignore[misc]
 
 
 def test_its_name_is_made_of_the_functions() -> None:
-    def write(df: DataFrame, key: hf.ForeachKey) -> None:
+    def write(df: DataFrame, key: hf.sinks.ForeachKey) -> None:
         pass
 
     assert hf.ForeachSink(write).name == "foreach.write"

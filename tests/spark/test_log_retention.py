@@ -40,7 +40,9 @@ def test_a_chain_keeps_only_what_it_needs(spark: SparkSession, tmp_path: Path) -
         rig.add(2 * number, 2 * number + 1)
         pipeline = run(rig)
     with Lease.take(pipeline.repository) as lease:
-        hf.apply_prune(pipeline.repository, hf.plan_prune(pipeline.repository, hf.Retention(last=1)), lease)
+        hf.pruning.apply_prune(
+            pipeline.repository, hf.pruning.plan_prune(pipeline.repository, hf.Retention(last=1)), lease
+        )
     log = rig.repository / "logs/rows/log"
     assert read_floor(log) == 6  # the last epoch of the reader may be replayed
     assert copied(rig) == list(range(8))

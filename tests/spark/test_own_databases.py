@@ -104,7 +104,7 @@ def test_in_complete_mode_an_epoch_without_rows_empties_the_table(spark: SparkSe
     seen: list[tuple[int, bool, list[str]]] = []
 
     class Replacing(SqliteMarkerSink):
-        def apply(self, rows: hf.StagedRows, key: str, before: str | None) -> None:
+        def apply(self, rows: hf.sinks.StagedRows, key: str, before: str | None) -> None:
             seen.append((len(rows), rows.replaces, rows.table().schema.names))
             super().apply(rows, key, before)
 

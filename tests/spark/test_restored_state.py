@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from counting import Counting
-from holdfast import FileSink, Pipeline, plan_restore, restore_stream
+from holdfast import FileSink, Pipeline
+from holdfast.restore import plan_restore, restore_stream
 from holdfast.spark import adapter
 
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from epochfiles import EpochFiles, due, rows_in
 from fabricated import Fabricated, flip
-from holdfast import apply_compact, plan_compact
 from holdfast.errors import (
     BadValue,
     CommitOpen,
@@ -36,7 +35,7 @@ from holdfast.errors import (
 from holdfast.formats.sealed_json import seal
 from holdfast.repository import History, Lease, LocalRepository
 from holdfast.repository.checkpoint_keys import place_of
-from holdfast.sinks import file_sinks
+from holdfast.sinks import apply_compact, file_sinks, plan_compact
 from holdfast.sinks.base import CannotTakeBack, Link, TakeBack
 from holdfast.sinks.compaction import apply as compaction
 from holdfast.sinks.compaction import trees
@@ -281,8 +280,8 @@ def test_planning_needs_no_spark_and_no_pyspark(files: EpochFiles) -> None:
 import sys
 sys.modules["pyspark"] = None
 import holdfast as hf
-plan = hf.plan_compact(hf.open_repository({str(files.repository.root)!r}), {str(files.path)!r})
-print(hf.apply_compact(hf.open_repository({str(files.repository.root)!r}), plan, grace_s=0).files_after)
+plan = hf.sinks.plan_compact(hf.open_repository({str(files.repository.root)!r}), {str(files.path)!r})
+print(hf.sinks.apply_compact(hf.open_repository({str(files.repository.root)!r}), plan, grace_s=0).files_after)
 print(hf.sinks.file_sinks(hf.open_repository({str(files.repository.root)!r})))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

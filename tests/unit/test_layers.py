@@ -213,3 +213,8 @@ def test_public_names_resolve_and_type_checkers_see_the_same_ones() -> None:
     modules_ = {("holdfast", name) for name in holdfast._MODULES}
     assert typed == modules_ | {(home, name) for home, names in holdfast._HOMES.items() for name in names}
     assert set(dir(holdfast)) == set(holdfast.__all__)
+
+
+def test_the_root_stays_small() -> None:
+    """About 40 names besides the submodules. A new one belongs in a submodule, unless most programs need it."""
+    assert len([name for name in holdfast.__all__ if name not in holdfast._MODULES]) <= 45

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from fakespark import install
-from holdfast import apply_compact, plan_compact
 from holdfast.control.prune_requests import request_prune
 from holdfast.errors import PlanOutdated, RewindUnfinished, SinkFailed
 from holdfast.policy import Retention
 from holdfast.pruning import apply_prune, plan_prune
 from holdfast.repository import Checkpoints, Lease
 from holdfast.rewind.planning import plan_rewind
+from holdfast.sinks import apply_compact, plan_compact
 from holdfast.testing import CrashAt, Crashed
 from rewindwalk import WalkBench
 

@@ -1,7 +1,8 @@
 """From plain Spark to Holdfast and back: adopt the checkpoint of a query, eject a stream as a checkpoint.
 
 Public: `eject` and its result `Ejection`; the plan and the result of an adoption, `AdoptPlan` and `Adoption`, with
-`AdoptedSource` and `LastBatch`. The adoption itself needs Spark: `holdfast.plan_adopt` and `holdfast.apply_adopt`.
+`AdoptedSource` and `LastBatch`. The adoption itself needs Spark: `plan_adopt` and `apply_adopt` of
+`holdfast.spark`.
 """
 
 from holdfast.plainspark.adoption import Adoption, AdoptPlan

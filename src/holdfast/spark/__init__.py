@@ -13,6 +13,8 @@ from holdfast._lazy import attach
 
 require_pyspark()
 _HOMES = {
+    "spark.adopting": ["apply_adopt", "plan_adopt"],
+    "spark.epoch_times": ["EpochTimes"],
     "spark.outages": ["Outage"],
     "spark.pipeline_status": ["CheckpointStatus"],
     "spark.statereader": ["diff_keys", "read_data"],
@@ -20,6 +22,9 @@ _HOMES = {
 _getattr, __dir__, __all__ = attach("holdfast.spark", _HOMES, needs={})
 
 if TYPE_CHECKING:
+    from holdfast.spark.adopting import apply_adopt as apply_adopt
+    from holdfast.spark.adopting import plan_adopt as plan_adopt
+    from holdfast.spark.epoch_times import EpochTimes as EpochTimes
     from holdfast.spark.outages import Outage as Outage
     from holdfast.spark.pipeline_status import CheckpointStatus as CheckpointStatus
     from holdfast.spark.statereader import diff_keys as diff_keys
