@@ -47,8 +47,8 @@ Repo = Annotated[
         "-r",
         metavar="PATH",
         envvar=REPO_VARIABLE,
-        help="The pipeline's repository, <root>/<pipeline>, or a root that contains only one; commands that only look "
-        "also take s3://bucket/<root>/<pipeline>. Default: the current folder, then ./checkpoints.",
+        help="The pipeline's repository, <root>/<pipeline>, or a root that contains only one. Most commands also take "
+        "s3://bucket/<root>/<pipeline>. Default: the current folder, then ./checkpoints.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]

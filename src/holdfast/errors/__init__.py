@@ -56,7 +56,7 @@
     │   ├── StageStale               the image is older than the generation that was asked for
     │   ├── OffsetsDiverged          a decided epoch was replayed with different input
     │   ├── OffsetsGap               an epoch does not start where the last one ended
-    │   ├── SourceGap                a source no longer has the input that follows the last epoch, or is another one
+    │   ├── SourceGap                a source no longer has the input that follows the last epoch, or was replaced
     │   ├── ReplayDiverged           replaying a decided epoch produced different rows
     │   ├── StoresDiffer             Spark's connector for S3 and Holdfast do not work on the same bucket
     │   ├── SparkLogMismatch         Spark's checkpoint folder and the decisions contradict each other

@@ -239,7 +239,7 @@ class OffsetsGap(Mismatch):
 
 
 class SourceGap(Mismatch):
-    """A source no longer has the input that follows the last epoch, or is another one. Nothing was started."""
+    """A source no longer has the input that follows the last epoch, or was replaced. Nothing was started."""
 
     stream: str
     epoch: int

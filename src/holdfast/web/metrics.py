@@ -38,7 +38,7 @@ METRICS = (
     Metric("holdfast_checkpoint_last_id", "gauge", "The id of the newest restorable checkpoint."),
     Metric("holdfast_checkpoints_restorable", "gauge", "Checkpoints and savepoints that have a readable manifest."),
     Metric("holdfast_checkpoints_damaged", "gauge", "Checkpoints whose manifest cannot be read."),
-    Metric("holdfast_checkpoints_failed", "gauge", "Checkpoints that were given up, among the last recorded events."),
+    Metric("holdfast_checkpoints_failed", "gauge", "Checkpoints that failed, among the last recorded events."),
     Metric("holdfast_stream_epochs", "counter", "Epochs that the stream has decided since its beginning."),
     Metric("holdfast_stream_rows", "counter", "Rows given to each sink since the beginning of the stream."),
     Metric(

@@ -54,7 +54,7 @@ def backfill(
 ) -> Answer:
     """Fill a sink that was added to a stream.
 
-    An added sink starts empty. This command writes every row to it that the stream has written so far. The rows are
+    An added sink starts empty. This command writes to it every row that the stream has written so far. The rows are
     read from another sink of the stream: files or an event log. They become visible in one commit, with the last epoch
     of the stream. Stop the pipeline, add the sink to the program, and run this command before the next start, which
     continues with all sinks. If the command is interrupted, run it again. If the new sink replaces one that is no

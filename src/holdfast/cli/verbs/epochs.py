@@ -36,16 +36,15 @@ def epochs(
     ] = False,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="DURATION", help="With --json: also what the stream did since then: 1h, 7d."),
+        typer.Option("--since", metavar="DURATION", help="With --json: also the activity in this time: 1h, 7d."),
     ] = None,
     as_json: Json = False,
 ) -> Answer:
     """Show the epochs of a stream, and how long each phase took.
 
-    An epoch is opened, prepared by every sink, made durable (harden), decided, and committed to every sink. How long
-    the end of an epoch took is known once the next one is decided. Rows that went to a dead letter are counted
-    separately. Decisions that no checkpoint needs are pruned; what
-    the stream did before is summed up by minute.
+    An epoch is opened, prepared by every sink, made durable (harden), decided, and committed to every sink. The times
+    of the last two phases are known once the next epoch is decided. Rows that went to a dead letter are counted
+    separately. Decisions that no checkpoint needs are pruned; for earlier epochs there are only totals per minute.
 
     [bold]Examples[/]
 

@@ -68,7 +68,7 @@ def prune(
     deep: Annotated[
         bool,
         typer.Option(
-            "--deep", help="Also remove what lost tasks have written into event logs on S3. Reads their whole index."
+            "--deep", help="Also remove objects of lost tasks from event logs on S3. Reads the whole index of each log."
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without changing anything.")] = False,

@@ -38,7 +38,7 @@ def serve(
         list[str] | None,
         typer.Argument(metavar="ROOT", help="Roots or repositories. Default: the current folder and ./checkpoints."),
     ] = None,
-    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", metavar="PORT", help="The port; 0: any free one.")] = PORT,
     metrics: Annotated[
         int | None,
@@ -60,12 +60,12 @@ def serve(
         typer.Option(
             "--program",
             metavar="NAME=TARGET",
-            help="With --allow-control: the program of a pipeline, as for holdfast rewind, which needs its sinks. "
-            "Repeatable.",
+            help="With --allow-control: the program that defines the pipeline NAME. The page needs it to rewind the "
+            "pipeline. Repeatable.",
         ),
     ] = None,
     until_closed: Annotated[
-        bool, typer.Option("--until-closed", help="End when the standard input is closed, as with its starter.")
+        bool, typer.Option("--until-closed", help="End when the standard input is closed.")
     ] = False,
     as_json: Json = False,
 ) -> Answer:

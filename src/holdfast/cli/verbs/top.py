@@ -26,12 +26,12 @@ SHAPES = {"top": StatusFound}
 
 def top(
     repo: Repo = None,
-    every: Annotated[str, typer.Option("--every", metavar="DURATION", help="How often to look again.")] = "1s",
+    every: Annotated[str, typer.Option("--every", metavar="DURATION", help="How often to update the view.")] = "1s",
     as_json: Json = False,
 ) -> Answer:
     """Watch all pipelines of a root in the terminal, until Ctrl-C.
 
-    Shows what holdfast status shows, again and again. Without a terminal, or with --json, it prints the status once.
+    Shows the output of holdfast status, and updates it. Without a terminal, or with --json, prints the status once.
 
     [bold]Example[/]
 

@@ -57,7 +57,7 @@ def checkpoint_strip(slug: str, found: Sequence[Summary]) -> Markup:
     ends = (iso(shown[0].timestamp_ms)[5:16].replace("T", " "), iso(shown[-1].timestamp_ms)[5:16].replace("T", " "))
     legend = Markup(
         '<p class="legend"><span class="key c-new">new</span><span class="key c-old">kept before</span>'
-        '<span class="key m-bad">damaged</span><span class="key m-dim">given up</span></p>'
+        '<span class="key m-bad">damaged</span><span class="key m-dim">aborted</span></p>'
     )
     return h("{}{}", strip(columns, "Size of checkpoints", unit=tallest, ends=ends), legend)
 

@@ -123,7 +123,7 @@ class PipelineLine(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_bytes: int = 0  # size of the files that it needs
     checkpoints: int = 0  # restorable ones and savepoints
     checkpoints_damaged: int = 0  # whose manifest cannot be read
-    checkpoints_failed: int = 0  # given up, as far as recorded
+    checkpoints_failed: int = 0  # checkpoints that failed, as far as recorded
     doubts: list[Doubt] = []  # epochs in doubt
     gaps: int = 0  # in the ledger, on the current history
     restarts: int = 0  # of all streams in the last run, as far as recorded
