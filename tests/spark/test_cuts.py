@@ -1,6 +1,6 @@
 """A chain of three streams under load, a checkpoint a second: each one restored is a consistent cut, to the last row.
 
-`CUTS` checkpoints are taken (12), and `RESTORED` of them restored (4); `make soak` takes more and restores them all.
+`CUTS` checkpoints are taken (8), and `RESTORED` of them restored (3); `make soak` takes more and restores them all.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from holdfast.spark.statereader import StateFolder, read_data
 from holdfast.stages import MsgpackCodec, Stage
 from holdfast.verification import Grade, verify
 
-CUTS = int(os.environ.get("CUTS", "12"))
+CUTS = int(os.environ.get("CUTS", "8"))
 ROWS = 20  # of a file
-RESTORED = int(os.environ.get("RESTORED", "4"))
+RESTORED = int(os.environ.get("RESTORED", "3"))
 
 
 class Feeder:
