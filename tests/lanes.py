@@ -79,10 +79,7 @@ _LONG = (
     ("spark/test_store_outages", "DROP_BEFORE"),
     ("spark/test_rewind_chain", ""),  # unit/test_rewind_walks needs no Spark
     (
-        (
-            "spark/test_rewind_spark",
-            r"as_a_process|chained|epoch_in_doubt|stage_goes_back|interrupted_rewind\[(?!rewind decided|sink taken back)",
-        ),
+        "spark/test_rewind_spark",
         r"as_a_process|chained|epoch_in_doubt|stage_goes_back|interrupted_rewind\[(?!rewind decided|sink taken back)",
     ),
 )

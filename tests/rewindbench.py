@@ -264,9 +264,11 @@ class DiskBench(RewindBench):
             HandSqliteSink(self.place / "out.db", "rows", epoch_column="epoch", name="table"),
         ]
 
+    def in_files(self) -> list[int]:
+        if not list((self.place / "out").rglob("*part-*")):
+            return []
+        read = ds.dataset(self.place / "out", format="parquet", partitioning="hive").to_table(columns=["n"])
+        return sorted(read.column("n").to_pylist())
+
     def visible(self) -> list[list[int]]:
-        files: list[int] = []
-        if list((self.place / "out").rglob("*part-*")):
-            read = ds.dataset(self.place / "out", format="parquet", partitioning="hive").to_table(columns=["n"])
-            files = sorted(read.column("n").to_pylist())
-        return [files, sorted(row[0] for row in query(self.place / "out.db", "SELECT n FROM rows"))]
+        return [self.in_files(), sorted(row[0] for row in query(self.place / "out.db", "SELECT n FROM rows"))]

@@ -209,6 +209,23 @@ def test_an_unfinished_rewind_is_reported_and_finished_first(interrupted: DiskBe
     assert interrupted.lineage.timelines == (1, 4), "the interrupted rewind was finished, then undone"
 
 
+def test_an_unfinished_rewind_is_completed_without_a_lost_sink(interrupted: DiskBench, tmp_path: Path) -> None:
+    (tmp_path / "out.db").unlink()
+    ran = Ran("rewind app.py --to 1 --yes", tmp_path)
+    assert (ran.code, "holdfast rewind app.py --lost table" in ran.err) == (2, True), ran.err
+    ran = Ran("rewind app.py --lost table --yes", tmp_path)
+    assert (ran.code, "remove the sink from the program" in ran.err) == (2, True)
+    ran = Ran("rewind app.py --to 1 --lost table --yes", tmp_path)
+    assert (ran.code, "omit --to" in ran.err) == (2, True)
+    (tmp_path / "other.py").write_text(PROGRAM.replace("out.db", "other.db"))
+    ran = Ran("rewind other.py --lost table --yes", tmp_path)
+    assert (ran.code, "timeline 2" in ran.out, "next: holdfast run other.py" in ran.out) == (0, True, True), ran.err
+    assert interrupted.lineage.current == 2
+    assert interrupted.in_files() == BEFORE[0]
+    entry = Ran("log -r repository --json", tmp_path).result["entries"][-1]
+    assert (entry["what"], entry["facts"]["lost"]) == ("rewind", ["table"])
+
+
 def test_wrong_arguments(bench: DiskBench, tmp_path: Path) -> None:
     for words, text in {
         "rewind app.py": "neither --to nor --undo was given",

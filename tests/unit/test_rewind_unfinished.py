@@ -8,10 +8,11 @@ import pytest
 
 from fakespark import install
 from holdfast.control.prune_requests import request_prune
-from holdfast.errors import PlanOutdated, RewindUnfinished, SinkFailed
+from holdfast.errors import BadValue, PlanOutdated, RewindUnfinished, SinkFailed, SinksChanged
 from holdfast.policy import Retention
 from holdfast.pruning import apply_prune, plan_prune
-from holdfast.repository import Checkpoints, Lease
+from holdfast.repository import Checkpoints, History, Lease
+from holdfast.rewind import finish_rewind, plan_undo
 from holdfast.rewind.planning import plan_rewind
 from holdfast.sinks import apply_compact, plan_compact
 from holdfast.testing import CrashAt, Crashed
@@ -91,3 +92,67 @@ def test_a_target_that_is_not_there_is_not_taken_for_an_empty_one(
     bench.run()
     assert bench.seen()["files"] == [1, 2, 3, 4, 5, 6]
     assert [row for row, _ in bench.seen()["table"]] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("point", ["rewind decided", "stream ended", "sink taken back"])
+def test_a_rewind_is_completed_without_a_sink_that_is_lost_for_good(bench: WalkBench, point: str) -> None:
+    with pytest.raises(Crashed):
+        bench.rewind(1, CrashAt(point, 1))
+    (bench.place / "a.db").unlink()
+    with pytest.raises(SinkFailed, match="--lost table"):
+        bench.run()
+    with pytest.raises(BadValue, match="the program still writes to it"):
+        finish_rewind(bench, lost=["table"], take_over=True)
+    bench.others = ()  # as a user who removes the sink from the program
+    with pytest.raises(RewindUnfinished, match="--lost SINK"):
+        bench.run()
+    done = finish_rewind(bench, lost=["table"], take_over=True)
+    assert done is not None
+    assert bench.lineage.current == done.timeline
+    assert bench.seen()["files"] == [1, 2]
+    bench.run()
+    assert bench.seen()["files"] == [1, 2, 3, 4, 5, 6]
+    assert not (bench.place / "a.db").exists()
+    (entry,) = [each for each in History(bench.repository).seen()[0] if each.what == "rewind"]
+    assert entry.facts["lost"] == ["table"]
+
+
+def test_a_sink_that_is_lost_after_the_bases_were_written(bench: WalkBench) -> None:
+    """The base names it, so the next start asks as for any sink that was removed."""
+    with pytest.raises(Crashed):
+        bench.rewind(1, CrashAt("base written", 1))
+    (bench.place / "a.db").unlink()
+    bench.others = ()
+    finish_rewind(bench, lost=["table"], take_over=True)
+    with pytest.raises(SinksChanged, match="removed 'table'"):
+        bench.run()
+    bench.run(accept=("sinks",))
+    assert bench.seen()["files"] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_rewind_that_was_completed_without_a_sink_cannot_be_undone(bench: WalkBench) -> None:
+    stop_halfway(bench)
+    bench.others = ()
+    finish_rewind(bench, lost=["table"], take_over=True)
+    bench.others = ("table",)  # its target is back, without the base
+    assert "was completed without sink 'table'" in plan_undo(bench).problems[0]
+
+
+def test_only_a_sink_of_an_interrupted_rewind_can_be_lost(bench: WalkBench) -> None:
+    with pytest.raises(BadValue, match="no rewind was interrupted"):
+        finish_rewind(bench, lost=["table"], take_over=True)
+    stop_halfway(bench)
+    with pytest.raises(BadValue, match="files, table"):
+        finish_rewind(bench, lost=["tabel"], take_over=True)
+    bench.run()
+    assert [row for row, _ in bench.seen()["table"]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_dying_between_the_declaration_and_the_end_changes_nothing(bench: WalkBench) -> None:
+    stop_halfway(bench)
+    bench.others = ()
+    for point in ("sink taken back", "base written", "timeline begun"):
+        with pytest.raises(Crashed):
+            finish_rewind(bench, lost=["table"], take_over=True, reach=CrashAt(point, 1))
+    bench.run()  # a start completes it: the declaration is recorded
+    assert bench.seen()["files"] == [1, 2, 3, 4, 5, 6]

@@ -90,7 +90,10 @@ class RewindUnfinished(Mismatch):
     to: str
     why: str
     says = "the rewind to {e.to}, timeline {e.timeline}, is unfinished: {e.why}"
-    next_step = "run the program that the rewind was started with (holdfast run): it completes the rewind first"
+    next_step = (
+        "run the program that the rewind was started with (holdfast run): it completes the rewind first. If the target "
+        f"of a sink is lost for good, remove the sink from the program, then: holdfast rewind {PROGRAM} --lost SINK"
+    )
 
 
 class CompactionOutdated(Mismatch):

@@ -7,6 +7,8 @@ Rules:
   lease before it changed anything, and another rewind was decided since.
 - `timelines/<n>/streams/<stream>/unfinished/<sink>.json` records that the last epoch of the old timeline could not be
   given to a sink. Such a rewind cannot be undone.
+- `timelines/<n>/streams/<stream>/lost/<sink>.json` records that the user has declared the target of a sink lost, after
+  the decision. The rewind is completed without that sink, and cannot be undone. `read_rewind` applies these records.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ class SinkAim(msgspec.Struct, frozen=True, kw_only=True):
     absent: bool = False  # the program that decided the rewind did not have it
     holds: int = 0  # the last epoch of the timeline that ends, when the rewind was decided
     rows: int = 0  # that it had to set aside, as the plan has counted them; 0: none, or not counted
+    lost: bool = False  # its target was declared lost since; never true in the file itself
 
 
 class StreamAim(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +74,15 @@ class RewindRecord(Record, frozen=True, kw_only=True):
         return f"the undo of timeline {self.undoes}" if self.undoes else f"the rewind to {self.to}"
 
 
+class LostSink(Record, frozen=True, kw_only=True):
+    """A sink whose target was declared lost, so that an interrupted rewind can be completed without it."""
+
+    stream: str
+    sink: str
+    who: str = ""  # the user and the machine
+    at_ms: int = 0
+
+
 class UnfinishedEpoch(Record, frozen=True, kw_only=True):
     """An epoch that was decided in the old timeline, and that one of its sinks never got."""
 
@@ -91,7 +103,7 @@ def decide_rewind(repository: Repository, record: RewindRecord) -> Put:
 
 
 def read_rewind(repository: Repository, timeline: int) -> RewindRecord | None:
-    """Return the rewind that made a timeline, or `None`."""
+    """Return the rewind that made a timeline, without the sinks that were declared lost since; or `None`."""
     key = rewind_key(timeline)
     try:
         data = repository.read(key)
@@ -100,7 +112,29 @@ def read_rewind(repository: Repository, timeline: int) -> RewindRecord | None:
     record = RewindRecord.unsealed(data, key)
     if record.timeline != timeline:
         raise RecordCorrupt(key=key, why=f"it describes timeline {record.timeline}")
-    return record
+    return without_lost(repository, record)
+
+
+def without_lost(repository: Repository, record: RewindRecord) -> RewindRecord:
+    """Return a rewind without the sinks that were declared lost: they are absent, and left as they are."""
+    streams = {}
+    for stream, aim in record.streams.items():
+        lost = {key.removesuffix(".json") for key in repository.list(_lost(stream, record.timeline))}
+        sinks = {
+            name: msgspec.structs.replace(each, lost=True, left=True, absent=True) if name in lost else each
+            for name, each in aim.sinks.items()
+        }
+        streams[stream] = msgspec.structs.replace(aim, sinks=sinks)
+    return msgspec.structs.replace(record, streams=streams)
+
+
+def record_lost(repository: Repository, timeline: int, sink: LostSink) -> None:
+    """Record that the target of a sink is lost."""
+    repository.put_if_absent(f"{_lost(sink.stream, timeline)}/{sink.sink}.json", sink.sealed())
+
+
+def _lost(stream: str, timeline: int) -> str:
+    return f"{stream_folder(stream, timeline)}/lost"
 
 
 def unfinished_rewind(repository: Repository, lineage: Lineage) -> RewindRecord | None:

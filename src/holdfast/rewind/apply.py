@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast._validation import checked_type
@@ -60,15 +62,26 @@ def apply_rewind(
             raise LeaseTaken(number=lease.number, holder="another rewind, which was decided at the same moment")
         reach("rewind decided")
         RewindFinisher(program, made, lease, reach).finish()
-    epochs = {name: aim.epoch for name, aim in made.streams.items()}
-    return RewindDone(timeline=made.timeline, base=made.to, epochs=epochs, undoes=made.undoes)
+    return _done(made)
 
 
-def finish_rewind(pipeline: Rewindable, *, take_over: bool = False, reach: Reach = unwatched) -> bool:
-    """Finish a rewind that was interrupted, as a start of the pipeline does; return whether there was one."""
+def finish_rewind(
+    pipeline: Rewindable, *, lost: Sequence[str] = (), take_over: bool = False, reach: Reach = unwatched
+) -> RewindDone | None:
+    """Finish a rewind that was interrupted, as a start of the pipeline does; return it, or `None` if there was none.
+
+    `lost` names sinks whose targets are lost for good: the rewind is completed without them, and cannot be undone. The
+    program must no longer write to these targets. Raises `BadValue` if it does, or if there is no such sink.
+    """
     program = pipeline.program
     with taken_lease(program, take_over=take_over) as lease:
-        return finish_unfinished(program, lease, reach) is not None
+        record = finish_unfinished(program, lease, reach, lost)
+    return None if record is None else _done(record)
+
+
+def _done(record: RewindRecord) -> RewindDone:
+    epochs = {name: aim.epoch for name, aim in record.streams.items()}
+    return RewindDone(timeline=record.timeline, base=record.to, epochs=epochs, undoes=record.undoes)
 
 
 def _built(program: Program, plan: RewindPlan, lease: Lease, *, accept_input: bool, reach: Reach) -> RewindRecord:

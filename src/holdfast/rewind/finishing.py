@@ -5,7 +5,8 @@ Rules:
   timeline that has ended, and a sink that is stamped has every epoch of it.
 - An epoch that can never be committed to a sink is recorded. After a temporary failure the rewind stops instead, and
   the next try continues it.
-- Only a program with the same sinks may finish a rewind: with other sinks, rows would not be taken back.
+- Only a program with the same sinks may finish a rewind: with other sinks, rows would not be taken back. If the target
+  of a sink is lost for good, the user declares that, and the rewind is completed without it.
 - A sink must still hold the base. A target that is not there, such as a disk that is not mounted after a restart, would
   be created again, and stamped as if it held the base.
 """
@@ -14,25 +15,38 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
 from holdfast.epoch import Attempt, Decision, Facts, Reach, Share, Verdict, unwatched
-from holdfast.errors import Corrupt, Locked, Mismatch, NotSupported, RewindUnfinished, SinkFailed, TimelineEnded
+from holdfast.errors import (
+    BadValue,
+    Corrupt,
+    Locked,
+    Mismatch,
+    NotSupported,
+    RewindUnfinished,
+    SinkFailed,
+    TimelineEnded,
+)
+from holdfast.errors.base import PROGRAM
 from holdfast.formats.decoding import converted
 from holdfast.repository import Checkpoints, Decisions, History, Lease, Lineage, TimelineRecord
 from holdfast.repository.base import now_ms
 from holdfast.repository.history import current_user
 from holdfast.repository.lineage import begin_timeline
 from holdfast.repository.rewinds import (
+    LostSink,
     RewindRecord,
     SinkAim,
     StreamAim,
     UnfinishedEpoch,
     read_rewind,
+    record_lost,
     record_unfinished,
     unfinished_rewind,
+    without_lost,
 )
 from holdfast.rewind.answering import asked
 from holdfast.rewind.asking import held_epoch, held_in_lineage
@@ -45,19 +59,45 @@ REWIND, UNDO = "rewind", "undo"  # in the history
 _log = logging.getLogger(__name__)
 
 
-def finish_unfinished(program: Program, lease: Lease, reach: Reach = unwatched) -> RewindRecord | None:
+def finish_unfinished(
+    program: Program, lease: Lease, reach: Reach = unwatched, lost: Collection[str] = ()
+) -> RewindRecord | None:
     """Finish the rewind that was decided and not completed, as the lease holder; return it, or `None`.
 
-    Raises `RewindUnfinished` if the program's sinks are not those of the rewind; nothing is changed then.
+    `lost` names sinks whose targets are lost for good. Raises `RewindUnfinished` if the program's sinks are not those
+    of the rewind; nothing is changed then.
     """
     lineage = Lineage.load(program.repository)
     record = unfinished_rewind(program.repository, lineage)
+    if lost:
+        record = _declared_lost(program, record, lost)
     if record is None:
         _complete_history(program, lineage)
         return None
     RewindFinisher(program, record, lease, reach).finish()
     _log.warning("finished %s, which had been interrupted: timeline %d is current", record.title, record.timeline)
     return record
+
+
+def _declared_lost(program: Program, record: RewindRecord | None, lost: Collection[str]) -> RewindRecord:
+    """Record that sinks of an unfinished rewind are lost; return the rewind without them."""
+    if record is None:
+        do = "omit it; to leave a sink as it is in a new rewind, use --leave"
+        raise BadValue(what="lost sink", value=", ".join(lost), why="no rewind was interrupted", do=do)
+    named = [(stream, name) for stream, aim in record.streams.items() for name in aim.sinks if name in lost]
+    known = sorted({name for aim in record.streams.values() for name in aim.sinks})
+    if unknown := sorted(set(lost) - {name for _, name in named}):
+        raise BadValue(what="lost sink", value=", ".join(unknown), expected=f"a sink of the rewind: {', '.join(known)}")
+    for stream, name in named:
+        sink, expected = program.sink(stream, name), record.streams[stream].sinks[name]
+        if sink is not None and aim_of(sink) == SinkAim(kind=expected.kind, target=expected.target):
+            why = f"the program still writes to it, as a sink of stream {stream!r}"
+            do = "remove the sink from the program, or give it another target; then run the same command again"
+            raise BadValue(what="lost sink", value=name, why=why, do=do)
+    for stream, name in named:
+        made = LostSink(stream=stream, sink=name, who=current_user(), at_ms=now_ms())
+        record_lost(program.repository, record.timeline, made)
+    return without_lost(program.repository, record)
 
 
 class RewindFinisher:
@@ -110,7 +150,7 @@ class RewindFinisher:
         for name, share in facts.sinks.items():
             if share.stands == share.before:
                 continue  # it left no trace, was quarantined, or is the base of its timeline
-            sink = self._program.sink(stream, name)
+            sink = self._sink(stream, name)
             try:
                 why = "the sink is not in the program" if sink is None else self._given(sink, decision, share)
             except TimelineEnded:
@@ -138,7 +178,7 @@ class RewindFinisher:
 
     def _require_there(self, stream: str, aim: StreamAim, name: str) -> None:
         """Refuse a sink that holds less than the base, and held it when the rewind was decided."""
-        sink, expected, owner = self._program.sink(stream, name), aim.sinks[name], self._owner(stream)
+        sink, expected, owner = self._sink(stream, name), aim.sinks[name], self._owner(stream)
         least = min(expected.holds, aim.epoch)
         if sink is None or not least:
             return
@@ -149,13 +189,16 @@ class RewindFinisher:
         if holds < least:
             why = f"it holds epoch {holds}, and held epoch {expected.holds} when {self._record.title} was decided"
             do = f"make {sink.target or 'its target'} available again, or restore it from a copy that holds epoch "
-            do += f"{least}; then run the same rewind again: it continues"
+            do += (
+                f"{least}; then run the same rewind again: it continues. If it is lost for good, remove the sink from "
+            )
+            do += f"the program, and complete the rewind without it: holdfast rewind {PROGRAM} --lost {name}"
             raise SinkFailed(sink=name, action="be taken back", why=why, do=do)
 
     def _take_back(self) -> None:
         """Stamp each sink, remove what old timelines staged there, then move the rows."""
         for stream, aim, name, expected in self._sinks():
-            sink = self._program.sink(stream, name)
+            sink = self._sink(stream, name)
             if sink is not None:
                 self._lease.check()
                 self._require_there(stream, aim, name)
@@ -203,7 +246,7 @@ class RewindFinisher:
             self._reach("base written")
 
     def _share(self, stream: str, name: str, facts: Facts) -> Share:
-        sink, old = self._program.sink(stream, name), facts.sinks.get(name)
+        sink, old = self._sink(stream, name), facts.sinks.get(name)
         holds = held_epoch(sink, self._owner(stream), self._record.timeline) if sink else 0
         return Share(handle=old.handle if old else {}, rows=old.rows if old else 0, stands=holds, before=holds)
 
@@ -231,6 +274,11 @@ class RewindFinisher:
         for stream, aim in self._record.streams.items():
             for name, expected in aim.sinks.items():
                 yield stream, aim, name, expected
+
+    def _sink(self, stream: str, name: str) -> Sink | None:
+        """Return a sink of the program; `None` if it lacks the sink, or if the target was declared lost."""
+        aim = self._record.streams[stream].sinks.get(name)
+        return None if aim is not None and aim.lost else self._program.sink(stream, name)
 
     def _owner(self, stream: str) -> StreamIdentity:
         return StreamIdentity(self._program.name, self._lineage.identity.uid, stream)
@@ -269,6 +317,8 @@ def _add_history(program: Program, record: RewindRecord) -> None:
     streams = {name: aim.epoch for name, aim in record.streams.items()}
     left = sorted({name for aim in record.streams.values() for name, sink in aim.sinks.items() if sink.left})
     facts = {"timeline": record.timeline, "to": record.to, "epochs": streams, "left": left, "plan": record.plan}
+    if lost := sorted({name for aim in record.streams.values() for name, sink in aim.sinks.items() if sink.lost}):
+        facts["lost"] = lost
     what, who = (UNDO if record.undoes else REWIND), record.who or current_user()
     try:
         History(program.repository).add(what, record.why or f"to {record.to}", facts, who)

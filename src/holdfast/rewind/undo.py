@@ -3,7 +3,8 @@
 Rules:
 - Only the newest rewind can be undone, and only until the new timeline has decided an epoch.
 - Nor can it be undone after a backfill in the new timeline: that sink would lack the epochs that are put back.
-- A rewind cannot be undone if it abandoned an epoch that one of the sinks never got: the sink would lack it.
+- A rewind cannot be undone if it abandoned an epoch that one of the sinks never got: the sink would lack it. Nor can
+  one that was completed without a sink whose target was lost.
 """
 
 from __future__ import annotations
@@ -126,6 +127,9 @@ class _Undoing:
     def _sink(self, stream: str, name: str, aim: StreamAim, last: int) -> SinkPlan:
         expected, sink = aim.sinks[name], self._program.sink(stream, name)
         owner = StreamIdentity(self._program.name, self._lineage.identity.uid, stream)
+        if expected.lost:
+            self.problems.append(f"the rewind was completed without sink {name!r} of stream {stream!r}, which was lost")
+            return SinkPlan(sink=name, kind=expected.kind, target=expected.target, action=SinkAction.CANNOT, holds=None)
         if sink is None or aim_of(sink) != type(expected)(kind=expected.kind, target=expected.target):
             self.problems.append(
                 f"sink {name!r} of stream {stream!r}, which the rewind took back, is not in the program"

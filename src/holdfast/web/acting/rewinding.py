@@ -66,10 +66,10 @@ class RewindPipeline(PageAction):
             text = "" if self.undo else _from_repository(place.repository, values["to"])
             return ActionPlan(text=text, command=command, refused=NO_PROGRAM.format(slug=place.slug))
         done = _run([*self._words(program, values), "--dry-run"], _PLAN_S)
-        if done.error is not None or done.result is None:
+        plan = done.result.plan if done.result else None
+        if done.error is not None or plan is None:
             refused = f"{done.error.message}. {done.error.next}" if done.error else ""
             return ActionPlan(text="", command=command, refused=refused)
-        plan = done.result.plan
         refusals = [*plan.problems, *([] if values.get("accept_input") else plan.unknown_input)]
         refused = f"The command refuses this plan: {'; '.join(refusals)}" if refusals else ""
         refused = _running(place.repository) or refused
