@@ -16,10 +16,10 @@ RUN := JAVA_HOME="$$(cat $(ENV)/java-home)" SPARK_LOCAL_IP=127.0.0.1 $(ENV)/bin/
 
 help:
 	@echo "make check   ruff, mypy, and the tests that start neither Java nor a server nor other programs; 90 seconds"
-	@echo "make test    set up and run the tests, in 15 to 25 minutes; WORKERS=n of them at a time (3);"
+	@echo "make test    set up and run the tests, in about 15 minutes; WORKERS=n of them at a time (3);"
 	@echo "             SPARK=4.1 or 4.2 instead of 4.3"
 	@echo "make test-long    run the tests that make test leaves out because they take long"
-	@echo "make test-store   run the tests of pipelines on object stores and on clusters"
+	@echo "make test-store   run the tests of pipelines and sinks on object stores, and of clusters"
 	@echo "make test-kafka   fetch a Kafka broker, and run the tests that need it"
 	@echo "make matrix  run the tests of crashes, checkpoints, recovery and commands on Spark 4.1 and 4.2"
 	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs,"
