@@ -25,6 +25,7 @@ help:
 	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs,"
 	@echo "             then deploy a bug and undo it with a rewind; two minutes, with ARGS=--fast one"
 	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50), on one machine and on a cluster;"
+	@echo "             kill FOUR_SINK_KILLS=n drivers (100) that write to Kafka, Delta, Iceberg and PostgreSQL, and the servers;"
 	@echo "             restore each of CUTS=n checkpoints (60);"
 	@echo "             stop PostgreSQL under a running pipeline for OUTAGE_S=n seconds (600);"
 	@echo "             run a pipeline RUNS=n times in one session (200) and report leaks;"
@@ -102,6 +103,7 @@ demo: $(ENV)/ready
 	@HOLDFAST_CLASS_ARCHIVE=$(CURDIR)/$(ENV)/classes $(RUN) -m holdfast demo $(ARGS)
 
 KILLS ?= 50
+FOUR_SINK_KILLS ?= 100
 CUTS ?= 60
 OUTAGE_S ?= 600
 RUNS ?= 200
@@ -112,6 +114,8 @@ soak: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready $(ENV)/kafka/ready
 	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_pipeline_killed.py -k random_moments --timeout 0 -q
 	@KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_cluster.py -k random_kills --timeout 0 -q
 	@KAFKA_KILLS=$(KILLS) $(RUN) -m pytest tests/faults/test_kafka_killed.py --timeout 0 -q -s
+	@FOUR_SINK_KILLS=$(FOUR_SINK_KILLS) $(RUN) -m pytest tests/faults/test_four_sinks_killed.py -k "servers or control" \
+	    --timeout 0 -q -s
 	@OUTAGE_S=$(OUTAGE_S) $(RUN) -m pytest tests/spark/test_outages.py -k long_outage --timeout 0 -q -s
 	@RUNS=$(RUNS) $(RUN) -m pytest tests/spark/test_leaks.py -k runs_leave --timeout 0 -q -s
 	@CRASHES=100 $(RUN) -m pytest tests/spark/test_postgres_pipeline.py -k many_crashes --timeout 0 -q

@@ -46,7 +46,14 @@ HERE = Path(__file__).parent
 MEMORY = Path("/dev/shm")  # noqa: S108
 ROOM = 8 << 30
 LONGEST = [
-    *("test_pipeline_killed", "test_class_archive", "test_crash_matrix", "test_run", "test_doctor"),
+    *(
+        "test_four_sinks_killed",
+        "test_pipeline_killed",
+        "test_class_archive",
+        "test_crash_matrix",
+        "test_run",
+        "test_doctor",
+    ),
     *(
         "test_adopt_spark",
         "test_rewind_spark",

@@ -73,6 +73,12 @@ class DeltaTarget(Target):
         rows = [tuple(row.values()) for row in found]
         return sorted(row[0] if len(row) == 1 else row for row in rows)
 
+    def visible_to_duckdb(self) -> list[tuple[Any, ...]]:
+        """Return n and text of all rows, as DuckDB reads them from the files that the table's log names."""
+        return sorted(
+            duckdb_rows([unquote(each.removeprefix("file://")) for each in DeltaTable(self.path).file_uris()])
+        )
+
     def staged(self) -> int:
         """Attempts whose files are not part of the table."""
         if not (self.path / "_delta_log").exists():

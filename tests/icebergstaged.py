@@ -83,6 +83,13 @@ class IcebergTarget(Target):
         rows = [tuple(row[name] for name in columns.split()) for row in found]
         return sorted(row[0] if len(row) == 1 else row for row in rows)
 
+    def visible_to_duckdb(self) -> list[tuple[Any, ...]]:
+        """Return n and text of all rows, as DuckDB reads them from the files that the current snapshot names."""
+        table = self._table()
+        assert table is not None
+        files = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
+        return sorted(duckdb_rows(files, ("n", "text")))
+
     def staged(self) -> int:
         """Attempts whose files are not part of the table."""
         table = self._table()

@@ -73,55 +73,12 @@ _SETTINGS = {
 }
 
 
-class Broker:
-    """One broker process and its folder."""
+class Cluster:
+    """A Kafka cluster as its clients see it. A process that did not start the broker needs no more."""
 
-    def __init__(self, **settings: str) -> None:
-        """Start a broker. Settings are those of `server.properties`, with `_` for each dot."""
-        self.folder = Path(tempfile.mkdtemp(prefix="hfkafka"))
-        port, control = _free_ports(2)
-        self.address = f"127.0.0.1:{port}"
-        properties = _SETTINGS | {
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{control}",
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{control}",
-            "log.dirs": str(self.folder / "data"),
-        }
-        properties |= {name.replace("_", "."): value for name, value in settings.items()}
-        self._properties = self.folder / "server.properties"
-        self._properties.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, address: str) -> None:
+        self.address = address
         self._admin: AdminClient | None = None
-        atexit.register(self._remove)
-        cluster = f"h{uuid.uuid4().hex[:21]}"  # an id must not begin with a hyphen
-        self._java(
-            "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(self._properties)
-        ).wait()
-        self.start()
-
-    def start(self) -> None:
-        """Start the broker, at the same address and with the same data, unless it is running."""
-        if self._process is not None and self._process.poll() is None:
-            return
-        self._process = self._java("kafka.Kafka", str(self._properties))
-        self._wait()
-
-    def kill(self) -> None:
-        """End the broker at once (SIGKILL). What the kernel has taken is kept."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def pause(self) -> None:
-        """Stop the broker's process (SIGSTOP): its connections stay open, and nothing is answered."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Continue a paused process."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
     @property
     def admin(self) -> AdminClient:
@@ -223,6 +180,66 @@ class Broker:
             time.sleep(0.02)
 
     def log(self) -> str:
+        """Return nothing: only the process that started the broker reads its output."""
+        return ""
+
+    def _until(self, done: Any, what: str) -> None:
+        until = time.monotonic() + _WAIT_S
+        while not done():
+            assert time.monotonic() < until, f"waited in vain until {what}: {self.log()}"
+            time.sleep(0.02)
+
+
+class Broker(Cluster):
+    """One broker process and its folder."""
+
+    def __init__(self, **settings: str) -> None:
+        """Start a broker. Settings are those of `server.properties`, with `_` for each dot."""
+        self.folder = Path(tempfile.mkdtemp(prefix="hfkafka"))
+        port, control = _free_ports(2)
+        super().__init__(f"127.0.0.1:{port}")
+        properties = _SETTINGS | {
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{control}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{control}",
+            "log.dirs": str(self.folder / "data"),
+        }
+        properties |= {name.replace("_", "."): value for name, value in settings.items()}
+        self._properties = self.folder / "server.properties"
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self._remove)
+        cluster = f"h{uuid.uuid4().hex[:21]}"  # an id must not begin with a hyphen
+        self._java(
+            "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(self._properties)
+        ).wait()
+        self.start()
+
+    def start(self) -> None:
+        """Start the broker, at the same address and with the same data, unless it is running."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._process = self._java("kafka.Kafka", str(self._properties))
+        self._wait()
+
+    def kill(self) -> None:
+        """End the broker at once (SIGKILL). What the kernel has taken is kept."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        """Stop the broker's process (SIGSTOP): its connections stay open, and nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue a paused process."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def log(self) -> str:
         """Return the end of the broker's output."""
         return (self.folder / "log").read_text()[-4000:]
 
@@ -254,12 +271,6 @@ class Broker:
                 pass
             time.sleep(0.05)
         raise RuntimeError(f"the Kafka broker did not start: {self.log()}")
-
-    def _until(self, done: Any, what: str) -> None:
-        until = time.monotonic() + _WAIT_S
-        while not done():
-            assert time.monotonic() < until, f"waited in vain until {what}: {self.log()}"
-            time.sleep(0.02)
 
     def _remove(self) -> None:
         self.kill()

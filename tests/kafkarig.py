@@ -1,15 +1,16 @@
-"""A Kafka topic as a target of the tests, and epochs that are staged by hand, so that no Spark is needed."""
+"""Kafka topics as input and output of the tests, and epochs that are staged by hand, so that no Spark is needed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from holdfast.epoch import Attempt
 from holdfast.formats.sealed_json import digest_of
@@ -17,8 +18,9 @@ from holdfast.sinks.base import EpochKey, Link, Staged, StreamIdentity
 from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord
 from holdfast.sinks.kafka.sink import KafkaSink
 from holdfast.sinks.staged_files import digests
-from kafkafixture import Broker
-from rig import Target
+from holdfast.spark.kafka_reading import read_kafka
+from kafkafixture import Cluster
+from rig import Rig, Target
 
 OWNER = StreamIdentity("orders", "0" * 31 + "1", "rows")
 
@@ -26,7 +28,7 @@ OWNER = StreamIdentity("orders", "0" * 31 + "1", "rows")
 class KafkaTarget(Target):
     """A topic whose values are JSON, as readers of committed rows see it."""
 
-    def __init__(self, broker: Broker, topic: str, folder: Path, **options: Any) -> None:
+    def __init__(self, broker: Cluster, topic: str, folder: Path, **options: Any) -> None:
         super().__init__(lambda: KafkaSink(broker.address, topic, path=folder, **options))
         self.broker = broker
         self.topic = topic
@@ -40,6 +42,37 @@ class KafkaTarget(Target):
     def staged(self) -> int:
         folder = self.folder / "staging"
         return len([each for each in folder.iterdir() if list(each.iterdir())]) if folder.exists() else 0
+
+
+class TopicRig(Rig):
+    """A pipeline of one stream whose input is a topic: its rows have a number, and a text that the query adds."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        targets: list[Target],
+        query: Callable[[DataFrame], DataFrame],
+        *,
+        broker: Cluster,
+        source: str,
+        rows_per_epoch: int = 1000,
+    ) -> None:
+        super().__init__(spark, folder, targets, query)
+        self.broker = broker
+        self.source = source
+        self.rows_per_epoch = rows_per_epoch
+
+    def add(self, *numbers: int) -> None:
+        """Give input. It is one epoch if it is not longer than one, and if all before it was read."""
+        self.broker.produce(self.source, [json.dumps({"n": n}) for n in numbers])
+        self.rows += numbers
+
+    def build(self, spark: SparkSession) -> DataFrame:
+        options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": self.rows_per_epoch}
+        records = read_kafka(spark, self.source, servers=self.broker.address, options=options)
+        rows = records.select(f.from_json(f.col("value").cast("string"), "n long").alias("row"))
+        return self.query(rows.select("row.n"))
 
 
 def key_of(epoch: int, *, timeline: int = 1, attempt: int = 1, lease: int = 1, before: Link | None = None) -> EpochKey:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pyspark.sql import functions as f
 
+from faults.killed import released
 from holdfast.sinks.kafka.sink import KafkaSink
 from rig import SCHEMA, Rig, SqliteTarget, Target
 from sparkfixture import session
@@ -25,22 +25,17 @@ def rigged(folder: Path, address: str, topic: str) -> Rig:
 def holdfast(folder: str, address: str, topic: str, go: str) -> None:
     """Start Spark, wait for `go`, and run for ever."""
     rig = rigged(Path(folder), address, topic)
-    _wait(go)
+    released(go)
     rig.pipeline().run(rig.spark)
 
 
 def plain(folder: str, address: str, topic: str, go: str) -> None:
     """The same with Spark's own writer."""
     rows = session().readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{folder}/in")
-    _wait(go)
+    released(go)
     records = rows.select(f.to_json(f.struct("n", "text")).alias("value"))
     writer = records.writeStream.format("kafka").option("kafka.bootstrap.servers", address).option("topic", topic)
     writer.option("checkpointLocation", f"{folder}/plain").start().awaitTermination()
-
-
-def _wait(go: str) -> None:
-    while not Path(go).exists():
-        time.sleep(0.02)
 
 
 if __name__ == "__main__":

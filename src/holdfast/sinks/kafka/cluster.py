@@ -99,6 +99,11 @@ _ADVICE = (
         "pass a shorter transaction_timeout, or raise transaction.max.timeout.ms of the server",
     ),
     (_NO_TOPIC, "create the topic, then run again"),
+    (
+        {KafkaError.COORDINATOR_NOT_AVAILABLE},
+        "check that enough brokers run for the internal topics of the server: offsets.topic.replication.factor, "
+        "transaction.state.log.replication.factor and transaction.state.log.min.isr; then run again",
+    ),
     (_OUTAGES, "check the servers and their addresses; then run again: the epoch continues where it stopped"),
 )
 
@@ -245,6 +250,11 @@ class KafkaCluster:
             yield
         except KafkaException as error:
             raise self.failed(action, error) from None
+
+    @property
+    def has_noted(self) -> bool:
+        """Whether librdkafka has reported an error since the last action began, such as a refused connection."""
+        return self._noted is not None
 
     def failed(self, action: str, error: KafkaException) -> SinkFailed:
         """Return the error to raise instead of one of Kafka's."""

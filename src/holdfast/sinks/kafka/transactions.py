@@ -125,9 +125,17 @@ class TopicTransactions:
             producer.init_transactions(self._wait_s)
         except KafkaException as error:
             _poll(producer)  # so that the cause of a time-out is noted
-            raise self._interrupted(0, error) from None
+            raise self._interrupted(0, self._explained(error)) from None
         self._producer = producer
         return producer
+
+    def _explained(self, error: KafkaException) -> KafkaException:
+        """Name the cause if `init_transactions` has timed out, although the server can be reached."""
+        found = error.args[0]
+        if found.code() != KafkaError._TIMED_OUT or self.cluster.has_noted:
+            return error
+        text = f"{found.str()}: the server has no coordinator of transactions, or it does not answer"
+        return KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE, text))
 
     def write(
         self,
