@@ -148,10 +148,15 @@ def test_rewind_then_look_then_undo(bench: DiskBench, tmp_path: Path) -> None:
     assert [line[1] for line in lines if line and line[0] in ("1", "2")] == ["restorable", "abandoned"]
     shown = Ran("show 2 -r repository", tmp_path)
     assert "a rewind has abandoned this checkpoint" in shown.out
+    assert "next: choose one that is restorable: holdfast ls" in shown.out
+    assert "restore these files" not in shown.out, "nothing is damaged"
+    status = Ran("status -r repository --json", tmp_path).result["pipelines"][0]
+    assert status["checkpoints"] == 1, "an abandoned one does not count"
     assert Ran("show 1 -r repository --json", tmp_path).result["abandoned"] is False
     assert "rewind" in Ran("log -r repository", tmp_path).out
     ran = Ran("rewind app.py --to 2 --dry-run", tmp_path)
     assert (ran.code, "abandoned branch" in ran.err) == (2, True)
+    assert "holdfast rewind app.py --to ID" in ran.err
     assert Ran("rewind app.py --undo --dry-run", tmp_path).out.startswith("plan ")
     ran = Ran("rewind app.py --undo --yes", tmp_path)
     assert (ran.code, "undid the rewind of timeline 2: timeline 4 continues rows after epoch 4" in ran.out) == (0, True)
@@ -241,6 +246,16 @@ def test_wrong_arguments(bench: DiskBench, tmp_path: Path) -> None:
     ran = Ran("rewind app.py --to 1 --leave other --dry-run", tmp_path)
     assert (ran.code, "there is no sink 'other' to leave" in ran.out) == (1, True)
     assert bench.visible() == AFTER
+
+
+def test_a_command_in_another_folder_names_the_folder_as_the_cause(bench: DiskBench, tmp_path: Path) -> None:
+    """The root of the program is relative."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "app.py").rename(tmp_path / "elsewhere/app.py")
+    ran = Ran("rewind app.py --to 1", tmp_path / "elsewhere")
+    assert (ran.code, "RepositoryMissing" in ran.err) == (2, True)
+    assert "its root is relative to the current folder" in ran.err
+    assert "--repo" not in ran.err, "rewind has no such option"
 
 
 def test_a_rewind_without_a_base_says_what_to_pass(bench: DiskBench, tmp_path: Path) -> None:

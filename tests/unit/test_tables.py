@@ -46,3 +46,12 @@ def test_no_character_is_lost_where_there_is_room_for_ten_of_each_column(cells: 
     lines = printed(rows, width)
     assert max(map(len, lines)) <= width
     assert sum(len(re.sub(r"\s", "", line)) for line in lines[1:]) == sum(map(len, cells))
+
+
+@pytest.mark.parametrize(("epochs", "width", "full"), [("a 1", 40, True), ("a 1, b 22, c 333", 40, False), ("a 1", 30, False)])
+def test_columns_for_wide_terminals_are_left_out_only_where_they_do_not_fit(
+    epochs: str, width: int, full: bool
+) -> None:
+    rows = TableRows("id", "taken (UTC)", "epochs", wide_only=("taken (UTC)",))
+    rows.add("1", "2026-11-18 04:34:27", epochs)
+    assert ("TAKEN" in printed(rows, width)[0]) == full

@@ -416,6 +416,14 @@ def test_the_command_serves_until_its_input_is_closed(sample: Sample) -> None:
     process.stdout.close()
 
 
+def test_a_root_that_does_not_exist_is_served_with_a_warning(tmp_path: Path) -> None:
+    """A pipeline may be started there later."""
+    command = [sys.executable, "-m", "holdfast", "serve", str(tmp_path / "none"), "--port", "0", "--until-closed"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0
+    assert "none does not exist" in done.stderr
+
+
 def test_a_port_that_is_taken_and_a_public_address_without_a_name_are_refused(sample: Sample) -> None:
     def run(*options: str) -> str:
         command = [sys.executable, "-m", "holdfast", "serve", str(sample.root), *options]

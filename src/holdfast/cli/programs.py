@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import holdfast
-from holdfast.errors import BadValue, HoldfastError, ProgramFailed, describe_error
+from holdfast.errors import BadValue, HoldfastError, ProgramFailed, RepositoryMissing, describe_error
 
 if TYPE_CHECKING:
     from holdfast.spark.pipeline import Pipeline
@@ -218,6 +218,12 @@ def named_in_errors(target: str) -> Iterator[None]:
     """Name the program, as it was typed, in the next steps of errors."""
     try:
         yield
+    except RepositoryMissing as error:
+        do = (
+            f"if the pipeline has run before, change to the folder where it ran: its root is relative to the current "
+            f"folder; otherwise start it: holdfast run {shlex.quote(target)}"
+        )
+        raise RepositoryMissing(key=error.key, where=error.where, why=error.why, do=do) from error
     except HoldfastError as error:
         error.name_program(shlex.quote(target))
         raise
@@ -242,6 +248,11 @@ def _without_message(trace: str, error: Exception, why: str) -> str:
 def _advice(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"install {error.name.partition('.')[0]!r}, or make it importable; then run the program again"
+    if "PATH_NOT_FOUND" in str(error):
+        return (
+            "create the path or, if it is relative, run the program in the folder that it refers to; the current "
+            f"folder is {Path.cwd()}"
+        )
     if meant := _meant_keyword(error):
         return f"did you mean {meant!r}? Fix the program, then run it again"
     return "fix the program, then run it again"

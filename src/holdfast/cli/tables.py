@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +16,7 @@ _GAP = "  "
 
 
 class TableRows:
-    """A table that omits empty columns and, in a narrow terminal, the columns of `wide_only`."""
+    """A table that omits empty columns and, in a narrow terminal where it does not fit, those of `wide_only`."""
 
     def __init__(self, *columns: str, right: tuple[str, ...] = (), wide_only: tuple[str, ...] = ()) -> None:
         self._columns = columns
@@ -28,12 +30,9 @@ class TableRows:
 
     def print(self, console: Console) -> None:
         """Print the table."""
-        narrow = console.width < NARROW
-        kept = [
-            at
-            for at, name in enumerate(self._columns)
-            if any(row[at].plain for row in self._rows) and not (narrow and name in self._wide_only)
-        ]
+        kept = [at for at in range(len(self._columns)) if any(row[at].plain for row in self._rows)]
+        if console.width < NARROW and self._natural(kept) > console.width:
+            kept = [at for at in kept if self._columns[at] not in self._wide_only]
         drawn = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="dim")
         for at, width in self._widths(kept, console.width).items():
             name = self._columns[at]
@@ -43,6 +42,11 @@ class TableRows:
         for row in self._rows:
             drawn.add_row(*(row[at] for at in kept))
         console.print(drawn)
+
+    def _natural(self, kept: list[int]) -> int:
+        """Return the width of the table if nothing is wrapped."""
+        widths = (max(len(self._columns[at]), *(row[at].cell_len for row in self._rows)) for at in kept)
+        return sum(widths) + len(_GAP) * (len(kept) - 1)
 
     def _widths(self, kept: list[int], room: int) -> dict[int, int]:
         """Return the width of each column. If the table is too wide, its widest text columns are wrapped."""
@@ -59,11 +63,16 @@ class TableRows:
 
 def print_damaged(console: Console, damaged: list[str]) -> None:
     """Print a line for each record that could not be read, then the next step."""
-    for each in damaged:
+    do = "restore these files from a copy; to find other damage: holdfast verify --all"
+    print_problems(console, damaged, do)
+
+
+def print_problems(console: Console, problems: Sequence[str], do: str = "") -> None:
+    """Print a line for each problem, then the next step, unless the problems name it."""
+    for each in problems:
         console.print(Text(harmless(each), "bold red"), soft_wrap=True)
-    if damaged:
-        advice = "next: restore these files from a copy; to find other damage: holdfast verify --all"
-        console.print(advice, soft_wrap=True)
+    if problems and do:
+        console.print(f"next: {do}", soft_wrap=True, markup=False)
 
 
 def fields(console: Console, pairs: list[tuple[str, str | Text]], indent: int = 2) -> None:

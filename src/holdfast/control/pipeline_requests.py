@@ -28,6 +28,7 @@ from holdfast.control.results import CheckpointCancelled, CheckpointTaken, Pipel
 from holdfast.errors import Absent, AlreadyExists, Corrupt, RequestLost, RequestUnanswered, UnsupportedVersion
 from holdfast.formats.manifest import Manifest
 from holdfast.repository import Checkpoints, Identity, Repository
+from holdfast.repository.checkpoints import SAVEPOINT_EXISTS
 
 DRAIN_S = 60.0  # how long a drain processes input that never pauses
 _RECENT = 50  # checkpoints that are searched for the result of a lost request
@@ -203,7 +204,7 @@ def _existing(repository: Repository, savepoint: str, request: str | None) -> Ma
     except (Corrupt, UnsupportedVersion):
         found = None
     if found is None or request is None or found.request != request:
-        raise AlreadyExists(what=f"savepoint {savepoint!r}", do="choose another name, or delete that savepoint")
+        raise AlreadyExists(what=f"savepoint {savepoint!r}", do=SAVEPOINT_EXISTS)
     return found
 
 

@@ -24,8 +24,9 @@ class RepositoryMissing(NotFound):
     """There is no pipeline repository at this location: a folder that contains `holdfast.json`."""
 
     why: str = "it does not contain holdfast.json"
+    do: str = "pass the pipeline's own folder, which its first start creates: holdfast ls --repo <root>/<pipeline>"
     says = "there is no pipeline repository at {e.where}: {e.why}"
-    next_step = "pass the pipeline's own folder, which its first start creates: holdfast ls --repo <root>/<pipeline>"
+    next_step = "{e.do}"
 
 
 class NotRunning(Absent):
@@ -40,7 +41,7 @@ class NotRunning(Absent):
     @property
     def advice(self) -> str:
         """The next step."""
-        start = "start it: holdfast run app.py:pipeline"
+        start = "start it: holdfast run with its program, such as app.py:pipeline"
         if self.kind in ("checkpoint", "savepoint"):
             return f"{start}; or use the last checkpoint that it has taken: holdfast ls"
         return f"{start}, or list its checkpoints: holdfast ls" if self.kind != "cancel" else "nothing needs to be done"

@@ -52,6 +52,11 @@ _SHOWN = 50  # in a notebook
 LATEST = "latest"  # the newest checkpoint, as an argument of commands
 _KEPT_ABORTS = 100  # older abort records are of no use once there is a newer checkpoint
 
+SAVEPOINT_EXISTS = (  # the next step
+    "choose another name; or delete that savepoint while the pipeline is stopped, in Python: "
+    "Checkpoints(repository).drop_savepoint(name)"
+)
+
 
 class Checkpoints:
     """The checkpoints and savepoints of one pipeline. Reading needs no lease; only the lease holder may change them."""
@@ -309,7 +314,7 @@ class Checkpoints:
             why = "commands use this word for the newest checkpoint"
             raise BadName(kind="savepoint", name=savepoint, why=why)
         if savepoint in self._records.finished_savepoints():
-            raise AlreadyExists(what=f"savepoint {savepoint!r}", do="choose another name, or delete that savepoint")
+            raise AlreadyExists(what=f"savepoint {savepoint!r}", do=SAVEPOINT_EXISTS)
 
     def drop(self, timeline: int, checkpoint: int) -> None:
         """Delete a checkpoint, its manifest first: if this is interrupted, the rest does not count."""

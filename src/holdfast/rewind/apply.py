@@ -19,6 +19,7 @@ from holdfast.repository import Identity, Lease
 from holdfast.repository.base import now_ms
 from holdfast.repository.history import current_user
 from holdfast.repository.rewinds import RewindRecord, decide_rewind
+from holdfast.rewind.bases import TO_ANOTHER
 from holdfast.rewind.building import built_rewind, built_undo, claimed_timeline, next_after_undo
 from holdfast.rewind.finishing import REWIND, RewindFinisher, finish_unfinished
 from holdfast.rewind.plan import RewindDone, RewindPlan
@@ -110,6 +111,8 @@ def _require_same(plan: RewindPlan, now: RewindPlan, *, accept_input: bool) -> N
 def require_possible(plan: RewindPlan, *, accept_input: bool = False) -> None:
     """Raise `RewindRefused` with everything that prevents a rewind."""
     unaccepted = () if accept_input else tuple(f"{each} (--accept-input)" for each in plan.unknown_input)
+    if plan.problems and plan.undoes is not None:
+        raise RewindRefused(to=plan.base, problems=plan.problems, do=TO_ANOTHER)
     if plan.problems or unaccepted:
         raise RewindRefused(to=plan.base, problems=(*plan.problems, *unaccepted))
 

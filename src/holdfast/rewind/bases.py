@@ -16,6 +16,7 @@ from typing import Any
 
 from holdfast.epoch import Facts
 from holdfast.errors import BadValue, CheckpointMissing, RewindRefused
+from holdfast.errors.base import PROGRAM
 from holdfast.formats.manifest import Manifest
 from holdfast.formats.manifest_parts import StreamCut
 from holdfast.formats.sealed_json import digest_of
@@ -28,6 +29,7 @@ from holdfast.sinks.base import EpochPlace
 from holdfast.sparkfiles.sourcelog import ENTRY
 
 BEFORE = "before:"
+TO_ANOTHER = f"go back to a checkpoint that is restorable (holdfast ls lists them): holdfast rewind {PROGRAM} --to ID"
 _STAGE = "stage"  # suffix of a stream's name: the name of its stage in a manifest
 _MAX_DIGITS = 20
 
@@ -71,7 +73,7 @@ def find_base(repository: Repository, lineage: Lineage, to: int | str) -> Rewind
         problem = (
             f"it belongs to an abandoned branch, timeline {manifest.timeline}: its rows are no longer in the sinks"
         )
-        raise RewindRefused(to=str(to), problems=(problem,))
+        raise RewindRefused(to=str(to), problems=(problem,), do=TO_ANOTHER)
     states = {
         name.removesuffix(f"/{_STAGE}"): state
         for name, state in stage_states(repository, restore).items()

@@ -13,7 +13,7 @@ from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.holder import Holder, readable_holder
 from holdfast.cli.options import Json, Last, Repo
-from holdfast.cli.tables import TableRows, print_damaged
+from holdfast.cli.tables import TableRows, print_damaged, print_problems
 from holdfast.cli.target import all_looked_at, shown
 from holdfast.cli.timelines import TimelineLine, print_timelines, timeline_lines, unfinished_text
 from holdfast.errors import BadValue, Corrupt, StorageFailed, UnsupportedVersion
@@ -156,7 +156,8 @@ def _print_listing(console: Console, listing: PipelineListing) -> None:
     if listing.damaged:
         console.print(Text(formatting.harmless(listing.damaged), "bold red"), soft_wrap=True)
         return
-    print_damaged(console, [each for each in (listing.holder_unknown, listing.unfinished) if each])
+    print_damaged(console, [listing.holder_unknown] if listing.holder_unknown else [])
+    print_problems(console, [listing.unfinished] if listing.unfinished else [])
     print_timelines(console, listing.timelines)
     if listing.checkpoints:
         _checkpoint_rows(listing.checkpoints).print(console)

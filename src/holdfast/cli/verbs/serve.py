@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -98,6 +99,10 @@ def serve(
         do = "add --allow-control"
         raise BadValue(what="--program", value=program[0], why="it is needed for a rewind on the page only", do=do)
     served = [str(each) for each in (roots or default_roots(None))]
+    for each in served:
+        if "://" not in each and not Path(each).exists():
+            text = f"warning: {each} does not exist: the page shows a pipeline once one has been started there"
+            console(stderr=True).print(text, markup=False, soft_wrap=True)
     page = RunningPage(served, Listening(host=host, port=port, metrics_port=metrics, names=names), control)
     if not as_json:
         out = console()

@@ -13,7 +13,7 @@ from rich.text import Text
 from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
-from holdfast.cli.tables import TableRows, fields, print_damaged
+from holdfast.cli.tables import TableRows, fields, print_problems
 from holdfast.cli.target import looked_at, shown
 from holdfast.cli.timelines import TimelineLine, print_timelines, timeline_lines, unfinished_text
 from holdfast.formats.decoding import Undecodable, from_json
@@ -69,9 +69,10 @@ def show(
 
     def print_it(console: Console) -> None:
         result, manifest = found.result, found.manifest
-        print_damaged(console, [result.unfinished] if result.unfinished else [])
+        print_problems(console, [result.unfinished] if result.unfinished else [])
         if result.abandoned:
-            print_damaged(console, ["a rewind has abandoned this checkpoint: you cannot go back to it"])
+            text = "a rewind has abandoned this checkpoint: you cannot go back to it"
+            print_problems(console, [text], "choose one that is restorable: holdfast ls")
         _print_manifest(console, manifest, str(result.manifest.get("digest", "")), f"{repository.where}/{found.key}")
         _print_files(console, found.lists)
         if len(result.timelines) > 1:

@@ -121,7 +121,7 @@ class PipelineLine(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_at_ms: int = 0  # when it was taken
     checkpoint_s: float | None = None  # how long it took
     checkpoint_bytes: int = 0  # size of the files that it needs
-    checkpoints: int = 0  # restorable ones and savepoints
+    checkpoints: int = 0  # those that the pipeline can go back to, with savepoints
     checkpoints_damaged: int = 0  # whose manifest cannot be read
     checkpoints_failed: int = 0  # checkpoints that failed, as far as recorded
     doubts: list[Doubt] = []  # epochs in doubt
@@ -206,7 +206,7 @@ class _StatusReader:
             checkpoint_at_ms=newest.timestamp_ms if newest else 0,
             checkpoint_s=newest.seconds if newest else None,
             checkpoint_bytes=newest.file_bytes if newest else 0,
-            checkpoints=sum(each.status is Status.RESTORABLE for each in taken),
+            checkpoints=sum(self._is_base(each) for each in taken),
             checkpoints_damaged=sum(each.status is Status.DAMAGED for each in taken),
             checkpoints_failed=sum(each.kind == kinds.CHECKPOINT_FAILED for each in events),
             doubts=doubts,
@@ -400,7 +400,11 @@ class _StatusReader:
         return found
 
     def _counts(self, each: Summary) -> bool:
-        restorable = each.status is Status.RESTORABLE and each.savepoint is None
+        return each.savepoint is None and self._is_base(each)
+
+    def _is_base(self, each: Summary) -> bool:
+        """Whether the pipeline can go back to it: a checkpoint of an abandoned branch is no base."""
+        restorable = each.status is Status.RESTORABLE
         return restorable and self._lineage.holds_checkpoint(each.timeline, each.checkpoint)
 
     def _checkpoint_problems(self, taken: list[Summary]) -> None:
