@@ -98,6 +98,7 @@ from holdfast.repository.history import Entry
 from holdfast.repository.lease import LeaseRecord, held_lease, newest_lease, seen_leases
 from holdfast.repository.lineage import branches
 from holdfast.repository.rewinds import (
+    LostSink,
     RewindRecord,
     SinkAim,
     StreamAim,
@@ -625,6 +626,7 @@ RECORDS: list[Record] = [
         to="checkpoint 1",
         checkpoint=1,
     ),
+    LostSink(stream="orders", sink="files", who="ada@worker-1", at_ms=5),
     UnfinishedEpoch(stream="orders", sink="files", epoch=3, why="w"),
     BuildingRecord(timeline=2, lease=1, at_ms=5),
     TimelineRecord(timeline=2, parent=1, bases={"orders": 3}, checkpoint=1, who="me", why="w", at_ms=5),
@@ -730,6 +732,7 @@ def kept_records(lease: hf.repository.Lease) -> list[Kept]:
             sample(UnfinishedEpoch).sealed(),
             [lambda r: unfinished_epochs(r, 2, "orders")],
         ),
+        Kept("timelines/2/streams/orders/lost/files.json", sample(LostSink).sealed(), [lambda r: read_rewind(r, 2)]),
         Kept("lease/00000009.json", sample(LeaseRecord).sealed(), [newest_lease, seen_leases, held_lease]),
         Kept(
             f"{folder}/epochs/2.1.json",

@@ -383,6 +383,25 @@ def test_commits_at_every_point_are_kept(files: EpochFiles) -> None:
     assert 2 not in files.folders()
 
 
+def test_a_commit_removes_old_keys_while_the_tree_is_built(files: EpochFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key file is removed by a commit just before it is linked; the other files must be there."""
+    files.commit(1, 2, 3, 4, 5)
+    link, removed = trees.link, []
+
+    def race(source: Path, target: Path) -> None:
+        if source.suffix == ".key" and source.name.startswith("t1-") and not removed:
+            removed.append(source)
+            source.unlink()
+        link(source, target)
+
+    monkeypatch.setattr(trees, "link", race)
+    compact(files)
+    assert removed, "the test has removed nothing"
+    assert files.rows() == due(1, 2, 3, 4, 5)
+    files.commit(6)
+    assert files.rows() == due(1, 2, 3, 4, 5, 6)
+
+
 def test_a_commit_waits_while_the_gate_is_closed(files: EpochFiles) -> None:
     files.commit(1, 2, 3, 4)
     late = threading.Thread(target=files.commit, args=(5,))

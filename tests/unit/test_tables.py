@@ -48,7 +48,9 @@ def test_no_character_is_lost_where_there_is_room_for_ten_of_each_column(cells: 
     assert sum(len(re.sub(r"\s", "", line)) for line in lines[1:]) == sum(map(len, cells))
 
 
-@pytest.mark.parametrize(("epochs", "width", "full"), [("a 1", 40, True), ("a 1, b 22, c 333", 40, False), ("a 1", 30, False)])
+@pytest.mark.parametrize(
+    ("epochs", "width", "full"), [("a 1", 40, True), ("a 1, b 22, c 333", 40, False), ("a 1", 30, False)]
+)
 def test_columns_for_wide_terminals_are_left_out_only_where_they_do_not_fit(
     epochs: str, width: int, full: bool
 ) -> None:

@@ -84,7 +84,8 @@ def catch_up(old: Path, new: Path, gone: Collection[str], made: Collection[str])
     """Add to the new tree everything that was added to the old one; return the folders that have changed.
 
     `gone` are the folders that were merged, `made` the folders that they became. The folder of an epoch never changes,
-    so only new ones are linked. The few other files are compared. A missing epoch makes the work outdated.
+    so only new ones are linked. The few other files are compared; one that a commit removes meanwhile is left out. A
+    missing epoch makes the work outdated.
     """
     there = names_in(old)
     missing = sorted({*gone, *(name for name in names_in(new) if _is_epoch(name))} - set(there))
@@ -113,12 +114,16 @@ def _mirrored(source: Path, target: Path) -> Iterator[Path]:
     if source.is_symlink() or not source.is_dir():
         if not _is_same(source, target):
             _remove(target)
-            link(source, target)
+            try:
+                link(source, target)
+            except FileNotFoundError:
+                if os.path.lexists(source):
+                    raise  # the new tree is gone
             yield target.parent
         return
     if not target.is_dir():
-        yield from link_tree(source, target)
-        return
+        like(source, target)
+        yield target
     for name in names_in(source):
         yield from _mirrored(source / name, target / name)
     for name in set(names_in(target)) - set(names_in(source)):
