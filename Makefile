@@ -38,7 +38,7 @@ help:
 	@echo "make docs    regenerate docs/reference from the code, and the benchmark pages from their results"
 	@echo "make bench   run the benchmarks, under 30 minutes; ARGS=\"durable start\" runs only these modules;"
 	@echo "             the exit code is 1 if a goal was missed"
-	@echo "make bench-quick  run them with few rounds and small sizes, in under six minutes"
+	@echo "make bench-quick  run them with few rounds and small sizes, in about six minutes"
 	@echo "make bench-docs   run all of them and update docs/benchmarks.md"
 	@echo "make bench-peers  install Flink into .venv-peers, run the same jobs on both, and update docs/benchmarks-peers.md;"
 	@echo "             ARGS=--quick only prints the results of a short version"

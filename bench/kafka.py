@@ -25,7 +25,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.compare import CannotMeasure, Result, in_turn, timed
-from bench.scratch import scratch
+from bench.rival import apart
 from bench.spark import session
 from holdfast import KafkaSink
 from holdfast.epoch import Attempt
@@ -110,21 +110,17 @@ def measured(broker: Broker, df: DataFrame, folder: Path, rounds: int, warm_up: 
     return in_turn(rounds, sides, warm_up=warm_up)
 
 
-def run(quick: bool) -> list[Result]:
+def measure(folder: Path, quick: bool) -> list[Result]:
     jars = sorted((JARS / "connector").glob("*.jar"))
-    if not jars:
-        raise CannotMeasure(f"the jars of Kafka are missing. Next: python -m tools.kafka fetch {JARS}")
-    with scratch(__name__) as folder:
-        broker = Broker(log_retention_bytes="1000000000", log_segment_bytes="100000000")
-        spark = session({"spark.jars": ",".join(map(str, jars))})
-        try:
-            many = measured(
-                broker, records(spark, QUICK_ROWS if quick else ROWS), folder, *((2, 1) if quick else (9, 4))
-            )
-            few = measured(broker, records(spark, FEW_ROWS), folder, *((4, 4) if quick else (30, 10)))
-        finally:
-            spark.stop()
-            broker.kill()
+    broker = Broker(log_retention_bytes="1000000000", log_segment_bytes="100000000")
+    spark = session({"spark.jars": ",".join(map(str, jars))})
+    try:
+        rows = QUICK_ROWS if quick else ROWS
+        many = measured(broker, records(spark, rows), folder, *((2, 1) if quick else (9, 4)))
+        few = measured(broker, records(spark, FEW_ROWS), folder, *((4, 4) if quick else (30, 10)))
+    finally:
+        spark.stop()
+        broker.kill()
     default, tuned = "Spark's Kafka writer, defaults", "Spark's Kafka writer, tuned"
     seconds = {side: [FEW_ROWS / each for each in found] for side, found in few.items()}
     return [
@@ -132,3 +128,9 @@ def run(quick: bool) -> list[Result]:
         Result("kafka", "a large epoch", tuned, many["ours"], many["tuned"], None, "rows/s"),
         Result("kafka", f"an epoch of {FEW_ROWS:,} rows", default, seconds["ours"], seconds["plain"], None),
     ]
+
+
+def run(quick: bool) -> list[Result]:
+    if not list((JARS / "connector").glob("*.jar")):
+        raise CannotMeasure(f"the jars of Kafka are missing. Next: python -m tools.kafka fetch {JARS}")
+    return apart(__name__, measure, quick)  # a JVM that is running already does not load the connector

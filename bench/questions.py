@@ -85,10 +85,11 @@ MODULES = (
     "start",
 )
 NOT_QUICK = (
+    "idle",
     "killed",
     "growth",
     "digest",
     "cuts",
     "lake",
     "objectstore",
-)  # few rounds or small sizes would not answer their questions
+)  # few rounds or small sizes would not answer their questions, or they take long all the same
