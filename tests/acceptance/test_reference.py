@@ -173,7 +173,8 @@ def test_next_steps_that_a_property_chooses_are_texts_and_not_code() -> None:
     steps = (
         "`…; or use the last checkpoint that it has taken: holdfast ls`; or `…, or list its checkpoints: holdfast ls`"
     )
-    assert f"- Next: `start it: holdfast run app.py:pipeline`; or {steps}; or `nothing needs to be done`.\n" in text
+    start = "start it: holdfast run with its program, such as app.py:pipeline"
+    assert f"- Next: `{start}`; or {steps}; or `nothing needs to be done`.\n" in text
     assert not re.search(r"^- Next:.*[^.\n]$", page("errors.md"), re.MULTILINE), "a step goes over several lines"
 
 
