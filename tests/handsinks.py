@@ -57,7 +57,7 @@ class HandPostgresSink(PostgresSink):
     """A real PostgresSink. Tasks copy the rows, so an epoch of two rows is prepared in two transactions."""
 
     def open(self, context: SinkContext) -> None:
-        super().open(replace(context, keep=None))
+        super().open(replace(context, collect=None))
 
     def prepare(self, df: Any, key: EpochKey) -> Staged:
         return super().prepare(ArrowFrame(table_of(*df)), key)  # type: ignore[arg-type]

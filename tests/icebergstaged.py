@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import duckdb
+from pyiceberg.catalog import load_catalog
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from handstaged import table_of
@@ -107,6 +111,16 @@ def sqlite_catalog(folder: Path, warehouse: str | None = None) -> dict[str, str]
         "uri": f"sqlite:///{folder / 'catalog.db'}",
         "warehouse": warehouse or f"file://{folder / 'warehouse'}",
     }
+
+
+def created_iceberg(
+    folder: Path, *fields: NestedField, spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC, **properties: str
+) -> Table:
+    """Create the table before the sink does."""
+    folder.mkdir(exist_ok=True)
+    catalog = load_catalog("default", **sqlite_catalog(folder))
+    catalog.create_namespace_if_not_exists("shop")
+    return catalog.create_table("shop.rows", Schema(*fields), partition_spec=spec, properties=properties)
 
 
 def context_for(

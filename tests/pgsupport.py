@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.epoch import Attempt
 from holdfast.sinks.base import EpochKey, SinkContext, Staged, StreamIdentity
 from holdfast.sinks.postgres.sink import PostgresSink
-from holdfast.spark.adapter import kept_by_first_action
+from holdfast.spark.adapter import few_rows
 from pgfixture import Postgres
 
 OWNER = StreamIdentity("shop", "uid-1", "orders")
@@ -61,9 +61,8 @@ class Table:
         sink = sink or self.made(create=True, **options)
         types = self.spark.createDataFrame([], schema).schema
         tell = self.told.append
-        sink.open(
-            SinkContext(owner, types, mode, self.spark, reach=reach or dies, tell=tell, keep=kept_by_first_action)
-        )
+        collect = few_rows(self.spark, freezes=False)
+        sink.open(SinkContext(owner, types, mode, self.spark, reach=reach or dies, tell=tell, collect=collect))
         return sink
 
     def rows(self, *numbers: int) -> DataFrame:

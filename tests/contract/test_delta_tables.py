@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from pyspark.sql import types as t
 
 from deltastaged import OWNER, SCHEMA, context_for, frame_of, key_of, rows_of
@@ -146,6 +146,27 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "invariant on column n",
     ),
     "row tracking": ({"protocol": newest([], ["rowTracking", "domainMetadata"])}, "rowTracking"),
+    "row tracking by a setting": (
+        {
+            "protocol": newest([], ["rowTracking", "domainMetadata"]),
+            "settings": {"delta.enableRowTracking": "true"},
+        },
+        "it has row tracking",
+    ),
+    "in-commit timestamps": ({"protocol": newest([], ["inCommitTimestamp"])}, "inCommitTimestamp"),
+    "in-commit timestamps by a setting": (
+        {
+            "protocol": newest([], ["inCommitTimestamp"]),
+            "settings": {"delta.enableInCommitTimestamps": "true"},
+        },
+        "it has in-commit timestamps",
+    ),
+    "a column default": (
+        {"protocol": newest([], ["allowColumnDefaults"]), "fields": with_metadata(CURRENT_DEFAULT="1")},
+        "a default for column n",
+    ),
+    "Iceberg compatibility 1": ({"settings": {"delta.enableIcebergCompatV1": "true"}}, "it has Iceberg compatibility"),
+    "Iceberg compatibility 2": ({"settings": {"delta.enableIcebergCompatV2": "true"}}, "it has Iceberg compatibility"),
     "a future feature": ({"protocol": newest([], ["timeTravelForever"])}, "timeTravelForever"),
     "a future reader feature": (
         {"protocol": newest(["timeTravelForever"], ["timeTravelForever"])},
@@ -236,6 +257,25 @@ def test_columns_in_another_order_and_more_of_them(tmp_path: Path) -> None:
     assert DeltaTable(path).to_pyarrow_table().sort_by("n").to_pylist() == [
         {"text": f"row {n}", "more": None, "n": n} for n in (1, 2)
     ]
+
+
+def test_the_conditions_that_keep_nulls_out_of_a_table(tmp_path: Path) -> None:
+    """The key of an upsert, and columns that are NOT NULL. Spark writes an empty string as a null partition."""
+    n, text = field("n", "long", False), field("text", "string", False)
+    plain = {"n is null": "`n` IS NOT NULL"}
+    assert opened(handmade(tmp_path / "plain")).row_checks() == {}
+    assert opened(handmade(tmp_path / "required", fields=[n, COLUMNS[1]])).row_checks() == plain
+    assert opened(tmp_path / "upsert", key="n").row_checks() == plain
+    table = write_table(tmp_path / "parts", n, text)
+    assert opened(table).row_checks() == plain | {"text is null": "`text` IS NOT NULL AND `text` <> ''"}
+    assert opened(table, key="text").row_checks() == plain | {"text is null": "`text` IS NOT NULL"}
+
+
+def write_table(path: Path, *fields: dict[str, Any]) -> Path:
+    DeltaTable.create(
+        path, Schema.from_json(json.dumps({"type": "struct", "fields": list(fields)})), partition_by="text"
+    )
+    return path
 
 
 def test_a_null_where_the_table_allows_none(tmp_path: Path) -> None:

@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 from pyiceberg.expressions import EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import LongType, NestedField, StringType
 
 from fakespark import install
 from handstaged import table_of
+from holdfast.errors import SchemaMismatch, StreamFailed
 from holdfast.sinks.base import handle_digest
 from holdfast.sinks.iceberg.ledger import TableLedger
 from holdfast.sinks.iceberg.partitions import parsed_parts, spec_of
 from holdfast.sinks.iceberg.sink import IcebergSink
+from holdfast.testing import CrashAt, Crashed
 from icebergstaged import context_for, frame_of, key_of, sqlite_catalog, table_of_sink
 from zombies import ZombieBench
 
@@ -48,6 +50,27 @@ def test_a_rewind_to_each_of_five_checkpoints_and_its_undo(tmp_path: Path, monke
     bench.source[:] = [*epochs[:6], [7], [8]]
     bench.run()
     assert bench.seen() == bench.expected(*epochs[:6], [7], [8], *others)
+
+
+def test_a_column_that_is_dropped_while_an_epoch_is_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start is refused until the column is back. Then the epoch is committed, and the stream continues."""
+    install(monkeypatch)
+    bench = ZombieBench(tmp_path, "iceberg")
+    bench.add([1])
+    bench.source.append([2, 3])
+    with pytest.raises((Crashed, StreamFailed)):
+        bench.run(CrashAt("decided"))
+    reader = IcebergSink("shop.rows", catalog=sqlite_catalog(tmp_path))
+    with table_of_sink(reader).update_schema(allow_incompatible_changes=True) as change:
+        change.delete_column("text")
+    for _ in range(2):
+        with pytest.raises((SchemaMismatch, StreamFailed), match=r"no column 'text'.* Next: change the table"):
+            bench.run()
+        assert [row["n"] for row in table_of_sink(reader).scan().to_arrow().to_pylist()] == [1]
+    with table_of_sink(reader).update_schema() as change:
+        change.add_column("text", StringType())
+    bench.add([4])
+    assert bench.seen() == bench.expected([1], [2, 3], [4])
 
 
 def test_what_is_synced_before_the_decision(tmp_path: Path) -> None:

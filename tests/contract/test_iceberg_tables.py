@@ -1,24 +1,25 @@
 """Iceberg tables, without Spark: other writers, expiry, races, lost answers, and everything that is refused."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
 import requests
 from pyiceberg import types as ice
-from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyspark.sql import types as t
 
+from faultproxy import Answer, FaultProxy
 from handstaged import table_of
 from holdfast.errors import (
     BadValue,
@@ -40,12 +41,15 @@ from icebergstaged import (
     OWNER,
     SCHEMA,
     context_for,
+    created_iceberg,
     frame_of,
     key_of,
     rows_of,
     sqlite_catalog,
     table_of_sink,
 )
+from lakeframe import LakeFrame
+from s3fixture import S3Place
 
 OTHER = StreamIdentity("contract", "0" * 31 + "2", "rows")
 
@@ -83,17 +87,16 @@ def appended(sink: IcebergSink, *numbers: int) -> None:
     table_of_sink(sink).append(table_of(*numbers))
 
 
-def created(folder: Path, *fields: ice.NestedField, spec: PartitionSpec | None = None, **properties: str) -> Table:
+def created(folder: Path, *fields: ice.NestedField, **options: Any) -> Table:
     """Create the table before the sink does."""
-    catalog = load_catalog("default", **sqlite_catalog(folder))
-    catalog.create_namespace_if_not_exists("shop")
-    schema = Schema(*(fields or (field(1, "n", ice.LongType()), field(2, "text", ice.StringType()))))
-    options = {"partition_spec": spec} if spec else {}
-    return catalog.create_table("shop.rows", schema, properties=properties, **options)
+    return created_iceberg(folder, *(fields or (N, TEXT)), **options)
 
 
 def field(number: int, name: str, kind: ice.IcebergType, *, required: bool = False) -> ice.NestedField:
     return ice.NestedField(number, name, kind, required=required)
+
+
+N, TEXT = field(1, "n", ice.LongType()), field(2, "text", ice.StringType())
 
 
 # --- other writers ---
@@ -544,9 +547,203 @@ def test_a_column_that_is_renamed_while_an_epoch_is_staged_keeps_its_rows(tmp_pa
     assert sorted(row["number"] for row in found) == [1, 2]
 
 
+# --- columns that another program changes while the stream runs ---
+
+
+def drop_column(sink: IcebergSink) -> None:
+    with table_of_sink(sink).update_schema(allow_incompatible_changes=True) as change:
+        change.delete_column("text")
+
+
+def add_column(sink: IcebergSink, kind: ice.IcebergType) -> None:
+    with table_of_sink(sink).update_schema() as change:
+        change.add_column("text", kind)
+
+
+def replace_column(sink: IcebergSink) -> None:
+    drop_column(sink)
+    add_column(sink, ice.LongType())
+
+
+def restore_replaced_column(sink: IcebergSink) -> None:
+    drop_column(sink)
+    add_column(sink, ice.StringType())
+
+
+def require_another(sink: IcebergSink) -> None:
+    with table_of_sink(sink).update_schema(allow_incompatible_changes=True) as change:
+        change.add_column("more", ice.LongType(), required=True)
+
+
+def make_another_optional(sink: IcebergSink) -> None:
+    with table_of_sink(sink).update_schema() as change:
+        change.make_column_optional("more")
+
+
+def require_text(sink: IcebergSink) -> None:
+    with table_of_sink(sink).update_schema(allow_incompatible_changes=True) as change:
+        change.update_column("text", required=True)
+
+
+def make_text_optional(sink: IcebergSink) -> None:
+    with table_of_sink(sink).update_schema() as change:
+        change.make_column_optional("text")
+
+
+def set_mapping(sink: IcebergSink, names: str) -> None:
+    mapping = '[{"field-id": 1, "names": ["n"]}, {"field-id": 2, "names": ["' + names + '"]}]'
+    with table_of_sink(sink).transaction() as change:
+        change.set_properties({"schema.name-mapping.default": mapping})
+
+
+Change: TypeAlias = Callable[[IcebergSink], None]
+# what another program does while the stream runs, what reverts it, and what the error contains
+CHANGED_TABLES: dict[str, tuple[Change, Change, str]] = {
+    "a dropped column": (drop_column, partial(add_column, kind=ice.StringType()), "no longer has the column 'text'"),
+    "a replaced column": (replace_column, restore_replaced_column, "column 'text' is long, but the stream's is string"),
+    "a required column": (require_another, make_another_optional, "it requires the column 'more'"),
+    "null in a column that is now required": (require_text, make_text_optional, "it requires the column 'text'"),
+    "a name mapping without the column": (
+        partial(set_mapping, names="other"),
+        partial(set_mapping, names="text"),
+        "does not name the column 'text'",
+    ),
+}
+
+
+def with_null(number: int) -> Any:
+    rows = {"n": pa.array([number, number + 1], pa.int64()), "text": [f"row {number}", None]}
+    return LakeFrame(pa.table(rows), SCHEMA)
+
+
+@pytest.mark.parametrize("case", CHANGED_TABLES)
+def test_columns_that_change_while_an_epoch_is_staged_lose_no_value(case: str, tmp_path: Path) -> None:
+    """Readers would find nothing in place of the values of such a file."""
+    act, revert, why = CHANGED_TABLES[case]
+    sink = filled(tmp_path, 1)
+    handle = sink.prepare(with_null(2), key_of(2)).handle
+    act(sink)
+    before = table_of_sink(sink).metadata_location
+    for each in (sink, made(tmp_path)):  # the same object, and one after a restart
+        with pytest.raises(SchemaMismatch, match=why) as caught:
+            each.commit(key_of(2), handle)
+        assert "Next: " in str(caught.value)
+        assert "epoch 2 was decided" in str(caught.value)
+    assert table_of_sink(sink).metadata_location == before, "nothing was changed"
+    revert(sink)
+    sink.commit(key_of(2), handle)
+    sink.commit(key_of(2), handle)
+    found = table_of_sink(sink).scan().to_arrow().to_pylist()
+    assert sorted((row["n"], row["text"] or "") for row in found) == [(1, "row 1"), (2, "row 2"), (3, "")]
+
+
+@pytest.mark.parametrize("case", CHANGED_TABLES)
+def test_columns_that_change_between_epochs_are_found_before_the_decision(case: str, tmp_path: Path) -> None:
+    act, _, why = CHANGED_TABLES[case]
+    sink = filled(tmp_path, 1)
+    act(sink)
+    with pytest.raises(SchemaMismatch, match=why) as caught:
+        sink.prepare(with_null(2), key_of(2))
+    assert "Next: change the table or the stream's columns" in str(caught.value)
+    sink.abort(key_of(2, lease=None))
+    assert not list((tmp_path / "warehouse").rglob("t1-0000000002/**/*.parquet"))
+
+
+def test_a_column_that_is_dropped_at_the_moment_of_a_commit_is_found(tmp_path: Path) -> None:
+    """A change of columns does not move the branch, so the catalog is asked to compare them too."""
+    sink = filled(tmp_path, 1)
+    late = made(tmp_path)
+    late.open(context_for(reach=lambda point: drop_column(sink) if point == "committing" else None))
+    handle = late.prepare(frame_of(2), key_of(2)).handle
+    with pytest.raises(SchemaMismatch, match="no longer has the column 'text'"):
+        late.commit(key_of(2), handle)
+    assert [row["n"] for row in table_of_sink(sink).scan().to_arrow().to_pylist()] == [1]
+
+
+def test_changes_that_lose_nothing_do_not_stop_the_stream(tmp_path: Path) -> None:
+    """New optional columns, wider types, and columns that are required and have no null."""
+    created(tmp_path, field(1, "n", ice.IntegerType()), TEXT)
+    sink = made(tmp_path)
+    schema = t.StructType([t.StructField("n", t.IntegerType()), t.StructField("text", t.StringType())])
+    sink.open(context_for(schema=schema))
+
+    def frame(number: int) -> Any:
+        return LakeFrame(pa.table({"n": pa.array([number], pa.int32()), "text": [f"row {number}"]}), schema)
+
+    handle = sink.prepare(frame(1), key_of(1)).handle
+    with table_of_sink(sink).update_schema(allow_incompatible_changes=True) as change:
+        change.update_column("n", ice.LongType())
+        change.update_column("text", required=True)
+        change.add_column("more", ice.DateType())
+    sink.commit(key_of(1), handle)
+    key = replace(key_of(2), before=Link(1, handle_digest(handle)))
+    sink.commit(key, sink.prepare(frame(2), key).handle)
+    found = table_of_sink(sink).scan().to_arrow().to_pylist()
+    assert sorted(found, key=lambda row: row["n"]) == [
+        {"n": 1, "text": "row 1", "more": None},
+        {"n": 2, "text": "row 2", "more": None},
+    ]
+
+
+def test_fields_of_nested_columns_that_change_while_an_epoch_is_staged(tmp_path: Path) -> None:
+    """A field may become wider. Without a field, its values would be lost."""
+    inner = t.StructType([t.StructField("a", t.IntegerType()), t.StructField("b", t.StringType())])
+    columns = {"one": inner, "many": t.ArrayType(inner), "named": t.MapType(t.StringType(), inner)}
+    schema = t.StructType([t.StructField(name, kind) for name, kind in columns.items()])
+    sink = made(tmp_path)
+    sink.open(context_for(schema=schema))
+    value = {"a": 1, "b": "x"}
+    kind = pa.struct([("a", pa.int32()), ("b", pa.string())])
+    rows = pa.table(
+        {
+            "one": pa.array([value], kind),
+            "many": pa.array([[value, None]], pa.list_(kind)),
+            "named": pa.array([[("k", value)]], pa.map_(pa.string(), kind)),
+        }
+    )
+    frame: Any = LakeFrame(rows, schema)
+    handle = sink.prepare(frame, key_of(1)).handle
+    paths = ("one", "many", "named.value")
+    with table_of_sink(sink).update_schema() as change:
+        for path in paths:
+            change.update_column((*path.split("."), "a"), ice.LongType())
+    for path in paths:
+        with table_of_sink(sink).update_schema(allow_incompatible_changes=True) as change:
+            change.delete_column((*path.split("."), "b"))
+        with pytest.raises(SchemaMismatch, match="no longer has the column"):
+            sink.commit(key_of(1), handle)
+        with table_of_sink(sink).update_schema() as change:
+            change.add_column((*path.split("."), "b"), ice.StringType())
+    sink.commit(key_of(1), handle)
+    found = table_of_sink(sink).scan().to_arrow().to_pylist()
+    assert found == [{"one": value, "many": [value, None], "named": [("k", value)]}]
+
+
+def test_a_name_that_another_column_gets_takes_no_wrong_statistics_along(tmp_path: Path) -> None:
+    """The old column is null in the file. Readers that skip files by its statistics would miss that."""
+    sink = filled(tmp_path, 1)
+    handle = sink.prepare(frame_of(2), key_of(2)).handle
+    with table_of_sink(sink).update_schema() as change:
+        change.rename_column("n", "old")
+    with table_of_sink(sink).update_schema() as change:
+        change.add_column("n", ice.LongType())
+    sink.commit(key_of(2), handle)
+    found = table_of_sink(sink).scan(row_filter="old IS NULL").to_arrow().to_pylist()
+    assert {"n": 2, "text": "row 2", "old": None} in found
+
+
+def test_a_table_that_is_partitioned_in_another_way_is_found_before_the_decision(tmp_path: Path) -> None:
+    sink = filled(tmp_path, 1)
+    with table_of_sink(sink).update_spec() as change:
+        change.add_identity("text")
+    with pytest.raises(SinkFailed, match="Next: run again"):
+        sink.prepare(frame_of(2), key_of(2))
+    sink.abort(key_of(2, lease=None))
+    assert seen(sink) == [1]
+
+
 # --- tables that are refused ---
 
-N, TEXT = field(1, "n", ice.LongType()), field(2, "text", ice.StringType())
 REFUSED_TABLES: dict[str, tuple[list[ice.NestedField], str]] = {
     "a missing column": ([N], "it has no column 'text'"),
     "another type": ([field(1, "n", ice.StringType()), TEXT], "column 'n' is string, but the stream's is long"),
@@ -583,13 +780,16 @@ def test_null_in_a_required_column_fails_before_the_decision(tmp_path: Path) -> 
     created(tmp_path, field(1, "n", ice.LongType(), required=True), TEXT)
     sink = opened(tmp_path)
     epoch(sink, key_of(1), 1)
-    from lakeframe import LakeFrame
-
     nothing: Any = LakeFrame(pa.table({"n": pa.array([2, None], pa.int64()), "text": ["row 2", "x"]}), SCHEMA)
     with pytest.raises(SchemaMismatch, match="requires the column 'n'"):
         sink.prepare(nothing, key_of(2))
     sink.abort(key_of(2, lease=None))
     assert seen(sink) == [1]
+
+
+def test_required_columns_are_checked_by_the_names_of_the_stream(tmp_path: Path) -> None:
+    created(tmp_path, field(1, "N", ice.LongType(), required=True), TEXT)
+    assert opened(tmp_path).row_checks() == {"n is null": "`n` IS NOT NULL"}
 
 
 def test_columns_that_only_the_table_has_are_null(tmp_path: Path) -> None:
@@ -718,6 +918,79 @@ def test_secrets_reach_no_text(number: int, tmp_path: Path) -> None:
     ]
     assert not [text for text in texts if SECRET in text]
     assert isinstance(caught.value, SinkUnavailable)
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A REST catalog that refuses every request, or all but the one for its configuration."""
+
+    status, answers_config = 401, False
+
+    def do_GET(self) -> None:
+        """Answer as the specification of the catalog requires it."""
+        if self.answers_config and self.path.startswith("/v1/config"):
+            self._answer(200, {"defaults": {}, "overrides": {}})
+        else:
+            problem = {"message": f"not for {SECRET}", "type": "NotAuthorizedException", "code": self.status}
+            self._answer(self.status, {"error": problem})
+
+    do_POST = do_HEAD = do_GET  # noqa: N815 - the names are given
+
+    def _answer(self, status: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.mark.parametrize("answers_config", [True, False])
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_catalog_that_refuses_the_token(status: int, answers_config: bool) -> None:
+    """It is no outage: the pipeline does not wait, and the error names what to check."""
+    handler = type("Handler", (Refusing,), {"status": status, "answers_config": answers_config})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            uri = f"http://127.0.0.1:{server.server_port}"
+            sink = IcebergSink("shop.rows", catalog={"type": "rest", "uri": uri, "token": SECRET})
+            for act in (lambda: sink.open(context_for()), sink.is_missing):
+                with pytest.raises(SinkFailed, match="Next: check the catalog's credential or token") as caught:
+                    act()
+                assert type(caught.value) is SinkFailed
+                assert SECRET not in str(caught.value)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_bucket_that_does_not_exist(s3: S3Place, tmp_path: Path) -> None:
+    sink = IcebergSink("shop.rows", catalog=sqlite_catalog(tmp_path, "s3://no-such-bucket/warehouse"))
+    with pytest.raises(SinkFailed, match="Next: ") as caught:
+        sink.open(context_for())
+    assert type(caught.value) is SinkFailed
+    assert "bucket" in str(caught.value)
+    assert sink.is_missing()
+
+
+def test_a_store_that_denies_access(s3: S3Place, s3_faults: FaultProxy, tmp_path: Path) -> None:
+    """Nothing of the epoch is visible, and it is committed once the permission is back."""
+    sink = IcebergSink("shop.rows", catalog=sqlite_catalog(tmp_path, s3.url("warehouse")))
+    sink.open(context_for())
+    handle = sink.prepare(frame_of(1), key_of(1)).handle
+    for kind in ("MULTIPART", "GET"):
+        s3_faults.fail(Answer(403, "AccessDenied"), kind, key="/metadata/", times=None)
+        with pytest.raises(SinkFailed, match=r"Next: fix .*permissions") as caught:
+            sink.commit(key_of(1), handle)
+        assert type(caught.value) is SinkFailed
+        s3_faults.clear()
+    assert seen(sink) == []
+    sink.commit(key_of(1), handle)
+    assert seen(sink) == [1]
 
 
 def test_the_handle_has_no_secrets(tmp_path: Path) -> None:

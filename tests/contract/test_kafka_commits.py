@@ -434,8 +434,9 @@ def test_many_rows_and_large_ones(bench: Bench) -> None:
 
 
 def test_what_is_wrong_is_refused_before_the_first_epoch(bench: Bench) -> None:
-    with pytest.raises(SinkFailed, match="does not exist"):
+    with pytest.raises(SinkFailed, match=r"does not exist.* Next: create it, for example: kafka-topics") as absent:
         bench.sink(topic="absent")
+    assert type(absent.value) is SinkFailed, "it is no outage: the pipeline does not wait for it"
     with pytest.raises(BadValue, match=r"no\.such\.option"):
         bench.sink(options={"no.such.option": 1})
     compacted = bench.broker.topic(cleanup_policy="compact")
@@ -459,6 +460,9 @@ def test_a_server_that_cannot_be_reached_or_refuses_the_password(
             sink.open(context)
         assert "hunter2" not in str(raised.value) + repr(sink) + str(sink.describe())
         assert servers in str(raised.value)
+        assert "Next: " in str(raised.value)
+        if servers != bench.broker.address:
+            assert type(raised.value) is SinkUnavailable
 
 
 def test_the_producer_is_kept_between_epochs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

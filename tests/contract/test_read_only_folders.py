@@ -55,8 +55,7 @@ each_format = pytest.mark.parametrize("kind", FORMATS)
 
 
 @pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr("holdfast.sinks.delta.sink.TRIES", 2)  # it repeats a commit for half a minute
+def folder() -> Iterator[Path]:
     with open_folder() as found:
         yield found
 

@@ -1,4 +1,7 @@
-"""Two drivers commit one handle at the same moment, a thousand times: both succeed, and the rows are there once."""
+"""Two drivers commit one handle at the same moment, many times: both succeed, and the rows are there once.
+
+`HOLDFAST_SINK_ROUNDS` repeats each race so many times.
+"""
 
 import os
 import threading
@@ -12,7 +15,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import holdfast.sinks.log
 from handstaged import SCHEMA as HAND_SCHEMA
-from handstaged import staging_of
+from handstaged import HandStaged, SqliteAppend, SqliteUndo, staging_of
 from holdfast.epoch import Attempt
 from holdfast.errors import SinkFailed, StagedDamaged
 from holdfast.eventlog import EventLog, LogWriter, NewEvent
@@ -23,11 +26,17 @@ from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord
 from holdfast.sinks.files.sink import FileSink
 from holdfast.sinks.log import LogSink
 from markersink import hand_staged
+from pgfixture import server
+from pgstaged import PostgresPrepared, PostgresStaged
 from rig import MarkerTarget
 from support import segment_files
 
 OWNER = StreamIdentity("races", "uid", "s")
-ROUNDS = 500
+
+
+def rounds_or(default: int) -> int:
+    """Return how often a race is repeated."""
+    return int(os.environ.get("HOLDFAST_SINK_ROUNDS", default))
 
 
 def committed_at_once(sinks: Sequence[Sink], key: EpochKey, handle: dict[str, Any]) -> list[str]:
@@ -76,19 +85,20 @@ def test_two_drivers_at_once(layout: str, tmp_path: Path) -> None:
     for sink in sinks:
         sink.open(SinkContext(OWNER, schema, "append", None))
     failures: list[str] = []
-    for epoch in range(1, ROUNDS + 1):
+    rounds = rounds_or(500)
+    for epoch in range(1, rounds + 1):
         key = EpochKey(OWNER, Attempt(stream="s", timeline=1, epoch=epoch, attempt=1), 1)
         handle = staged(sinks[0], key)
         failures += committed_at_once(sinks, key, handle)
     assert failures == []
-    assert len(list((tmp_path / "out").rglob("*.parquet"))) == ROUNDS
-    assert sinks[0].inspect(OWNER, 1).epoch == ROUNDS
+    assert len(list((tmp_path / "out").rglob("*.parquet"))) == rounds
+    assert sinks[0].inspect(OWNER, 1).epoch == rounds
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 def test_two_drivers_at_once_into_a_marker_sink(kind: str, tmp_path: Path) -> None:
     """SQLite makes one transaction wait for the other; in DuckDB one of them fails, and is tried again."""
-    rounds = ROUNDS if kind == "sqlite" else 60
+    rounds = rounds_or(500 if kind == "sqlite" else 60)
     targets = [MarkerTarget(tmp_path / "out", duckdb=kind == "duckdb") for _ in range(2)]
     sinks = [target.make() for target in targets]
     for sink in sinks:
@@ -100,6 +110,33 @@ def test_two_drivers_at_once_into_a_marker_sink(kind: str, tmp_path: Path) -> No
     assert failures == []
     assert targets[0].visible() == sorted(n for epoch in range(1, rounds + 1) for n in (epoch, -epoch))
     assert [sink.inspect(OWNER, 1).epoch for sink in sinks] == [rounds, rounds]
+
+
+TABLES: dict[str, tuple[type[HandStaged], int]] = {  # and how often each race is repeated
+    "sqlite": (SqliteAppend, 100),
+    "sqlite upsert": (SqliteUndo, 100),
+    "postgres prepared": (PostgresPrepared, 20),
+    "postgres staged": (PostgresStaged, 20),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_two_drivers_at_once_into_a_table(kind: str, tmp_path: Path) -> None:
+    """Each driver has connections of its own. One of them waits for the other, and then finds the epoch."""
+    made, default = TABLES[kind]
+    if issubclass(made, PostgresPrepared):
+        server().start_again()
+    contract, rounds = made(), rounds_or(default)
+    sinks = [contract._open(None, tmp_path) for _ in range(2)]
+    failures: list[str] = []
+    for epoch in range(1, rounds + 1):
+        key = contract._key(epoch)
+        handle = contract._stage(None, sinks[epoch % 2], key, epoch, -epoch).handle
+        failures += committed_at_once(sinks, key, handle)
+    assert failures == []
+    seen = sorted(n for n, _ in contract.visible(None, sinks[0]))
+    assert seen == sorted(n for epoch in range(1, rounds + 1) for n in (epoch, -epoch))
+    assert [sink.inspect(contract.owner, 1).epoch for sink in sinks] == [rounds, rounds]
 
 
 SCHEMA = StructType([StructField("n", LongType())])
@@ -138,7 +175,7 @@ def key_of(epoch: int) -> EpochKey:
 
 
 def test_two_drivers_at_once_into_a_log(tmp_path: Path) -> None:
-    rounds = 150
+    rounds = rounds_or(150)
     sinks = [log_sink(tmp_path / "log") for _ in range(2)]
     failures: list[str] = []
     for epoch in range(1, rounds + 1):

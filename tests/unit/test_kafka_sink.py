@@ -286,6 +286,13 @@ def test_timestamps_are_compared_with_the_limits_of_the_topic(tmp_path: Path) ->
         checked(now, now + 3 * hour, ahead_ms=2 * hour)
 
 
+def test_a_server_that_is_not_there_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.sinks.kafka.cluster._METADATA_S", 0.5)
+    with pytest.raises(SinkUnavailable, match=r"127\.0\.0\.1:1.* Next: check the servers") as raised:
+        KafkaSink("127.0.0.1:1", "rows").is_missing()
+    assert type(raised.value) is SinkUnavailable
+
+
 def test_a_call_that_ignores_its_timeout_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """`send_offsets_to_transaction` of librdkafka does, while the coordinator of the group is down."""
     monkeypatch.setattr("holdfast.sinks.kafka.transactions._GRACE_S", 0.05)

@@ -7,9 +7,9 @@ Rules for a sink:
 
 - `prepare` makes nothing visible. Everything that it stages is named after its key, including lease and attempt, so no
   two attempts share a folder, a table or a transaction. The handle is small JSON without secrets: the repository stores
-  it. A sink that runs exactly one Dataset action on the DataFrame may declare `one_action = True`. The actions on what
-  `SinkContext.keep` returns count as one. For all other sinks the rows are materialised first, because rows that are
-  computed twice may differ.
+  it. A sink that runs exactly one Dataset action on the DataFrame may declare `one_action = True`. An action that
+  follows `SinkContext.collect`, because the rows were too many, does not count. For all other sinks the rows are
+  materialised first, because rows that are computed twice may differ.
 - `prepare` of different sinks of a stream may run at the same time, in different threads. Their Spark jobs all belong
   to the query. One sink is never called by two threads at once. `prepare` returns the number of rows that it was given:
   the attempt fails if the sinks count different rows.
@@ -172,11 +172,11 @@ class RowsAside:
     kept: str  # where
 
 
-KeepRows: TypeAlias = Callable[[Any], contextlib.AbstractContextManager[Any]]
-"""Returns a DataFrame with the same rows, for several actions until the end of the `with` block.
+CollectRows: TypeAlias = Callable[[Any, int, int], contextlib.AbstractContextManager[tuple[Any, Any]]]
+"""Collects the rows of a DataFrame if they are few, with at most so many tasks and so many bytes from each.
 
-The first action must read all of the rows, and has to end before the next one begins: it computes the rows and keeps
-them. Only the rows of one action may be used. After the loss of an executor, others may have seen different rows.
+It returns a context manager, which yields a DataFrame with the rows, and the rows as a list of Arrow batches. If a task
+has more bytes, the list is `None`. Then one action on that DataFrame may follow within the `with` block.
 """
 
 
@@ -194,7 +194,7 @@ class SinkContext:
     folder_mode: int = 0o755  # permissions of the folders that Spark creates: Hadoop has a separate umask
     reach: Reach = field(default=unwatched, compare=False)  # call it with `staging` and `committing`, for crash tests
     tell: Callable[[str], None] = field(default=print, compare=False)  # shows a one-time notice to the user
-    keep: KeepRows | None = field(default=None, compare=False)  # for a sink that may read the rows a second time
+    collect: CollectRows | None = field(default=None, compare=False)  # for small epochs; `None`: not in this session
     # for a sink on S3: lets Spark's tasks write to a bucket, or raises an error
     connect: Callable[[str], None] = field(default=lambda _: None, compare=False)
 

@@ -168,7 +168,7 @@ class SinkContract(TakeBackContract):
     # --- internal ---
 
     def _open(self, spark: Any, folder: Path, dies_at: str | None = None, *, reach: Reach | None = None) -> Sink:
-        from holdfast.spark.adapter import kept_by_first_action  # noqa: PLC0415 - an extra
+        from holdfast.spark.adapter import few_rows  # noqa: PLC0415 - an extra
 
         def dies(point: str) -> None:
             if point == dies_at:
@@ -177,7 +177,7 @@ class SinkContract(TakeBackContract):
         sink = self.make(folder)
         schema = _rows(spark, 1).schema
         context = SinkContext(self.owner, schema, self.output_mode, spark, reach=reach or dies, tell=lambda _: None)
-        sink.open(replace(context, keep=kept_by_first_action))
+        sink.open(replace(context, collect=few_rows(spark, freezes=False)))
         return sink
 
     def _stage(self, spark: Any, sink: Sink, key: EpochKey, *numbers: int) -> Staged:

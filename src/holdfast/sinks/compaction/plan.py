@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast import _figures as figures
+from holdfast._html import preformatted
 from holdfast._validation import checked_positive
 from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkForeign, SinkMissing
 from holdfast.formats.sealed_json import plain
@@ -88,6 +89,10 @@ class CompactPlan:
         else:
             lines.append(f"files afterwards: about {figures.number(self.files_after)}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the plan as text, for notebooks."""
+        return preformatted(self.summary())
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""

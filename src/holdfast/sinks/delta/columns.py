@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import BadValue, NotSupported, SchemaMismatch, SinkFailed
 from holdfast.sinks.delta.statistics import null_count
 from holdfast.sinks.lake.epoch_files import EpochFiles
+from holdfast.sinks.rows import not_null, quoted
 
 _PLAIN = re.compile(
     r"boolean|byte|short|integer|long|float|double|string|binary|date|timestamp|timestamp_ntz|decimal\(\d+,-?\d+\)"
@@ -100,6 +101,21 @@ def check_nulls(sink: str, columns: str, files: EpochFiles) -> None:
                 why = f"column {name} {many}, and the table does not allow it"
                 do = "give every row a value in this column (filter, coalesce), then run again; nothing was written"
                 raise SinkFailed(sink=sink, action="accept the rows", why=why, do=do)
+
+
+def null_conditions(
+    columns: str, stream: Collection[str], key: Collection[str], partition_by: Collection[str]
+) -> dict[str, str]:
+    """Return the conditions, by name, that the rows of a stream must meet: no null in the key, nor where it is refused.
+
+    Spark stores an empty string in a partition column as null.
+    """
+    found = {}
+    for name, field in _fields(columns).items():
+        if name in stream and (name in key or not field["nullable"]):
+            empty = name in partition_by and name not in key and field["type"] == "string"
+            found[f"{name} is null"] = not_null(name) + (f" AND {quoted(name)} <> ''" if empty else "")
+    return found
 
 
 def _fields(columns: str) -> dict[str, Mapping[str, Any]]:

@@ -40,7 +40,14 @@ from holdfast.sinks.base import (
     TakeBack,
     handle_digest,
 )
-from holdfast.sinks.delta.columns import check_key, check_nulls, check_partitions, check_stream, check_table
+from holdfast.sinks.delta.columns import (
+    check_key,
+    check_nulls,
+    check_partitions,
+    check_stream,
+    check_table,
+    null_conditions,
+)
 from holdfast.sinks.delta.features import APPEND_ONLY, refuse_features
 from holdfast.sinks.delta.ledger import DeltaLedger, DeltaMode
 from holdfast.sinks.delta.rewind import CANNOT_APPEND_ONLY, CANNOT_UPSERT, TRIES, DeltaRewind, is_append_only
@@ -131,6 +138,12 @@ class DeltaSink(base.Sink):
     def describe(self) -> dict[str, Any]:
         """Return the key, the partitioning, if it was given, and whether every version of a row is kept."""
         return {"key": self.key, "partition_by": self.partition_by, "changelog": self.changelog}
+
+    def row_checks(self) -> dict[str, str]:
+        """Columns that are NOT NULL in the table must have a value, and so must the key of an upsert."""
+        upserts = self._mode == DeltaMode.UPSERT
+        by = () if upserts else self._partitions  # of the files
+        return null_conditions(self._columns, self.context.schema.names, self.key if upserts else (), by)
 
     # --- before the first epoch ---
 

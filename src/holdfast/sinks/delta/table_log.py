@@ -3,6 +3,7 @@
 Rules:
 - A commit is based on the version that was loaded last. If another writer has committed one of the same application
   ids since then, delta-rs refuses it. A failed commit may have taken effect (a lost answer): load the table and look.
+  If commits at one version fail again and again, no other writer is the cause, and the error is raised.
 - On a disk, delta-rs syncs nothing: the log is synced here, after each commit and after each look that finds one.
 - Endpoint, region and credentials on S3 come from the variables and the profile that Holdfast's own client reads.
 """
@@ -33,6 +34,7 @@ from holdfast.sinks.lake.table_folder import TableFolder, failing_at
 LOG = "_delta_log"
 _HISTORY = 200  # commits that are searched for the owner
 _FOLLOWED = 50  # entries of the log that are read one by one
+_FAILURES = 5  # of commits at one version
 _LONGEST = 300  # characters of an error of delta-rs
 _VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
@@ -106,6 +108,7 @@ class TableLog:
         self._table: Any = None
         self._known: dict[str, int | None] = {}
         self._version = -1  # of the table that `_known` belongs to
+        self._failed: list[int] = []  # the version of each commit that has failed since the last one that did not
         self._loading = threading.Lock()
 
     def forget(self) -> None:
@@ -184,7 +187,8 @@ class TableLog:
     ) -> HoldfastError | None:
         """Write the next version: files to add, with the times at which they were written, and files to remove.
 
-        Return an error if it may not have taken effect: the caller loads the table and looks.
+        Return an error if it may not have taken effect: the caller loads the table and looks. Raise it after several
+        failures at this version.
         """
         library = _deltalake()
         now = time.time_ns() // 1_000_000
@@ -233,7 +237,12 @@ class TableLog:
                 act()
         except HoldfastError as error:
             self.forget()
+            self._failed.append(state.version)
+            if self._failed.count(state.version) >= _FAILURES:
+                self._failed = []
+                raise
             return error
+        self._failed = []
         return None
 
     def sync(self, since: int, *, merged: bool = False) -> None:

@@ -26,7 +26,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID
+from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertRefSnapshotId, AssertTableUUID
 from pyiceberg.utils.config import Config
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -135,14 +135,17 @@ class CatalogTable:
     def commit(self, table: Table, change: Transaction) -> None:
         """Commit a change, once. `CommitRefused`: nothing was changed. Any other error: it may have been.
 
-        The catalog refuses the change if the branch has moved since the table was loaded, or if it is another table.
+        The catalog refuses the change if the branch has moved since the table was loaded, if it is another table, or if
+        its columns or its partitioning have changed: the caller has checked them.
         """
         head = table.metadata.refs.get(MAIN_BRANCH)
         at = None if head is None else head.snapshot_id
         unmoved = AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": at})
         same = AssertTableUUID(uuid=table.metadata.table_uuid)
+        columns = AssertCurrentSchemaId.model_validate({"current-schema-id": table.metadata.current_schema_id})
+        partitions = AssertDefaultSpecId.model_validate({"default-spec-id": table.metadata.default_spec_id})
         try:
-            table._do_commit(change._updates, (unmoved, same))
+            table._do_commit(change._updates, (unmoved, same, columns, partitions))
         except ex.CommitFailedException as error:
             raise CommitRefused(self._safe(error)) from None
 

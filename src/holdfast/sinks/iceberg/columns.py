@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql import types as t
 
-_PLAIN: dict[str, ice.PrimitiveType] = {  # by the name of Spark's type
+PLAIN: dict[str, ice.PrimitiveType] = {  # by the name of Spark's type
     "boolean": ice.BooleanType(),
     "byte": ice.IntegerType(),
     "short": ice.IntegerType(),
@@ -124,12 +124,16 @@ def _cast(kind: t.DataType, field: ice.NestedField, path: str) -> str | None:
     own = _primitive(kind, path)
     if own == target:
         return "int" if name in _NARROW else None
+    if not can_widen(own, target):
+        raise Unfit(f"its column {path!r} is {target}, but the stream's is {own}")
+    return _WIDER.get((str(own), str(target))) or str(target).replace(" ", "")  # decimal(10, 2)
+
+
+def can_widen(own: ice.IcebergType, target: ice.IcebergType) -> bool:
+    """Whether each value of a type is also one of the other type."""
     if isinstance(own, ice.DecimalType) and isinstance(target, ice.DecimalType):
-        if own.scale == target.scale and own.precision <= target.precision:
-            return f"decimal({target.precision},{target.scale})"
-    elif (str(own), str(target)) in _WIDER:
-        return _WIDER[str(own), str(target)]
-    raise Unfit(f"its column {path!r} is {target}, but the stream's is {own}")
+        return own.scale == target.scale and own.precision <= target.precision
+    return (str(own), str(target)) in _WIDER
 
 
 def _require_same(kind: Any, target: ice.IcebergType, path: str) -> None:
@@ -175,9 +179,9 @@ def _primitive(kind: t.DataType, path: str) -> ice.PrimitiveType:
     name = kind.typeName()
     if name == "decimal":
         return ice.DecimalType(kind.precision, kind.scale)
-    if name not in _PLAIN:
+    if name not in PLAIN:
         raise Unfit(f"column {path!r} of the stream is {kind.simpleString()}, which Iceberg does not have")
-    return _PLAIN[name]
+    return PLAIN[name]
 
 
 def _type(kind: Any, ids: Iterator[int], path: str) -> ice.IcebergType:

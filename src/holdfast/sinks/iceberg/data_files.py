@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -34,12 +34,17 @@ class FileStatistics(msgspec.Struct, frozen=True):
     split_offsets: list[int]
 
 
+def required_columns(stored: Sequence[StoredColumn]) -> list[StoredColumn]:
+    """Return the columns in which every row must have a value."""
+    return [each for each in stored if each.field.required and each.field.field_type.is_primitive]
+
+
 def describing(table: Table, stored: Sequence[StoredColumn], sink: str, name: str) -> Describe:
     """Return the function that describes a file of the table. It refuses null where the table requires a value."""
     schema = table.schema()
     plan = compute_statistics_plan(schema, table.properties)
     ids = parquet_path_to_id_mapping(schema)
-    required = [each.field for each in stored if each.field.required and each.field.field_type.is_primitive]
+    required = [each.field for each in required_columns(stored)]
 
     def describe(footer: Any) -> str:
         found = data_file_statistics_from_parquet_metadata(footer, plan, ids)
@@ -53,13 +58,22 @@ def describing(table: Table, stored: Sequence[StoredColumn], sink: str, name: st
     return describe
 
 
-def data_files(table: Table, files: Iterable[LakeFile], partitioning: Partitioning, spec: int) -> list[DataFile]:
-    """Return the files of an epoch as the table's metadata names them."""
-    return [_data_file(table, each, partitioning, spec) for each in files]
+def data_files(
+    table: Table, files: Iterable[LakeFile], columns: Collection[int], partitioning: Partitioning, spec: int
+) -> list[DataFile]:
+    """Return the files of an epoch as the table's metadata names them, with the statistics of these columns."""
+    return [_data_file(table, each, columns, partitioning, spec) for each in files]
 
 
-def _data_file(table: Table, file: LakeFile, partitioning: Partitioning, spec: int) -> DataFile:
-    stats = statistics_in(file)
+def _data_file(
+    table: Table, file: LakeFile, columns: Collection[int], partitioning: Partitioning, spec: int
+) -> DataFile:
+    stats: dict[str, Any] = {
+        name: {number: each for number, each in value.items() if number in columns}
+        if isinstance(value, dict)
+        else value
+        for name, value in msgspec.structs.asdict(statistics_in(file)).items()
+    }
     made = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=f"{table.location().rstrip('/')}/{file.path}",
@@ -69,7 +83,7 @@ def _data_file(table: Table, file: LakeFile, partitioning: Partitioning, spec: i
         sort_order_id=None,
         equality_ids=None,
         key_metadata=None,
-        **msgspec.structs.asdict(stats),
+        **stats,
     )
     made.spec_id = spec
     return made

@@ -9,7 +9,8 @@ Rules:
 - Rows are appended. A stream in update or complete mode needs `changelog=True`, which keeps every version of a row.
 - One stream owns a table, from its first start on. Programs that are not pipelines may write to it, too.
 - A commit that another one has overtaken is repeated: the table is loaded, and its ledger compared, again.
-- The table keeps its partitioning while an epoch is staged and not committed: its files were written for it.
+- The table keeps its partitioning while an epoch is staged and not committed: its files were written for it. It also
+  keeps every column in which these files have values (see `evolution`).
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from holdfast.sinks.held_epochs import is_committed
 from holdfast.sinks.iceberg.catalog import CatalogTable, CommitRefused
 from holdfast.sinks.iceberg.changes import change
 from holdfast.sinks.iceberg.columns import StoredColumn, stored_columns, table_schema
-from holdfast.sinks.iceberg.data_files import data_files, describing
+from holdfast.sinks.iceberg.data_files import data_files, describing, required_columns
+from holdfast.sinks.iceberg.evolution import columns_found
 from holdfast.sinks.iceberg.ledger import TableLedger, foreign_owner, ledger_in
 from holdfast.sinks.iceberg.partitions import Partitioning, parsed_parts, same_parts, shown_spec, spec_of
 from holdfast.sinks.iceberg.rewind import IcebergRewind, OwnFile
 from holdfast.sinks.lake.epoch_files import LakeStaging
 from holdfast.sinks.lake.table_folder import table_folder
+from holdfast.sinks.rows import not_null
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,7 +64,7 @@ class IcebergSink(base.Sink):
     `truncate(4, c)`. An existing table keeps its partitioning; `partition_by` must then be left out, or be the same.
 
     Each epoch is one snapshot. The last `keep_snapshots` of them are kept for time travel. The table may be on a disk
-    or on S3. Its endpoint and credentials come from the environment, as for a repository.
+    or on S3. Its endpoint, region and credentials come from the environment, as for a repository.
 
     A rewind takes the files of later epochs out of the table, and a tag keeps them. It is refused if another program
     has rewritten them, as a compaction does.
@@ -103,6 +106,10 @@ class IcebergSink(base.Sink):
     def describe(self) -> dict[str, Any]:
         """Return the partitioning, and whether every version of a row is kept."""
         return {"partition_by": self.partition_by, "changelog": self.changelog}
+
+    def row_checks(self) -> dict[str, str]:
+        """Columns that the table requires must have a value."""
+        return {f"{each.name} is null": not_null(each.name) for each in required_columns(self._stored)}
 
     # --- before the first epoch ---
 
@@ -197,8 +204,22 @@ class IcebergSink(base.Sink):
             )
         if not staged.rows:
             return staged
-        known = {"table": str(table.metadata.table_uuid), "spec": table.metadata.default_spec_id}
-        return Staged(staged.handle | known, staged.rows, staged.paths, staged.trace)
+        handle = staged.handle | _known(table)
+        self._check_again(key, handle)
+        return Staged(handle, staged.rows, staged.paths, staged.trace)
+
+    def _check_again(self, key: EpochKey, handle: Mapping[str, Any]) -> None:
+        """Refuse a table that has changed since `open`, while the epoch can still be aborted."""
+        with self._at.failing("prepare"):
+            table = self._at.load()
+            if table is None or _known(table).items() - handle.items():
+                why = f"table {self.table} was dropped, or its partitioning was changed, after the stream had started"
+                do = "run again: this epoch was not decided, and the next start uses the table as it is then"
+                raise SinkFailed(sink=self.name, action="prepare", why=why, do=do)
+            files = self._staging(table).proven(key, handle)
+            columns_found(
+                files, table, self.name, self.table, "change the table or the stream's columns; then run again"
+            )
 
     def _written(self, df: DataFrame, partitioning: Partitioning) -> DataFrame:
         """Return the rows as the table stores them, with the columns by which Spark separates the partitions."""
@@ -217,12 +238,13 @@ class IcebergSink(base.Sink):
             if is_committed(self, key, handle, ledger.held_for(key), f"table {self.table}"):
                 return None
             self._refuse_other_table(table, key, handle)
-            files = self._staging(table).proven(key, handle).files
+            files = self._staging(table).proven(key, handle)
+            columns = columns_found(files, table, self.name, self.table, _restore(key.epoch))
             made = change(
                 table,
                 key.owner,
                 ledger.with_epoch(key, handle),
-                added=data_files(table, files, self._partitioning(table), handle["spec"]),
+                added=data_files(table, files.files, columns, self._partitioning(table), handle["spec"]),
                 keep=self.keep_snapshots,
             )
             self._reach("committing")
@@ -393,3 +415,15 @@ class IcebergSink(base.Sink):
         super().close()
         self._at.close()
         self._open_table = None
+
+
+def _known(table: Table) -> dict[str, Any]:
+    """Return which table an epoch is staged for, as its handle names it."""
+    return {"table": str(table.metadata.table_uuid), "spec": table.metadata.default_spec_id}
+
+
+def _restore(epoch: int) -> str:
+    return (
+        "restore the column in the table as it was, and run again; change the table and the stream only after that: "
+        f"epoch {epoch} was decided with this column, and is not committed yet"
+    )

@@ -58,6 +58,11 @@ class RecordColumns:
         except Exception as error:  # AnalysisException, of a type that JSON lacks
             raise _unfit(sink, topic, f"Spark cannot write its columns as JSON: {_first_line(error)}") from None
 
+    def other_columns(self, schema: StructType) -> tuple[str, ...]:
+        """Return the columns of a value that is not given."""
+        apart = {each.lower() for each in (self.topic, self.partition, self.headers) if each}
+        return tuple(name for name in schema.names if name.lower() not in apart)
+
     def of(self, df: DataFrame, sink: str, topic: str) -> DataFrame:
         """Return the records of a DataFrame."""
         return df.select(*_RecordBuilder(self, sink, topic, df.schema).parts())
@@ -85,18 +90,16 @@ class _RecordBuilder:
             parts.append(f.unix_millis(f.col(quoted(wanted.timestamp))).alias(TIMESTAMP))
         if wanted.key is not None:
             parts.append(self._bytes(KEY, wanted.key))
-        parts.append(self._bytes(VALUE, self._others() if wanted.value is None else wanted.value))
+        parts.append(self._bytes(VALUE, self._value()))
         if wanted.headers is not None:
             parts.append(self._headers(wanted.headers))
         return parts
 
-    def _others(self) -> tuple[str, ...]:
-        """Return the columns of a value that is not given."""
-        apart = {each.lower() for each in (self.columns.topic, self.columns.partition, self.columns.headers) if each}
-        found = tuple(name for name in self.schema.names if name.lower() not in apart)
-        if not found:
+    def _value(self) -> str | tuple[str, ...]:
+        given = self.columns.other_columns(self.schema) if self.columns.value is None else self.columns.value
+        if not given:
             raise self._unfit("no column is left for the value")
-        return found
+        return given
 
     def _bytes(self, part: str, given: str | tuple[str, ...]) -> Column:
         from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
@@ -164,10 +167,8 @@ def observed(records: DataFrame) -> tuple[DataFrame, Any]:
     sizes = [f.coalesce(f.octet_length(each), f.lit(0)) for each in (KEY, VALUE) if each in names]
     seen = []
     if HEADERS in names:
-        pair = "coalesce(octet_length(h.key), 0) + coalesce(octet_length(h.value), 0) + 16"
-        sizes.append(f.expr(f"coalesce(aggregate({HEADERS}, 0, (total, h) -> total + {pair}), 0)"))
-        bad = f"coalesce(exists({HEADERS}, h -> h IS NULL OR h.key IS NULL), false)"
-        seen.append(f.expr(f"count_if({bad})").alias(BAD_HEADERS))
+        sizes.append(f.expr(header_bytes(HEADERS)))
+        seen.append(f.expr(f"count_if({bad_headers(HEADERS)})").alias(BAD_HEADERS))
     total = sizes[0]
     for each in sizes[1:]:
         total = total + each
@@ -178,6 +179,17 @@ def observed(records: DataFrame) -> tuple[DataFrame, Any]:
         seen += [f.min(TIMESTAMP).alias(EARLIEST), f.max(TIMESTAMP).alias(LATEST)]
     watched = Observation()
     return records.observe(watched, *seen), watched
+
+
+def header_bytes(headers: str) -> str:
+    """Return the bytes that a list of headers needs, in Spark SQL."""
+    pair = "coalesce(octet_length(h.key), 0) + coalesce(octet_length(h.value), 0) + 16"
+    return f"coalesce(aggregate({headers}, 0, (total, h) -> total + {pair}), 0)"
+
+
+def bad_headers(headers: str) -> str:
+    """Return whether a header in a list has no name, in Spark SQL."""
+    return f"coalesce(exists({headers}, h -> h IS NULL OR h.key IS NULL), false)"
 
 
 def _first_line(error: BaseException) -> str:

@@ -59,6 +59,7 @@ from holdfast.sinks.base import (
 )
 from holdfast.sinks.held_epochs import is_committed
 from holdfast.sinks.kafka.cluster import MESSAGE_BYTES, KafkaCluster, Producer, TopicFacts
+from holdfast.sinks.kafka.conditions import record_conditions
 from holdfast.sinks.kafka.marker import EpochMarker, ledger_name
 from holdfast.sinks.kafka.records import LARGEST, RecordColumns, checked_columns, observed
 from holdfast.sinks.kafka.staged import check_records, pending_rows, staged_batches
@@ -176,6 +177,10 @@ class KafkaSink(base.Sink):
             "topic_column": columns.topic,
             "changelog": self._changelog,
         }
+
+    def row_checks(self) -> dict[str, str]:
+        """A record must not be too large; a partition must exist; timestamp, headers and key must be accepted."""
+        return record_conditions(self._columns, self._facts or self._found_topic(), self.context.schema)
 
     # --- before the first epoch ---
 

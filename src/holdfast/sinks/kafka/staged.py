@@ -28,7 +28,7 @@ from holdfast.sinks.kafka.records import (
     VALUE,
 )
 
-_OVERHEAD = 512  # bytes of a record and its batch besides key, value and headers; generous
+OVERHEAD = 512  # bytes of a record and its batch besides key, value and headers; generous
 _PENDING_BYTES = 256 << 20  # what the driver holds of an epoch at a time
 _PENDING_ROWS = 200_000
 _BATCH = 10_000
@@ -36,7 +36,7 @@ _BATCH = 10_000
 
 def pending_rows(largest: int) -> int:
     """Return how many records may be under way, given the size of the largest one."""
-    return max(1, min(_PENDING_ROWS, _PENDING_BYTES // (largest + _OVERHEAD)))
+    return max(1, min(_PENDING_ROWS, _PENDING_BYTES // (largest + OVERHEAD)))
 
 
 def check_records(
@@ -55,7 +55,7 @@ def check_records(
     if seen.get(BAD_HEADERS):
         raise _refused(sink, "some rows have a header without a name", "give every header a name")
     limit = min(each.bytes for each in topics.values())
-    if (seen[LARGEST] or 0) + _OVERHEAD > limit:
+    if (seen[LARGEST] or 0) + OVERHEAD > limit:
         why = f"a record has {figures.number(seen[LARGEST])} bytes, and the topic accepts {figures.number(limit)}"
         raise _refused(sink, why, "raise max.message.bytes of the topic and message.max.bytes in options, or split it")
     compacted = next((each for each in topics.values() if each.compacted), None)

@@ -21,7 +21,8 @@ import msgspec
 
 from holdfast.epoch import Reach
 from holdfast.errors import BadValue, SchemaMismatch, SinkFailed, SinkUnavailable, StagedGone
-from holdfast.sinks.base import EpochKey, KeepRows, raised_in_task
+from holdfast.sinks.base import CollectRows, EpochKey, raised_in_task
+from holdfast.sinks.postgres import driver_copy
 from holdfast.sinks.postgres.column_types import Fit, StreamColumn, fit, staged_column
 from holdfast.sinks.postgres.copying import (
     COPYING,
@@ -36,7 +37,7 @@ from holdfast.sinks.postgres.copying import (
     into_prepared,
     into_stage,
 )
-from holdfast.sinks.postgres.driver_copy import Collector, DriverConnections, Forecast, Part
+from holdfast.sinks.postgres.driver_copy import DriverConnections, Forecast, Part
 from holdfast.sinks.postgres.ledger import Ledger
 from holdfast.sinks.postgres.names import Mark
 from holdfast.sinks.postgres.server import Connection, Server, finish_prepared, sql
@@ -121,9 +122,8 @@ class OpenTarget(CommitTarget):
 
     columns: tuple[StreamColumn, ...]
     parts: int
-    keep: KeepRows | None
+    collect: CollectRows | None
     forecast: Forecast
-    collector: Collector
     driver: DriverConnections
 
     def task(self, table: str) -> CopyTask:
@@ -149,15 +149,14 @@ class OpenTarget(CommitTarget):
         if df.columns != names:
             why = f"the epoch has the columns {df.columns}, but the sink was opened for {names}"
             raise SchemaMismatch(sink=self.sink, table=self.table.target, why=why)
-        if self.keep is None or not self.forecast.is_small():
+        if self.collect is None or not self.forecast.is_small():
             parts = self._run_tasks(df, copier(connected))
             self.forecast.record(parts, collected=False)
             return parts
-        with self.keep(df) as kept:
-            batches = self.collector.collect(kept)
+        with self.collect(df, self.parts, driver_copy.MOST_BYTES) as (rows, batches):
             if batches is None:
                 self.forecast.correct()
-                parts = self._run_tasks(kept, copier(connected))
+                parts = self._run_tasks(rows, copier(connected))
                 self.forecast.record(parts, collected=False)
                 return parts
         copied = copier(self.connect)(iter(batches))

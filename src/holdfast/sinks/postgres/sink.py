@@ -48,7 +48,7 @@ from holdfast.sinks.base import (
 from holdfast.sinks.held_epochs import is_committed
 from holdfast.sinks.postgres.column_types import StreamColumn, stream_columns
 from holdfast.sinks.postgres.copying import NEEDED, require_extras
-from holdfast.sinks.postgres.driver_copy import Collector, DriverConnections, Forecast
+from holdfast.sinks.postgres.driver_copy import DriverConnections, Forecast
 from holdfast.sinks.postgres.ledger import LEDGER, Ledger, is_known
 from holdfast.sinks.postgres.methods import (
     CommitTarget,
@@ -218,9 +218,8 @@ class PostgresSink(base.Sink):
             epoch_column=self._epoch_column,
             parts=self._parts,
             reach=context.reach,
-            keep=context.keep,
+            collect=context.collect,
             forecast=forecast,
-            collector=Collector(context.schema, self._parts),
             driver=self._driver,
         )
 
