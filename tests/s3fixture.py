@@ -13,7 +13,8 @@ Both set `AWS_ENDPOINT_URL`, the credentials, the region and `AWS_ALLOW_HTTP` fo
 one of them is marked `jvm` and `s3` by conftest.py; parametrize with `S3_PARAMS` where only some cases need the server.
 
 `server()` is the server itself: `server().kill()` and `server().start()` for outages; its data survives them. Where the
-jar is missing, these tests are skipped with the reason; with HOLDFAST_REQUIRE_S3=1 they fail.
+jar is missing, these tests are skipped with the reason. With HOLDFAST_REQUIRE_S3=1 they fail, and so do those that miss
+Spark's connector for S3, or machines for a cluster (`unavailable`).
 
 Not like S3: If-Match is not reliable (Holdfast does not use it), there is one region, and all requests of one key pair
 are permitted.
@@ -41,6 +42,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import quote
 
 import pytest
@@ -168,10 +170,15 @@ def server() -> S3Server:
     if not JAR.is_file():
         note = JAR.with_suffix(".missing")
         why = note.read_text() if note.is_file() else f"{JAR} is missing; make test fetches it"
-        if os.environ.get("HOLDFAST_REQUIRE_S3"):
-            pytest.fail(why)
-        pytest.skip(f"no S3 server: {why}")
+        unavailable(f"no S3 server: {why}")
     return S3Server()
+
+
+def unavailable(why: str) -> NoReturn:
+    """Skip a test of object stores or clusters that cannot run here; with HOLDFAST_REQUIRE_S3=1, fail it."""
+    if os.environ.get("HOLDFAST_REQUIRE_S3"):
+        pytest.fail(why)
+    pytest.skip(why)
 
 
 @contextlib.contextmanager
@@ -256,7 +263,7 @@ def _place_with_metadata() -> str:
         with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=folder) as trial:
             os.setxattr(trial.name, "user.holdfast", b"1")
             return folder
-    pytest.skip("no S3 server: no folder for its data supports extended attributes")
+    unavailable("no S3 server: no folder for its data supports extended attributes")
 
 
 def _die_with_parent() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.eventlog import EventLog
@@ -16,16 +14,13 @@ from holdfast.repository import ObjectRepository
 from holdfast.spark import adapter
 from holdfast.spark.s3a import CLASS
 from rig import LogTarget, Rig, Target
-from s3fixture import KEY_ID, SECRET, S3Place
+from s3fixture import KEY_ID, SECRET, S3Place, unavailable
 
 
 def connect(spark: SparkSession, s3: S3Place, endpoint: str | None = None) -> None:
     """Give the shared session the credentials of a bucket: its JVM was started without them."""
     if not adapter.has_class(spark, CLASS):
-        why = "the jars of the s3a connector are missing; make test fetches them"
-        if os.environ.get("HOLDFAST_REQUIRE_S3"):
-            pytest.fail(why)
-        pytest.skip(why)
+        unavailable("the jars of the s3a connector are missing; make test fetches them")
     conf: Any = spark.sparkContext._jsc.hadoopConfiguration()
     own = f"fs.s3a.bucket.{s3.bucket}."
     for name, value in {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -91,7 +92,8 @@ class Site:
         self.store.start()
         (self._folder / "postgres").mkdir(mode=0o700)
         self.postgres = Postgres(self._folder / "postgres", free_port())
-        self.environment = {**s3fixture.environment(self.store.endpoint), "PYSPARK_PYTHON": sys.executable}
+        given = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+        self.environment = {**given, **s3fixture.environment(self.store.endpoint), "PYSPARK_PYTHON": sys.executable}
         self.cluster = StandaloneCluster(self._folder, self.environment, **options)
         self._numbers = itertools.count(1)
 

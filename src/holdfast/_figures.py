@@ -33,6 +33,17 @@ def size(count: int) -> str:
     return f"{value:,.1f} {_UNITS[-1]}"
 
 
+def lag(rows: int | None, files: int | None, file_bytes: int | None = None, *, seconds: float | None = None) -> str:
+    """Return what is not processed yet, in rows and seconds or in files; "-" if it is not known."""
+    found = [] if rows is None else [counted(rows, "row")]
+    found += [duration(round(seconds, 1))] if seconds else []
+    if found:
+        return ", ".join(found)
+    if files is None:
+        return "-"
+    return counted(files, "file") + (f", {size(file_bytes)}" if file_bytes else "")
+
+
 def duration(seconds: float) -> str:
     """Return a duration, to the millisecond if it is shorter than a minute."""
     return f"{round(seconds, 3):g} s" if seconds < 60 else span(seconds)

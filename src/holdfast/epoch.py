@@ -290,6 +290,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     total_dead_rows: int = 0  # the same since the first epoch, or since the last rewind
     stage: dict[str, Any] | None = None  # the new state of the stage, inline or by reference, with its digest
     decided_at_ms: int = 0  # for people: by the clock of the driver
+    fresh_at_ms: int = 0  # for people: when the last epoch with rows began, this one or an earlier one; 0: not known
     times: PhaseTimes | None = None  # for people: how long its phases took so far
     last_commit: CommitTimes | None = None  # for people: of the epoch before, if the same run has committed it
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
+from holdfast._html import preformatted
 from holdfast.epoch import Decision, Facts
 from holdfast.errors import SinkAhead, SinkBehind, SinksChanged, SparkLogMismatch
 
@@ -44,6 +45,10 @@ class RecoveryPlan:
         if self.replays:
             text += f"; Spark runs epoch {self.decided} again, without writing to a sink"
         return text
+
+    def _repr_html_(self) -> str:
+        """Return the plan as text, for notebooks."""
+        return preformatted(self.summary())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Restore: write a checkpoint into folders from which Spark can start, on a local disk or on an object store.
 
 Rules:
-- A plan comes first. It checks that every file exists with its size; `verify` checks the bytes.
+- A plan comes first. It checks that every file exists with its size. The restore compares every byte with its digest,
+  before it writes anything into a local folder: Spark would load a changed byte of its state without an error.
 - A damaged checkpoint is refused with the reason. The error names the one before it, which is never used silently.
 - Nothing is overwritten: a target must be empty or missing.
 - Every restored stream gets a new Spark id: two running queries with the same id stop each other.
@@ -16,13 +17,14 @@ import contextlib
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from holdfast import _figures as figures
+from holdfast._html import preformatted
 from holdfast._validation import checked_type
 from holdfast.errors import (
     AlreadyExists,
@@ -107,12 +109,16 @@ class RestorePlan:
 
     def summary(self) -> str:
         """Return the plan as text: one line, and one more per stream."""
-        lines = [f"checkpoint {self.name} of timeline {self.manifest.timeline}"]
+        lines = [f"{self.manifest.title} of timeline {self.manifest.timeline}"]
         for name, each in self.streams.items():
             count, total = figures.number(len(each.files.files)), figures.size(each.bytes)
             what = f"{count} files, {total}" if each.epoch else "had not started"
             lines.append(f"  stream {name!r} after epoch {each.epoch}: {what}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the plan as text, for notebooks."""
+        return preformatted(self.summary())
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict, with the number of files instead of the files."""
@@ -228,6 +234,7 @@ def _restore_locally(
             download_all(repository, (Download(key, file, folder / file.path) for key, file in others))
         else:
             copy = plan.manifest.savepoint is not None
+            _refuse_changed(repository, plan, others)
             targets = ((key, folder / file.path) for key, file in others)
             cast("FileRepository", repository).restore_all(targets, copy=copy)
     _write_own(folder, rewritten)  # 4
@@ -347,12 +354,25 @@ def _new_id() -> bytes:
     return json.dumps({"id": str(uuid.uuid4())}).encode()
 
 
+def _refuse_changed(repository: Repository, plan: RestorePlan, files: Sequence[tuple[str, HeldFile]]) -> None:
+    held = repository.digests(key for key, _ in files)
+    for key, file in files:
+        found = held[key]
+        if found is None:
+            raise NotFound(key=key, where=repository.where)
+        _require_digest(repository, plan, key, file, found.sha256)
+
+
 def _checked(repository: Repository, plan: RestorePlan, key: str, file: HeldFile) -> bytes:
     """Return the bytes of a file of the cut after verifying its digest."""
     data = bytes(repository.read(key))
-    if hashlib.sha256(data).hexdigest() != file.sha256:
-        raise Checkpoints(repository).damaged(plan.name, f"file {file.path!r}, {key}, does not match its digest")
+    _require_digest(repository, plan, key, file, hashlib.sha256(data).hexdigest())
     return data
+
+
+def _require_digest(repository: Repository, plan: RestorePlan, key: str, file: HeldFile, found: str) -> None:
+    if found != file.sha256:
+        raise Checkpoints(repository).damaged(plan.name, f"file {file.path!r}, {key}, does not match its digest")
 
 
 def stage_states(repository: Repository, plan: RestorePlan) -> dict[str, bytes]:

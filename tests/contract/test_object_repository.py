@@ -30,6 +30,7 @@ from holdfast.errors import (
     NotSupported,
     OutcomeUnknown,
     RecordCorrupt,
+    StorageFailed,
     StoreDenied,
     StoreUnreachable,
     WrongRegion,
@@ -324,6 +325,30 @@ def test_a_server_that_ignores_conditions_is_refused(s3_faults: FaultProxy, stor
     s3_faults.ignore_conditions = True
     with pytest.raises(BucketUnsuitable, match="conditional"):
         probe(store)
+    assert store.flat() == []
+
+
+@pytest.mark.parametrize(("status", "code"), [(500, "InternalError"), (503, "SlowDown"), (409, "OperationAborted")])
+def test_an_error_is_not_the_refusal_of_a_condition(
+    s3_faults: FaultProxy, store: ObjectRepository, status: int, code: str
+) -> None:
+    """A server that fails on the second conditional write may still ignore conditions."""
+    s3_faults.hang_s = 0
+    s3_faults.fail(Fault.HANG, "CREATE")  # the first one is written
+    s3_faults.fail(Answer(status, code), "CREATE", times=None)
+    with pytest.raises(StorageFailed, match=code):
+        probe(store)
+    assert store.flat() == []
+
+
+def test_a_server_without_conditional_writes_is_refused(
+    s3_faults: FaultProxy, store: ObjectRepository, hasty: None
+) -> None:
+    s3_faults.fail(Answer(501, "NotImplemented"), "CREATE", times=None)
+    with pytest.raises(BucketUnsuitable, match="If-None-Match"):
+        probe(store)
+    with pytest.raises(BucketUnsuitable, match="If-None-Match"):
+        store.put_if_absent("a", b"1")
     assert store.flat() == []
 
 

@@ -9,6 +9,7 @@ import pytest
 import fakespark
 from holdfast.epoch import Facts
 from holdfast.errors import StorageFailed
+from holdfast.policy import RestartPolicy
 from holdfast.repository import Decisions, LocalRepository, MemoryRepository, Repository
 from holdfast.repository import activity as records
 from holdfast.repository.activity import (
@@ -20,9 +21,11 @@ from holdfast.repository.activity import (
     Period,
     StreamActivity,
 )
+from holdfast.sinks.base import EpochKey
 from holdfast.spark.activity import ActivityTally, ActivityWriter, Lag, noted
 from holdfast.spark.epoch_times import EpochTimes
 from holdfast.testing import FaultyRepository
+from holdfast.web.reading.status import status_of
 
 NOON = 1_760_000_400_000 // HOUR_MS * HOUR_MS
 MINUTE = 60_000
@@ -131,7 +134,7 @@ def test_the_writer_writes_events_at_once_and_periods_when_they_are_over(tmp_pat
     assert "no disk" in event.text
     assert event.next
     time.sleep(0.01)  # a period is named by the millisecond of its start
-    writer.work({"orders": Lag("running", behind=5), "idle": Lag("running")})
+    writer.work({"orders": Lag("running", behind=5, behind_s=1.5), "idle": Lag("running")})
     (found,) = Activity(repository).periods()[0]
     assert found.checkpoints == 1
     assert found.streams["idle"] == StreamActivity(state="running")
@@ -144,8 +147,10 @@ def test_the_writer_writes_events_at_once_and_periods_when_they_are_over(tmp_pat
         slowest_epoch=2,
         phases={"open": 1.75},
         restarts=1,
+        run_restarts=1,
         state="running",
         behind=5,
+        behind_s=1.5,
     )
     writer.work({})
     assert Activity(repository).periods()[0][-1].streams == {}, "each period begins again"
@@ -213,3 +218,42 @@ def test_a_decision_of_an_earlier_version_is_read(bench: fakespark.Bench) -> Non
     assert decision is not None
     del decision.facts["times"], decision.facts["last_commit"]
     assert Facts.of(decision).times is None
+
+
+def test_freshness_is_known_after_any_number_of_epochs_without_rows(bench: fakespark.Bench) -> None:
+    bench.source += [[1, 2], *([[]] * 25)]
+    bench.run()
+    first, last = (Decisions(bench.repository).committed("rows", 1, epoch) for epoch in (1, 26))
+    assert first is not None
+    assert last is not None
+    began = Facts.of(first).fresh_at_ms
+    assert 0 <= Facts.of(first).decided_at_ms - began < 10_000
+    bench.source += [[]]
+    bench.run()  # a restart knows it too
+    (line,) = status_of(bench.repository).streams
+    assert (line.epoch, line.fresh_at_ms) == (27, began)
+    assert {each.fresh_at_ms for each in line.sinks.values()} == {began}
+    bench.source += [[3]]
+    bench.run()
+    (line,) = status_of(bench.repository).streams
+    assert line.fresh_at_ms >= line.decided_at_ms - 10_000
+    assert line.fresh_at_ms != began
+
+
+def test_a_quarantined_epoch_is_not_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakespark.install(monkeypatch)
+    bench = fakespark.Bench(tmp_path, quarantine_after=1)
+    bench.source += [[1], [2], []]
+
+    def refuse(step: str, key: EpochKey) -> None:
+        if step == "prepare" and key.epoch == 2:
+            raise ValueError("no such row")
+
+    bench.before = refuse
+    bench.run(restart=RestartPolicy.bounded(3, 60))
+    fresh = []
+    for epoch in (1, 2, 3):
+        decision = Decisions(bench.repository).committed("rows", 1, epoch)
+        assert decision is not None
+        fresh.append(Facts.of(decision).fresh_at_ms)
+    assert fresh[0] == fresh[1] == fresh[2] > 0

@@ -140,9 +140,9 @@ def test_a_moved_folder_of_files_is_impossible_unless_another_source_may_have_th
     assert change.effect is E.TAKES_EFFECT
 
 
-def test_an_event_log_may_be_moved_and_topics_may_change() -> None:
-    """Only a start can tell whether it is the same log: it compares the uid."""
-    for kind in ("holdfast_log", "kafka"):
+def test_an_event_log_or_a_table_may_be_moved_and_topics_may_change() -> None:
+    """Only a start can tell whether it is the same log or table: it compares the uid or the id."""
+    for kind in ("holdfast_log", "delta", "kafka"):
         one, other = (
             msgspec.structs.replace(BEFORE, sources=[SourceDescription(kind=kind, reads=place)]) for place in ("a", "b")
         )

@@ -205,6 +205,19 @@ def test_damage_is_named_and_the_one_before_is_offered(made: Fabricated, part: s
     assert plan_restore(made.repository, 1).checkpoint == 1
 
 
+def test_a_changed_byte_is_found_before_anything_is_written(made: Fabricated, tmp_path: Path) -> None:
+    """Its size is right, so a plan does not notice it. Spark might load it as state."""
+    made.take("a")
+    made.finish(made.checkpoints.claim(1, 1), {"orders": ["b"]})
+    plan = plan_restore(made.repository)
+    listed = plan.streams["orders"].files.files[1]
+    flip(made.repository, place_of(1, 2).object(listed.sha256))
+    with pytest.raises(CheckpointDamaged, match=r"does not match its digest.*holdfast verify 1") as caught:
+        restore_stream(made.repository, plan_restore(made.repository), "orders", tmp_path / "restored")
+    assert repr(listed.path) in str(caught.value)
+    assert not (tmp_path / "restored").exists()
+
+
 def test_two_lists_that_give_one_file_two_sizes_are_damage(made: Fabricated) -> None:
     files = made.hold(["a"], "objects")
     wrong = [HeldFile(each.path, each.size + 1, each.sha256) for each in files]

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from fabricated import flip
 from fakespark import install
 from holdfast.epoch import Attempt, Decision, Facts, Verdict
 from holdfast.errors import (
     BadName,
     BadValue,
+    CheckpointDamaged,
     CheckpointMissing,
     Locked,
     PlanOutdated,
@@ -32,6 +34,7 @@ from holdfast.repository import Checkpoints, Decisions, History, Identity, Lease
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.repository.identity import KEY
 from holdfast.repository.rewinds import read_rewind, unfinished_epochs, unfinished_rewind
+from holdfast.restore import plan_restore
 from holdfast.rewind import Readable, SinkAction, apply_rewind, kept_rows, plan_undo
 from holdfast.rewind.steps import POINTS
 from holdfast.rewind.way_back import way_back
@@ -83,6 +86,19 @@ def test_a_new_query_id_and_no_file_of_a_later_epoch(bench: RewindBench) -> None
     assert [path.name for path in (new / "commits").iterdir()] == ["1"]
     assert json.loads((new / "metadata").read_text()) != json.loads((old / "metadata").read_text())
     assert (bench.folder / "stream.json").exists()
+
+
+def test_a_base_with_a_changed_byte_is_refused_and_nothing_changes(bench: RewindBench) -> None:
+    """The plan compares sizes only; `verify` may never have been run."""
+    plan = plan_restore(bench.repository, 1)
+    key, _ = next(iter(plan.files(STREAM)))
+    flip(bench.repository, key)
+    with pytest.raises(CheckpointDamaged, match="does not match its digest"):
+        bench.rewind(1)
+    assert bench.visible() == AFTER
+    assert bench.lineage.current == 1
+    bench.add([5])
+    assert bench.visible() == [[1, 2, 3, 4, 5]] * 2
 
 
 def test_the_base_decision_is_made_from_the_manifest_alone(bench: RewindBench) -> None:
@@ -544,7 +560,7 @@ def test_a_savepoint_is_a_base_and_needs_space_for_its_copies(bench: RewindBench
     bench.take()
     plan = bench.plan("kept")
     assert plan.bytes_needed > 0
-    assert plan.base == "checkpoint kept"
+    assert plan.base == "savepoint kept"
     assert bench.plan("before:rows:5").checkpoint == 2
     bench.rewind("kept")
     assert bench.visible() == AFTER

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from holdfast.control import request_prune
 from holdfast.difference import diff
 from holdfast.errors import (
     AlreadyExists,
+    BucketUnsuitable,
     CheckpointDamaged,
     Fenced,
     NotSupported,
@@ -30,16 +32,23 @@ from holdfast.repository import (
     HeldFile,
     Identity,
     Lease,
+    Lineage,
     LocalRepository,
     ObjectRepository,
     TimelineRecord,
 )
+from holdfast.repository.activity import START_FAILED, Activity
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.repository.lineage import begin_timeline
+from holdfast.repository.rewinds import require_finished
 from holdfast.restore import plan_restore, restore_stream
+from holdfast.rewind.apply import apply_rewind, finish_rewind
 from holdfast.rewind.building import claimed_timeline
 from holdfast.rewind.forking import fork
+from holdfast.rewind.planning import plan_rewind
+from holdfast.rewind.program import Program, ProgramStream
 from holdfast.spark.stages import INLINE, StageKeeper
+from holdfast.spark.starting import _recording_why
 from holdfast.sparkfiles.places import spark_key
 from holdfast.stages import MsgpackCodec, Stage, StageView
 from holdfast.verification import Grade, verify
@@ -311,6 +320,34 @@ def test_a_fork_from_files_that_are_gone_names_a_newer_checkpoint_and_is_no_pipe
         Identity.load(ObjectRepository(s3.url("trials/trial")))
 
 
+def test_a_rewind_to_files_that_are_gone_names_a_newer_checkpoint_and_decides_nothing(
+    made: StoreStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.run(3)
+    made.checkpoint()
+    made.run(2)
+    made.snapshot_all(merged=True)
+    made.checkpoint()
+    key = f"{made.live}/{made.stem(2, 0)}.changelog"
+    program = Program(
+        name="orders", repository=made.repository, shared=False, streams={STREAM: ProgramStream(STREAM, ())}
+    )
+    pipeline = SimpleNamespace(program=program)
+    plan = plan_rewind(pipeline, 1)
+    real = ObjectRepository.copy_all
+
+    def gone(self: ObjectRepository, pairs: object) -> None:
+        made.repository.delete(key)
+        real(self, pairs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ObjectRepository, "copy_all", gone)
+    with pytest.raises(CheckpointDamaged) as error:
+        apply_rewind(pipeline, plan, accept_input=True)
+    assert error.value.offered == 2
+    assert Lineage.load(made.repository).current == 1
+    require_finished(made.repository)
+
+
 # --- clean-up ---
 
 
@@ -510,6 +547,25 @@ def test_a_prune_of_another_process_takes_the_lease_of_a_stopped_pipeline(made: 
     assert done.dropped == (1, 2)
 
 
+def test_nothing_is_written_to_a_bucket_that_ignores_conditions(
+    made: StoreStream, s3: S3Place, s3_faults: FaultProxy
+) -> None:
+    """The first process that writes to a bucket need not be a driver, which probes it at its start."""
+    steady(made, 3)
+    before = made.repository.flat()
+    program = Program(name="orders", repository=made.repository, shared=False, streams={})
+    s3_faults.ignore_conditions = True
+    for act in (
+        lambda: fork(made.repository, 1, name="trial", root=s3.url("trials")),
+        lambda: request_prune(made.repository, Retention(last=1)),
+        lambda: finish_rewind(SimpleNamespace(program=program)),
+    ):
+        with pytest.raises(BucketUnsuitable):
+            act()
+    assert ObjectRepository(s3.url("trials")).flat() == []
+    assert made.repository.flat() == before
+
+
 def test_two_rewinds_never_build_in_the_same_timeline(made: StoreStream) -> None:
     """Both found the same number free: without a lock, one of them may have been paused."""
     assert [claimed_timeline(made.repository, lease) for lease in (1, 2)] == [2, 3]
@@ -521,3 +577,11 @@ def test_without_an_interval_a_checkpoint_is_taken_after_so_many_epochs() -> Non
     policy = CheckpointPolicy(every=None)
     assert policy.at_least_every(100).epochs == 100
     assert CheckpointPolicy(every="1s").at_least_every(100).epochs is None
+
+
+def test_a_start_that_fails_is_recorded(made: StoreStream) -> None:
+    """Otherwise the next look at the repository takes it for a kill."""
+    with pytest.raises(ValueError, match="no such column"), _recording_why(made.repository, 1):
+        raise ValueError("no such column")
+    (event,) = Activity(made.repository).events()[0]
+    assert (event.kind, event.error) == (START_FAILED, "ValueError")

@@ -34,6 +34,7 @@ from holdfast.pruning import Pruned, PrunePlan, apply_prune, plan_prune
 from holdfast.repository import Identity, Lease, ObjectRepository, Repository
 from holdfast.repository.history import current_user
 from holdfast.repository.lease import newest_lease
+from holdfast.repository.probe import probe
 
 
 def request_prune(
@@ -164,8 +165,10 @@ def _is_shared(repository: Repository) -> bool:
 
 def _try_lease(repository: Repository, *, take_over: bool) -> Lease | None:
     """Take the lease if it is free. On an object store it counts as held while its holder shows signs of life."""
-    if isinstance(repository, ObjectRepository) and not take_over and repository.guard.holder() is not None:
-        return None
+    if isinstance(repository, ObjectRepository):
+        if not take_over and repository.guard.holder() is not None:
+            return None
+        probe(repository)
     try:
         return Lease.take(repository, take_over=take_over, why="prune")
     except (Locked, LeaseHeld):

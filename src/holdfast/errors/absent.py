@@ -147,7 +147,10 @@ class JavaMissing(Absent):
 
 
 class ExecutorsUnfit(Absent):
-    """Executors of the cluster lack a package, a Java class, or access to the object store. Nothing was changed."""
+    """Executors of the cluster lack a package, a Java class, or access to the object store.
+
+    Nothing was changed: the lease that the start had taken is released.
+    """
 
     problems: tuple[str, ...]  # each begins with the name of its host
     says = "executors cannot run this pipeline: {e.listed}"

@@ -99,6 +99,11 @@ class Manifest:
         epochs = ", ".join(f"{name} at epoch {cut.epoch}" for name, cut in self.streams.items())
         return f"<Manifest: {kind}checkpoint {self.checkpoint_id}{where}{': ' if epochs else ''}{epochs}>"
 
+    @property
+    def title(self) -> str:
+        """The checkpoint in a sentence: a savepoint by its name, another one by its id."""
+        return f"savepoint {self.savepoint}" if self.savepoint else f"checkpoint {self.checkpoint_id}"
+
     def __post_init__(self) -> None:
         for what in ("source_names", "sink_names"):
             if not isinstance(getattr(self, what), list | tuple):

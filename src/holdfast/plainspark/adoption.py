@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast._html import preformatted
 from holdfast.errors import BadValue, LastBatchUnknown
 from holdfast.formats.sealed_json import plain
 from holdfast.plainspark.inputs import AdoptedSource
@@ -54,6 +55,10 @@ class AdoptPlan:
         for name in self.sinks:
             lines.append(f"  sink {name}: {self.given(name)}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the plan as text, for notebooks."""
+        return preformatted(self.summary())
 
     def given(self, sink: str) -> str:
         """Return which epochs a sink is given, as text."""

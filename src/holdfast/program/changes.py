@@ -113,6 +113,8 @@ def _moved_source(
         return _impossible(stream, name, old.reads, new.reads, means, do)
     elif old.kind == "FileSource":
         means = "Spark recognises the files that it has read by their paths: it reads every file at the new path"
+    elif old.kind == "delta":
+        means = "the table must be the same one at another path: the start compares its id"
     elif old.kind == "kafka":
         means = "new topics are read from startingOffsets on; Spark fails if a topic for which it has offsets is gone"
     return _change(stream, name, old.reads, new.reads, ChangeEffect.TAKES_EFFECT, means)

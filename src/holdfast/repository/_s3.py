@@ -5,8 +5,8 @@ Rules:
   from a profile (`aws_profile.py`), or from the role of the machine, never from the address.
 - No text of an error is passed on as it is: the answer of a server may contain a key id. Only the code and the message
   of S3's own XML are, and the plain cause of a failed connection.
-- A request that changes something is sent once (`Bucket.put`, `Bucket.delete`): the caller decides whether it may be
-  repeated. Reads are repeated by obstore.
+- A request that changes something is sent once (`Bucket.put`, `Bucket.create`, `Bucket.delete`): the caller decides
+  whether it may be repeated. Reads are repeated by obstore.
 - A client belongs to the process that made it. A process that was forked from one that has used obstore cannot use it:
   its requests would never return, not even those of a new client.
 """
@@ -27,6 +27,7 @@ from holdfast._redaction import redacted_text
 from holdfast.errors import (
     BadValue,
     BucketMissing,
+    BucketUnsuitable,
     NotFound,
     NotSupported,
     StorageFailed,
@@ -55,6 +56,7 @@ _DENIED_CODES = {
     "InvalidToken",
     "SignatureDoesNotMatch",
 }
+_REFUSAL_CODES = {"PreconditionFailed", ""}  # of a conditional write; some servers send no text with 412
 _UNAVAILABLE_CODES = {"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
 _UNAVAILABLE = re.compile(r"\b50[0234] (?:Internal|Bad|Service|Gateway)")  # an answer without S3's own code
 _UNREACHABLE = {  # a part of the text, in lower case, and what it means
@@ -136,26 +138,37 @@ class Bucket:
             return None
         raise translated
 
-    def put(
-        self, key: str, data: bytes, *, token: str | None = None, create: bool = False, parts: bool = False
-    ) -> None:
-        """Write an object with one request, or in parts. With `create`, an existing one is an error.
+    def put(self, key: str, data: bytes, *, parts: bool = False) -> None:
+        """Write an object with one request, or in parts.
 
         Any error but `BucketMissing`, `StoreDenied` and `WrongRegion` may have come after the object was written.
         """
         try:
-            self._library.put(
-                self._writes,
-                self._path(key),
-                data,
-                mode="create" if create else "overwrite",
-                attributes=None if token is None else {TOKEN: token},
-                use_multipart=parts,
-            )
+            self._library.put(self._writes, self._path(key), data, use_multipart=parts)
         except FileNotFoundError:
             raise self._no_bucket("write", key) from None
         except Exception as error:
             raise self._translated(error, "write", key) from None
+
+    def create(self, key: str, data: bytes, token: str) -> bool:
+        """Write an object on condition that there is none; return False if the store refused it because there is one.
+
+        After any error except `BucketMissing`, `BucketUnsuitable`, `StoreDenied` and `WrongRegion`, the object may have
+        been written. The same is true of a refusal, if the request repeats an earlier one with the same token.
+        """
+        try:
+            self._library.put(self._writes, self._path(key), data, mode="create", attributes={TOKEN: token})
+        except FileNotFoundError:
+            raise self._no_bucket("write", key) from None
+        except Exception as error:
+            code = _element(str(error), "Code")
+            if type(error).__name__ == "AlreadyExistsError" and code in _REFUSAL_CODES:
+                return False  # obstore has the same error for 409, which only means that the request may be repeated
+            if code == "NotImplemented":
+                why = "it does not support conditional writes (If-None-Match)"
+                raise BucketUnsuitable(where=str(self.address), why=why) from None
+            raise self._translated(error, "write", key) from None
+        return True
 
     def put_file(self, key: str, path: Path, *, parts: bool) -> None:
         """Write an object from a local file. The same errors as for `put` may come after it was written."""
@@ -244,7 +257,7 @@ class Bucket:
 
     def _translated(self, error: Exception, action: str, key: str) -> Exception:
         text = str(error)
-        code, message, region = (found[1] if (found := _XML[name].search(text)) else "" for name in _XML)
+        code, message, region = (_element(text, name) for name in _XML)
         if code == "NoSuchBucket":
             return self._no_bucket(action, key)
         if isinstance(error, FileNotFoundError):
@@ -253,6 +266,10 @@ class Bucket:
         return kind(
             action=action, key=key, why=why or redacted_text(f"{code}: {message}" if code else "") or _plain(text)
         )
+
+
+def _element(text: str, name: str) -> str:
+    return found[1] if (found := _XML[name].search(text)) else ""
 
 
 def _kind(error: Exception, text: str, code: str, region: str) -> tuple[type[StorageFailed], str]:

@@ -6,8 +6,9 @@ Rules:
   in about a minute, `activity/events/<time>.<lease>.<n>.json` for one event. Times are milliseconds in 15 digits.
 - When an hour is over, its periods are merged into `activity/hours/<start>.<lease>.json`, and then deleted.
 - It is bounded: hours are kept for `KEPT_DAYS` days, and the newest `KEPT_EVENTS` events.
-- The lease holder writes in the background, never on the path of an epoch. Other processes only add the verdicts of
-  verifications, with lease 0. Only the lease holder deletes.
+- The lease holder writes in the background, never on the path of an epoch. Only the lease holder writes and deletes.
+- Verdicts of verifications are not events, because many of them would displace the end of a run: see `verdicts.py`.
+  Earlier versions wrote them as events with lease 0, which `verified` returns and `events` leaves out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ OUTAGE = "outage"  # a stream waits for a source or a sink
 OUTAGE_OVER = "outage over"  # the wait is over
 FAILED = "failed"  # a stream gave up
 CHECKPOINT_FAILED = "checkpoint failed"  # a checkpoint was given up
-VERIFIED = "verified"  # a checkpoint was verified, and the verdict recorded
+VERIFIED = "verified"  # by earlier versions: a checkpoint was verified, and the verdict recorded
 ENDED = "ended"  # the run has ended by itself
 
 
@@ -56,10 +57,12 @@ class StreamActivity(msgspec.Struct, frozen=True, kw_only=True):
     slowest_epoch: int = 0  # its number
     phases: dict[str, float] = {}  # seconds of each phase, all epochs together
     restarts: int = 0  # after failures
+    run_restarts: int = 0  # the same since the run began
     state: str = ""  # at the end of the period, as in `StreamStatus`
     behind: int | None = None  # at the end: events or records that are not processed yet; null: unknown
     unread_files: int | None = None  # at the end: the same in files
     unread_bytes: int | None = None  # their size
+    behind_s: float | None = None  # at the end: the age of the oldest record that is not processed yet; 0: none
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +74,7 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     streams: dict[str, StreamActivity] = {}  # by name
     checkpoints: int = 0  # taken
     checkpoints_failed: int = 0  # given up
+    run_checkpoints_failed: int = 0  # the same since the run began
 
 
 class PeriodRecord(Record, frozen=True, kw_only=True):
@@ -133,8 +137,8 @@ class Activity:
             for name in self._repository.list(folder)
             if (at := _at_ms(name)) is not None and at < now - KEPT_DAYS * _DAY_MS
         ]
-        events = [name for name in self._repository.list(_EVENTS) if _at_ms(name) is not None]
-        old += [f"{_EVENTS}/{name}" for name in events[:-KEPT_EVENTS]]
+        for keys in self._event_keys():
+            old += keys[:-KEPT_EVENTS]
         if old:
             self._repository.delete_all(old)
 
@@ -165,10 +169,31 @@ class Activity:
         chosen = sorted((key, each) for key, each in found.items() if since_ms <= each.start_ms <= last)
         return [each for _, each in chosen], [*bad_hours, *bad]
 
+    def last_period(self, lease: int) -> Period | None:
+        """Return the last readable period of a run, however old it is; `None` if there is none.
+
+        Only a later run merges the last period of a run, so hours need not be read.
+        """
+        names = [name for name in self._repository.list(_PERIODS) if _lease(name) == lease]
+        for name in reversed(names[-3:]):  # more than one only if the last one is damaged
+            if found := self._read_periods([f"{_PERIODS}/{name}"])[0]:
+                return found[0]
+        return None
+
     def events(self, last: int = KEPT_EVENTS) -> tuple[list[ActivityEvent], list[HoldfastError]]:
         """Return the newest readable events, oldest first, and an error for each that cannot be read."""
-        names = [name for name in self._repository.list(_EVENTS) if _at_ms(name) is not None]
-        return read_each(self._read_event, (f"{_EVENTS}/{name}" for name in names[-last:]))
+        return read_each(self._read_event, self._event_keys()[0][-last:])
+
+    def verified(self) -> dict[str, ActivityEvent]:
+        """Return the readable verdicts that earlier versions recorded as events, by key, oldest first."""
+        return dict(read_each(lambda key: (key, self._read_event(key)), self._event_keys()[1])[0])
+
+    def _event_keys(self) -> tuple[list[str], list[str]]:
+        """Return the keys of the events of runs, and those of the verdicts of earlier versions, each oldest first."""
+        names = [name for name in self._repository.list(_EVENTS) if _NAME.fullmatch(name)]
+        return [f"{_EVENTS}/{each}" for each in names if _lease(each)], [
+            f"{_EVENTS}/{each}" for each in names if not _lease(each)
+        ]
 
     def _keys(self, folder: str, since_ms: int, until_ms: int) -> list[str]:
         names = self._repository.list(folder)
@@ -187,3 +212,8 @@ class Activity:
 def _at_ms(name: str) -> int | None:
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def _lease(name: str) -> int | None:
+    match = _NAME.fullmatch(name)
+    return int(match[2]) if match else None

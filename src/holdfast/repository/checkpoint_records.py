@@ -199,6 +199,7 @@ def _restorable(head: ManifestHead) -> Summary:
         timelines={name: cut.timeline or head.timeline for name, cut in cuts.items()},
         seconds=times.seconds if times else None,
         phases=times.phases() if times else None,
+        acknowledged={name: each.acknowledged for name, each in times.streams.items()} if times else None,
         new_files=sum(each.new_files for each in times.streams.values()) if times else None,
         new_bytes=sum(each.new_bytes for each in times.streams.values()) if times else None,
     )

@@ -29,6 +29,7 @@ from typing import TypeVar
 from holdfast._validation import checked_key, checked_value_key
 from holdfast.errors import (
     BucketMissing,
+    BucketUnsuitable,
     HoldfastError,
     NotFound,
     OutcomeUnknown,
@@ -54,7 +55,12 @@ _IN_PARTS = 32 << 20  # larger objects are written in parts
 _GIVE_UP_S = 60.0
 _PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # and then the last one again and again
 _LISTED_FROM = 9  # from so many keys of one folder on, one listing replaces a request per key
-_NEVER_SENT = (BucketMissing, StoreDenied, WrongRegion)  # the store has refused the request: nothing was changed
+_NEVER_SENT = (
+    BucketMissing,
+    BucketUnsuitable,
+    StoreDenied,
+    WrongRegion,
+)  # the store has refused the request: nothing was changed
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -132,8 +138,9 @@ class ObjectRepository:
         for pause in _pauses():
             time.sleep(pause)
             try:
-                self.bucket.put(key, body, token=token, create=True)  # 1
-                return Put(won=True, data=body)
+                if self.bucket.create(key, body, token):  # 1
+                    return Put(won=True, data=body)
+                failed: Storage = StorageFailed(action="write", key=key, why="it was refused, but there is no object")
             except Storage as error:
                 failed = error
             refused = isinstance(failed, _NEVER_SENT) and unsure is None

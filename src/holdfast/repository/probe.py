@@ -1,6 +1,8 @@
-"""Whether a bucket can hold a repository. Every start finds out before anything else is read or written.
+"""Whether a bucket can hold a repository.
 
-Each check is one that some server fails: conditional writes are ignored in silence by those that do not know them.
+Every start of a pipeline checks this before anything else is read or written. So do a fork, a rewind, and a prune by
+another process, before they write. Each check is one that some server fails. For example, servers that do not know
+conditional writes silently ignore the condition.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 
-from holdfast.errors import BucketUnsuitable, HoldfastError, NotFound, StorageFailed, StoreDenied
+from holdfast.errors import BucketUnsuitable, HoldfastError, NotFound
 from holdfast.repository._s3 import Bucket
 from holdfast.repository.objectstore import ObjectRepository
 
@@ -21,16 +23,17 @@ def probe(repository: ObjectRepository) -> None:
 
     1. Write an object on condition that there is none: `BucketMissing`, `StoreDenied`, `StoreUnreachable` and
        `WrongRegion` come from here.
-    2. Write it again in the same way, which must be refused.
+    2. Write it again in the same way, which must be refused for that reason. Any other error proves nothing.
     3. Read it: its bytes and its metadata must be those of step 1.
     4. Find it in both kinds of listing.
     5. Delete it: it must be gone.
     """
     bucket = Bucket(repository.address, patient=False)
     key, token = f"{PROBES}/{uuid.uuid4().hex}", uuid.uuid4().hex
-    bucket.put(key, _DATA, token=token, create=True)  # 1
+    _require(bucket.create(key, _DATA, token), repository, "it refuses to create an object that does not exist")  # 1
     try:
-        _require(_is_refused(bucket, key), repository, "it overwrites an object that a conditional write must not")  # 2
+        created = bucket.create(key, b"the second one\n", uuid.uuid4().hex)  # 2
+        _require(not created, repository, "it overwrites an object that a conditional write must not")
         found = bucket.get(key)  # 3
         _require(found.data == _DATA, repository, "an object that was just written is read with other bytes")
         _require(found.token == token, repository, "it does not keep the metadata of an object (x-amz-meta-…)")
@@ -45,16 +48,6 @@ def probe(repository: ObjectRepository) -> None:
     with contextlib.suppress(NotFound):
         bucket.get(key)
         raise BucketUnsuitable(where=repository.where, why="an object that was deleted can still be read")
-
-
-def _is_refused(bucket: Bucket, key: str) -> bool:
-    try:
-        bucket.put(key, b"the second one\n", token="second", create=True)  # noqa: S106 - not a password
-    except StoreDenied:
-        raise
-    except StorageFailed:
-        return True
-    return False
 
 
 def _require(holds: bool, repository: ObjectRepository, why: str) -> None:

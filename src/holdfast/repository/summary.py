@@ -44,6 +44,7 @@ class Summary:
     timelines: Mapping[str, int] | None = None  # by stream: the timeline of its last epoch in the cut
     seconds: float | None = None  # how long it took; None: not recorded
     phases: Mapping[str, float] | None = None  # when all streams had reached each step, in seconds since the start
+    acknowledged: Mapping[str, float] | None = None  # by stream: when it had acknowledged, in seconds since the start
     new_files: int | None = None  # files that no earlier checkpoint of the same run had kept
     new_bytes: int | None = None  # their total size
 

@@ -15,9 +15,10 @@ import msgspec
 from holdfast._validation import checked_type
 from holdfast.epoch import Reach, unwatched
 from holdfast.errors import LeaseTaken, NotSupported, PlanOutdated, RewindRefused
-from holdfast.repository import Identity, Lease
+from holdfast.repository import Identity, Lease, ObjectRepository
 from holdfast.repository.base import now_ms
 from holdfast.repository.history import current_user
+from holdfast.repository.probe import probe
 from holdfast.repository.rewinds import RewindRecord, decide_rewind
 from holdfast.rewind.bases import TO_ANOTHER
 from holdfast.rewind.building import built_rewind, built_undo, claimed_timeline, next_after_undo
@@ -119,6 +120,8 @@ def require_possible(plan: RewindPlan, *, accept_input: bool = False) -> None:
 
 def taken_lease(program: Program, *, take_over: bool) -> Lease:
     """Take the lease of a stopped pipeline; `take_over` confirms that the driver of a shared one is gone."""
+    if isinstance(program.repository, ObjectRepository):
+        probe(program.repository)
     if not program.shared:
         return Lease.take(program.repository, take_over=take_over, why=REWIND)
     if not take_over:

@@ -80,7 +80,7 @@ def find_base(repository: Repository, lineage: Lineage, to: int | str) -> Rewind
         if name.endswith(f"/{_STAGE}")
     }
     digest = digest_of(repository.read(restore.place.manifest))
-    return RewindBase(f"checkpoint {restore.name}", restore, digest, states)
+    return RewindBase(manifest.title, restore, digest, states)
 
 
 def on_lineage(checkpoints: Checkpoints, lineage: Lineage) -> Iterator[Summary]:

@@ -3,6 +3,7 @@
 - Files: those that the abandoned epochs have read are named in the source's log, and must still exist.
 - An event log of this pipeline: its folder must exist. Its sequences are never reused.
 - Kafka: its topics must be the same ones, and still have the records (see `topics`).
+- A Delta table: it must be the same one, and its log must have the versions (see `lake_tables`).
 - All others: unknown.
 """
 
@@ -14,11 +15,13 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from holdfast._lake_tables import DELTA, ICEBERG
 from holdfast._topics import KAFKA
 from holdfast.doctor.offsets import described
 from holdfast.errors import StorageFailed
 from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.formats.manifest import Manifest
+from holdfast.rewind.lake_tables import TableQuestions
 from holdfast.rewind.plan import Readable, SourcePlan
 from holdfast.rewind.topics import TopicQuestions
 from holdfast.sparkfiles.folder import SparkFolder, files_in
@@ -41,11 +44,14 @@ def inputs_after(
     now: tuple[str | None, ...],
     spark: SparkFolder,
     manifests: list[Manifest],
+    *,
     topics: TopicQuestions,
+    tables: TableQuestions,
 ) -> Iterator[SourcePlan]:
     """Yield each source of a stream: `ends` are its offsets in the base, `now` the ones of its last epoch.
 
-    `spark` is the live folder of the stream, `manifests` name the event logs of the pipeline, `topics` asks Kafka.
+    `spark` is the live folder of the stream, `manifests` name the event logs of the pipeline. `topics` asks
+    Kafka, and `tables` looks at lake tables.
     """
     logs = _logs(manifests)
     for number, end in enumerate(now):
@@ -61,6 +67,9 @@ def inputs_after(
             yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
         elif kind == KAFKA:
             readable, why = topics.readable(number, start)
+            yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
+        elif kind in (DELTA, ICEBERG):
+            readable, why = tables.readable(number, kind, start)
             yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
         else:
             why = "this cannot be checked here; check that the source still has the input after the base"

@@ -17,6 +17,7 @@ from holdfast.repository.rewinds import unfinished_rewind
 from holdfast.rewind.asking import SinkFacts, SinkQuestions, satisfies
 from holdfast.rewind.bases import RewindBase, find_base, on_lineage
 from holdfast.rewind.inputs import inputs_after
+from holdfast.rewind.lake_tables import TableQuestions
 from holdfast.rewind.members import last_decision, members_of, readers
 from holdfast.rewind.plan import UNLIMITED, Readable, RewindPlan, SinkAction, SinkPlan, StreamPlan
 from holdfast.rewind.program import Program, ProgramStream, Rewindable
@@ -161,7 +162,8 @@ class _Planning:
         manifests = [each for each in (self.newest, self.base.manifest) if each]
         ends = tuple(facts.end) if facts else ()
         topics = TopicQuestions(repository, self.lineage, name, place[1])
-        sources = tuple(inputs_after(cut.offsets if cut else (), ends, spark, manifests, topics))
+        tables = TableQuestions(repository, self.lineage, name)
+        sources = tuple(inputs_after(cut.offsets if cut else (), ends, spark, manifests, topics=topics, tables=tables))
         self.problems += [
             f"source {each.source} of stream {name!r} can no longer be read: {each.why}"
             for each in sources

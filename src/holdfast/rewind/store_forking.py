@@ -12,6 +12,7 @@ from holdfast.errors import AlreadyExists
 from holdfast.repository import Decisions, History, Identity, Lineage, ObjectRepository
 from holdfast.repository.forks import KEY, ForkRecord
 from holdfast.repository.lineage import FIRST
+from holdfast.repository.probe import probe
 from holdfast.repository.stream_records import stream_record_key
 from holdfast.repository.topics import StreamTopics
 from holdfast.restore import restore_into
@@ -32,13 +33,14 @@ def built_fork(  # noqa: PLR0917 - from where, and to where
 ) -> Identity:
     """Write the repository of a fork. Nothing of the original is changed.
 
-    1. Refuse a place that is not empty.  2. Claim it.  3. Copy Spark's files on the server's side, and write the base
-    decision of each stream.  4. Copy the event logs between streams up to the checkpoint.  5. Write the history.
-    6. Write the identity.
+    1. Refuse a place that is not empty, and a bucket that cannot hold a repository.  2. Claim it.  3. Copy Spark's
+    files on the server's side, and write the base decision of each stream.  4. Copy the event logs between streams up
+    to the checkpoint.  5. Write the history.  6. Write the identity.
     """
     if new.flat():  # 1
         do = "choose another name or another root; if an earlier fork was interrupted there, delete what it has left"
         raise AlreadyExists(what=f"a place {new.where} with objects in it", do=do)
+    probe(new)
     origin = lineage.identity
     record = ForkRecord(pipeline=origin.pipeline, uid=origin.uid, base=base.to, manifest=base.digest)
     if not new.put_if_absent(KEY, record.sealed()).won:  # 2

@@ -10,6 +10,7 @@ from holdfast.repository.decisions import streams_of
 from holdfast.restore import RestorePlan, plan_restore
 from holdfast.rewind.bases import on_lineage
 from holdfast.rewind.inputs import inputs_after
+from holdfast.rewind.lake_tables import TableQuestions
 from holdfast.rewind.members import last_decision
 from holdfast.rewind.plan import Readable
 from holdfast.rewind.topics import TopicQuestions
@@ -60,7 +61,8 @@ def _input_is_known(repository: Repository, lineage: Lineage, base: RestorePlan)
             continue  # the rewind reports it
         spark = spark_folder(repository, stream, timeline)
         topics = TopicQuestions(repository, lineage, stream, cut.epoch if cut else 0)
-        sources = inputs_after(cut.offsets if cut else (), now, spark, [base.manifest], topics)
+        tables = TableQuestions(repository, lineage, stream)
+        sources = inputs_after(cut.offsets if cut else (), now, spark, [base.manifest], topics=topics, tables=tables)
         if any(each.readable is Readable.UNKNOWN for each in sources):
             return False
     return True
