@@ -23,6 +23,7 @@ from holdfast.sinks.foreach import ForeachKey, ForeachSink
 from holdfast.sinks.log import LogSink
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.sqlite import SqliteSink
+from holdfast.spark.handle import PipelineHandle
 from holdfast.spark.pipeline import Pipeline
 from holdfast.spark.pipeline_status import PipelineStatus
 from holdfast.spark.spec import Build
@@ -31,6 +32,17 @@ from markersink import SqliteMarkerSink
 from ownsinks import duckdb_rows, sink_of_page
 
 SCHEMA = "n long, text string"
+
+
+def polling_delays_ms(handle: PipelineHandle) -> set[int]:
+    """Return the delay between two polls for input of each query, in milliseconds, from Spark's own object."""
+    found: set[int] = set()
+    for stream in handle._streams:
+        while (query := stream._query.running) is None:
+            handle.wait(0.01)
+        java: Any = query._jsq.streamingQuery()  # type: ignore[attr-defined]
+        found.add(int(java.sparkSessionForStream().sessionState().conf().streamingPollingDelay()))
+    return found
 
 
 class Target:

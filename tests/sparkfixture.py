@@ -14,6 +14,12 @@ from pyspark.sql import SparkSession
 from holdfast.spark.java_environment import with_jar
 from holdfast.spark.localfiles import CLASS, SETTING
 
+_DELTA = {  # without the first two, Delta refuses to work; with the third, its small tables need few tasks
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
 
 @cache
 def session() -> SparkSession:
@@ -40,7 +46,12 @@ def session() -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config(SETTING, CLASS)
     )
-    if jars := sorted((Path(sys.prefix) / "kafka" / "connector").glob("*.jar")):  # tools/kafka.py: where fetched
+    fetched = Path(sys.prefix)
+    lake = sorted((fetched / "lake").glob("*.jar"))  # tools/lake.py: where fetched
+    if lake:
+        for name, value in _DELTA.items():
+            builder = builder.config(name, value)
+    if jars := [*lake, *sorted((fetched / "kafka" / "connector").glob("*.jar"))]:  # tools/kafka.py, likewise
         builder = builder.config("spark.jars", ",".join(map(str, jars)))
     with with_jar():  # as an embedded session has it: Java uses an archive only for its own class path
         found = builder.getOrCreate()

@@ -67,13 +67,16 @@ def commands(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(tmp_path_factory.mktemp("wheel"), wheel)
 
 
-def test_the_wheel_holds_the_package_its_jar_and_nothing_else(built: Path) -> None:
+def test_the_wheel_holds_the_package_its_jar_the_files_of_the_page_and_nothing_else(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"holdfast", "holdfast_spark", "holdfast_spark.py"}
     assert "holdfast/py.typed" in names
     assert any(name.endswith(".jar") for name in names)
+    served = {f"holdfast/web/static/{each.name}" for each in (ROOT / "src/holdfast/web/static").iterdir()}
+    assert served
+    assert served <= set(names), "the files of the page"
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in names)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import http.client
 import json
 import os
 import pty
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -253,6 +255,7 @@ def test_json_is_a_document_a_line_and_a_hole_is_exit_1(app: Path) -> None:
         "in_doubt": None,
         "last_error": "",
         "behind": None,
+        "behind_s": None,
         "watermark_ms": None,
         "unread": None,
         "outage": None,
@@ -284,6 +287,39 @@ def test_a_pipe_gets_lines_and_sigterm_ends_it_well(app: Path) -> None:
 def by_spark(stderr: str) -> list[str]:
     """Return the lines that are Spark's: its errors, and frames of Java."""
     return [line for line in stderr.splitlines() if re.match(r"[\d/]+ [\d:]+ ERROR |\s+at [\w.$]+\(|Caused by: ", line)]
+
+
+def shown(port: int, path: str) -> str | None:
+    """Return a view of the page; `None` if no page is served."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    except OSError:
+        return None
+    finally:
+        connection.close()
+
+
+def test_the_page_is_served_while_it_runs_and_ends_with_a_driver_that_is_killed(app: Path) -> None:
+    pytest.importorskip("starlette", reason="the extra `page` is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = started(f"{app}:ticks", "--page", port)
+    until = time.monotonic() + PATIENCE_S
+    try:
+        while 's-running">running' not in (shown(port, "/p/ticks") or ""):
+            assert process.poll() is None and time.monotonic() < until
+            time.sleep(0.2)
+        assert "Not found" in (shown(port, "/p/ticks/actions") or ""), "it only reads"
+    finally:
+        process.kill()
+        out, err = process.communicate()
+    assert f"page: http://127.0.0.1:{port}/" in out + err
+    while shown(port, "/") is not None:
+        assert time.monotonic() < until
+        time.sleep(0.2)
 
 
 def test_an_outage_is_reported_apart_from_restarts(app: Path) -> None:

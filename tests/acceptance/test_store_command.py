@@ -1,4 +1,4 @@
-"""The commands that only look, on a repository on S3, as processes without Spark."""
+"""The commands on a repository on S3, as processes without Spark; and `run`, where it must end before Spark starts."""
 
 import hashlib
 import json
@@ -11,13 +11,28 @@ from typing import Any
 import pytest
 
 from fabricated import Fabricated
+from faultproxy import Answer, FaultProxy
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.repository import Decisions, Gaps, HeldFile, History, Lease, ObjectRepository
 from holdfast.repository.base import held_key
 from s3fixture import SECRET, S3Place
+from storestream import StoreStream
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
+KEPT = ("PATH", "HOME", "PYTHONPATH")
 NO_SPARK = "import sys; sys.modules['pyspark'] = None; from holdfast_spark import main; main()"
+
+
+PROGRAM = """
+import holdfast as hf
+
+pipeline = hf.Pipeline("orders", root={root!r})
+
+
+@pipeline.stream(sinks=[hf.LogSink({root!r} + "/log")])
+def totals(spark):
+    return spark.readStream.format("rate").load()
+"""
 
 
 class OnStore(Fabricated):
@@ -34,7 +49,7 @@ class OnStore(Fabricated):
 
 def run(words: str, **environment: str) -> tuple[int, str, str]:
     """Run the command as a process in which PySpark cannot be imported."""
-    env = {name: value for name, value in os.environ.items() if name.startswith("AWS_") or name in ("PATH", "HOME")}
+    env = {name: value for name, value in os.environ.items() if name.startswith("AWS_") or name in KEPT}
     command = [sys.executable, "-c", NO_SPARK, *words.split()]
     done = subprocess.run(
         command, env={**env, **environment}, capture_output=True, text=True, timeout=60, check=False, cwd="/"
@@ -78,7 +93,12 @@ def test_every_command_that_looks_works_on_a_store(made: OnStore) -> None:
     assert [each["why"] for each in result(f"gaps {at}", 1)["gaps"]] == ["poison"]
     assert [each["epoch"] for each in result(f"doubt {at}", 1)["doubts"]] == [2]
     assert [each["what"] for each in result(f"log {at}")["entries"]] == ["prune", "run"]
-    for words in ("ls", "show", "verify", "gaps", "doubt", "log"):
+    for words in ("status", "top"):  # an epoch is in doubt
+        (state,) = result(f"{words} {at}", 1)["pipelines"]
+        assert (state["pipeline"], state["checkpoints"], state["gaps"]) == ("orders", 3, 1)
+    assert [each["epoch"] for each in result(f"epochs orders {at}")["epochs"]] == [2]
+    assert result(f"runs {at}")["runs"]
+    for words in ("ls", "show", "verify", "gaps", "doubt", "log", "status", "top", "epochs", "runs"):
         _, out, err = run(f"{words} {at}")
         assert out, err
 
@@ -132,6 +152,9 @@ def test_damage_is_found_on_a_store(made: OnStore, s3: S3Place) -> None:
         ("ls s3://key:hunter2@bucket/x", 2, "AWS_ACCESS_KEY_ID"),
         ("compact --repo s3://{bucket}/x", 2, "object store"),
         ("verify --read-data --repo s3://{bucket}/pipelines/orders", 2, "object store"),
+        ("diff 1 2 --keys --repo s3://{bucket}/pipelines/orders", 2, "object store"),
+        ("eject s3://{bucket}/pipelines/orders --stream orders --to /tmp/x", 2, "ejecting a stream is not supported"),
+        ("doctor s3://{bucket}/pipelines/orders/timelines/1/streams/orders/spark", 2, "s3://"),
         ("ls s3://{bucket}/x --repo s3://{bucket}/y", 2, "remove one"),
     ],
 )
@@ -142,6 +165,95 @@ def test_what_cannot_be_is_refused_with_the_next_step(
     assert returned if code is None else returned == code
     assert text in err
     assert "hunter2" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (None, "BucketMissing"),
+        (Answer(403, "AccessDenied"), "StoreDenied"),
+        (Answer(400, "AuthorizationHeaderMalformed", "<Region>eu-west-1</Region>"), "WrongRegion"),
+        (Answer(501, "NotImplemented"), "BucketUnsuitable"),
+        ("conditions are ignored", "BucketUnsuitable"),
+    ],
+    ids=["missing", "denied", "region", "not-implemented", "ignored"],
+)
+def test_a_run_ends_before_java_starts_if_the_bucket_is_unfit(
+    s3: S3Place, s3_faults: FaultProxy, tmp_path: Path, fault: Answer | str | None, kind: str
+) -> None:
+    if isinstance(fault, Answer):
+        s3_faults.fail(fault, "CREATE", times=None)
+    s3_faults.ignore_conditions = fault == "conditions are ignored"
+    started = tmp_path / "started"
+    code, out = run_pipeline(s3.url() if fault else "s3://no-such-bucket/root", tmp_path, started)
+    assert code == 2
+    assert json.loads(out)["error"]["kind"] == kind
+    assert not started.exists()
+    assert ObjectRepository(s3.url()).flat() == []
+
+
+def test_a_run_in_a_sound_bucket_starts_java(s3: S3Place, tmp_path: Path) -> None:
+    """The control of the test before: its absence would not show anything otherwise."""
+    run_pipeline(s3.url(), tmp_path, tmp_path / "started")
+    assert (tmp_path / "started").exists()
+
+
+def run_pipeline(root: str, folder: Path, started: Path) -> tuple[int, str]:
+    """Run a program with a `java` that only leaves a file. Return the exit code and the output."""
+    return with_program("run {program}", root, folder, JAVA_HOME=java_that_leaves(started))
+
+
+def java_that_leaves(started: Path) -> str:
+    """Return a JAVA_HOME whose `java` only leaves a file."""
+    java = started.parent / "java/bin/java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\ntouch {started}\nexit 1\n")
+    java.chmod(0o755)
+    return str(java.parent.parent)
+
+
+def with_program(words: str, root: str, folder: Path, **environment: str) -> tuple[int, str]:
+    """Run a command that loads the program, with PySpark. Return the exit code and the output."""
+    program = folder / "app.py"
+    program.write_text(PROGRAM.format(root=root))
+    command = [HOLDFAST, *words.format(program=program).split(), "--json"]
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    return done.returncode, done.stdout
+
+
+def test_a_rewind_is_planned_on_a_store_and_its_undo_is_refused(s3: S3Place, tmp_path: Path) -> None:
+    made = StoreStream(s3.url("pipelines/orders"))
+    made.run(2)
+    made.checkpoint()
+    made.run(1)
+    before = made.repository.flat()
+    code, out = with_program("rewind {program} --to 1 --dry-run", s3.url("pipelines"), tmp_path)
+    assert "result" in json.loads(out), out
+    assert json.loads(out)["result"]["plan"]["checkpoint"] == 1
+    assert json.loads(out)["result"]["rewound"] is None
+    code, out = with_program("rewind {program} --undo --dry-run", s3.url("pipelines"), tmp_path)
+    assert (code, json.loads(out)["error"]["kind"]) == (2, "NotSupported")
+    assert made.repository.flat() == before
+
+
+def test_a_query_is_not_adopted_on_a_store_and_java_is_not_started(s3: S3Place, tmp_path: Path) -> None:
+    (tmp_path / "old/offsets").mkdir(parents=True)
+    words = f"adopt {{program}} --stream totals --checkpoint {tmp_path / 'old'} --dry-run"
+    java = java_that_leaves(tmp_path / "started")
+    code, out = with_program(words, s3.url(), tmp_path, JAVA_HOME=java)
+    error = json.loads(out)["error"]
+    assert (code, error["kind"]) == (2, "NotSupported"), out
+    assert "adopting a query" in error["message"]
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_session_without_the_connector_is_refused_with_the_line_to_add(s3: S3Place, tmp_path: Path) -> None:
+    code, out = with_program("run {program}", s3.url(), tmp_path, HOLDFAST_S3A_JARS=str(tmp_path))
+    error = json.loads(out.splitlines()[-1])["error"]
+    assert (code, error["kind"]) == (2, "NotSupported"), out
+    assert "--packages org.apache.hadoop:hadoop-aws:" in error["next"]
+    assert ObjectRepository(s3.url()).flat() == []
 
 
 def test_a_store_that_denies_is_named_without_its_secrets(made: OnStore) -> None:

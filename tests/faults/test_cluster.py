@@ -20,13 +20,13 @@ import pytest
 from holdfast.spark.localfiles import JAR
 from holdfast.spark.shipping import with_own_jars
 from machines import until, why_not
-from s3fixture import KEY_ID, SECRET
+from s3fixture import KEY_ID, SECRET, unavailable
 from site_of_machines import Driver, Shop, Site
 
 ROOT = Path(__file__).parents[2]
 SUBMIT = Path(pyspark.__file__).parent / "bin/spark-submit"
 
-pytestmark = [pytest.mark.jvm, pytest.mark.skipif(bool(why_not()), reason=str(why_not()))]
+pytestmark = pytest.mark.jvm
 ONCE = {"available_now": True}
 NO_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_EC2_METADATA_DISABLED": "true"}
 AT_ONCE = {"take_over": True}  # without waiting until the lease of the last driver has had no beat for long enough
@@ -34,6 +34,8 @@ AT_ONCE = {"take_over": True}  # without waiting until the lease of the last dri
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
+    if why := why_not():
+        unavailable(why)
     made = Site()
     try:
         yield made
@@ -121,6 +123,7 @@ def test_unfit_executors_are_refused_by_their_host(shop: Shop) -> None:
         assert "worker-0" not in ended
         assert SECRET not in str(driver)
         assert shop.table("SELECT count(*) FROM pg_tables WHERE tablename = 'totals'") == [(0,)]
+        assert all("/lease/" in f"/{name}" for name in shop.names()), shop.names()  # no event log, nothing of the check
     finally:
         for number in added:
             cluster.kill_worker(number)

@@ -110,6 +110,7 @@ from holdfast.repository.rewinds import (
 from holdfast.repository.stream_records import StreamRecord
 from holdfast.repository.targets import SinksRecord
 from holdfast.repository.topics import StreamTopics, TopicNote, TopicsRecord
+from holdfast.repository.verdicts import LastVerify, VerdictsRecord
 from holdfast.rewind.building import BuildingRecord
 from holdfast.sinks._log_local import SegmentsRecord, StagedFile
 from holdfast.sinks._sqlite_undo import decoded
@@ -560,6 +561,7 @@ RECORDS: list[Record] = [
     PeriodRecord(period=PERIOD),
     HourRecord(start_ms=0, periods=[PERIOD]),
     ActivityEvent(at_ms=5, lease=1, kind="failed", stream="orders", text="t", steps={"build": 0.5}, facts={"a": 1}),
+    VerdictsRecord(verdicts=[LastVerify(checkpoint="3", ok=True, grade="digests", at_ms=5, text="sound")]),
     Entry(at="2026-01-01T00:00:00.000+00:00", who="me", what="prune", facts={"a": 1}),
     AttemptRecord(checkpoint_id=1, lease=1, begun_at_ms=5),
     AbortRecord(checkpoint_id=1, lease=1, at_ms=5, why="w", late=["orders"]),

@@ -27,6 +27,7 @@ from holdfast.eventlog.worker import Quarantined
 from holdfast.formats.sealed_json import is_sealed
 from holdfast.repository import Decisions, Gaps, History
 from holdfast.repository.activity import RECOVERED, Activity, ActivityEvent, Period, StreamActivity
+from holdfast.repository.verdicts import LastVerify, Verdicts
 from holdfast.sinks.places import record_places
 from mutations import FACTOR, Mutator, Untyped
 from support import events, new_log, rounds
@@ -94,6 +95,7 @@ def make(root: Path) -> None:
         period = Period(start_ms=int(start * 1000), end_ms=int(start * 1000) + 5, lease=1, streams=streams)
         Activity(repository).add_period(period)
     Activity(repository).tidy(lease=1)
+    Verdicts(repository).record([LastVerify(checkpoint="1", ok=False, grade="digests", at_ms=5, text="a file is gone")])
     log = new_log(root / "events", events(*"abc"))
     old = hf.eventlog.Region().identity
     v1 = b"\x84\xa8position\x01\xa7started\xc3\xafprocess_boot_ns\xc0\xafregion_identity\xd9" + bytes([len(old)])

@@ -9,21 +9,31 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from pyiceberg import types as ice
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from typer.testing import CliRunner
 
 import holdfast as hf
+from deltastaged import DeltaTarget
 from holdfast.cli.app import app
 from holdfast.epoch import POINTS, Decision, Facts
 from holdfast.errors import BadValue, NotSupported, SinksChanged, StreamFailed
 from holdfast.repository import Decisions
+from holdfast.sinks.kafka.cluster import TopicFacts
+from holdfast.sinks.kafka.conditions import record_conditions
+from holdfast.sinks.kafka.records import LARGEST, RecordColumns, observed
+from holdfast.sinks.kafka.staged import OVERHEAD
+from holdfast.spark.dead_letters import REASON, judged
 from holdfast.testing import CrashAt
-from holdfast.web.drawing.stream import stream_view
+from holdfast.web.drawing.stream import StreamChoice, stream_view
 from holdfast.web.metrics import exposition
 from holdfast.web.reading.epochs import epochs_of
 from holdfast.web.reading.status import status_of
+from icebergstaged import IcebergTarget, created_iceberg
 from rig import FilesTarget, LogTarget, MarkerTarget, Rig, SqliteTarget, Target
 
 VALID = {"even": "n % 2 = 0", "small": "n < 100"}
@@ -90,7 +100,7 @@ def test_each_row_goes_to_the_sinks_or_to_the_dead_letter(spark: SparkSession, t
     for verb in ("epochs", "status"):
         shown = CliRunner().invoke(app, [verb, "-r", repository.where], env={"COLUMNS": "200"}).stdout
         assert " DEAD " in shown, shown
-    page = str(stream_view("torment", line, epochs_of(repository, "rows"), span="1h", slowest=False, now_ms=0))
+    page = str(stream_view("torment", line, epochs_of(repository, "rows"), StreamChoice(), chosen=[], now_ms=0))
     assert "dead letters" in page and "2 + 2 dead" in page
 
 
@@ -210,6 +220,79 @@ def test_a_row_that_cannot_be_an_event(spark: SparkSession, tmp_path: Path) -> N
         (2, "text cannot be the entity"),
         (65536, "n cannot be the category"),
     ]
+
+
+def test_rows_that_lake_tables_would_refuse(spark: SparkSession, tmp_path: Path) -> None:
+    """Both tables require the text. The Delta table is also partitioned by it, and stores an empty one as null."""
+    folder = tmp_path / "lake"
+    created_iceberg(
+        folder,
+        ice.NestedField(1, "n", ice.LongType(), required=False),
+        ice.NestedField(2, "text", ice.StringType(), required=True),
+    )
+    columns = pa.schema([pa.field("n", pa.int64()), pa.field("text", pa.string(), nullable=False)])
+    DeltaTable.create(tmp_path / "delta", columns, partition_by=["text"])
+
+    def query(df: DataFrame) -> DataFrame:
+        return df.withColumn("text", f.expr("CASE n WHEN 1 THEN '' WHEN 2 THEN null ELSE text END"))
+
+    targets = [IcebergTarget(folder, name="ice"), DeltaTarget(tmp_path / "delta", name="delta")]
+    rig = DeadRig(spark, tmp_path, targets, dead_files(tmp_path), None, query=query)
+    rig.add(1, 2, 3)
+    rig.run()
+    assert rig.visible() == [[3], [3]]
+    assert rig.dead.visible(spark, "n dead_letter_reason") == [
+        (1, "delta: text is null"),
+        (2, "ice: text is null, delta: text is null"),
+    ]
+
+
+KAFKA_ROWS = """
+SELECT 1 AS n, 'k' AS k, 'v' AS v, 0 AS p, current_timestamp() AS at, 't' AS t,
+    array(struct('h' AS key, 'x' AS value)) AS h
+UNION ALL SELECT 2, null, null, null, null, null, null
+UNION ALL SELECT 3, 'k', repeat('v', 1000), 1, current_timestamp(), 't', array()
+UNION ALL SELECT 4, 'k', 'v', 2, current_timestamp(), 't', null
+UNION ALL SELECT 5, 'k', 'v', -1, current_timestamp(), 'other', null
+UNION ALL SELECT 6, null, repeat('v', 1000), 2, TIMESTAMP '2999-01-01 00:00:00', 'other', null
+UNION ALL SELECT 7, 'k', 'v', 0, TIMESTAMP '2999-01-01 00:00:00', null, null
+UNION ALL SELECT 8, 'k', 'v', 0, TIMESTAMP '1971-01-01 00:00:00', null, null
+UNION ALL SELECT 9, 'k', 'v', 0, TIMESTAMP '1969-01-01 00:00:00', 'other', null
+UNION ALL SELECT 10, 'k', 'v', 0, null, null, array(struct(null AS key, 'x' AS value))
+UNION ALL SELECT 11, 'k', 'v', 0, null, null, array(struct(repeat('h', 1000) AS key, 'x' AS value))
+"""
+KAFKA_REASONS = {
+    2: "k cannot be the key",
+    3: "the record is too large",
+    4: "p cannot be the partition",
+    5: "p cannot be the partition",
+    7: "at cannot be the timestamp",
+    8: "at cannot be the timestamp",
+    9: "at cannot be the timestamp",
+    10: "h cannot be the headers",
+    11: "the record is too large",
+}
+
+
+def test_rows_that_cannot_be_records_of_a_topic(spark: SparkSession) -> None:
+    """A row of another topic has other limits, which are not known here."""
+    facts = TopicFacts("t", "id", 2, 1000, compacted=True, ahead_ms=3_600_000, behind_ms=3_600_000)
+    columns = RecordColumns(key="k", value="v", headers="h", timestamp="at", partition="p", topic="t")
+    df = spark.sql(KAFKA_ROWS)
+    found = judged(df, record_conditions(columns, facts, df.schema)).collect()
+    assert {row["n"]: row[REASON] for row in found if row[REASON]} == KAFKA_REASONS
+
+
+def test_the_size_of_a_record_that_is_json(spark: SparkSession) -> None:
+    """It is the size that the sink itself counts when it stages the row."""
+    columns = RecordColumns(key=("a b",), headers="h")
+    df = spark.sql("SELECT 'ä' AS `a b`, CAST(null AS STRING) AS more, map('h', 'x') AS h")
+    records, seen = observed(columns.of(df, "sink", "t"))
+    records.collect()
+    size = seen.get[LARGEST] + OVERHEAD
+    for limit, reason in ((size, ""), (size - 1, "the record is too large")):
+        checks = record_conditions(columns, TopicFacts("t", "id", 1, limit), df.schema)
+        assert [row[REASON] for row in judged(df, checks).collect()] == [reason]
 
 
 def test_on_epoch_makes_the_rows_that_are_checked(spark: SparkSession, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from holdfast.testing import CrashAt
 from holdfast.testing.sinks import SinkContract, VisibleRows
 from kafkafixture import broker
 from kafkarig import OWNER, KafkaTarget, key_of
-from rig import Rig
+from rig import FilesTarget, Rig
 
 CLEARING = ["aborted", "discarded"]  # reached by a second driver, which clears up after the first
 PLAIN = [point for point in POINTS if point not in CLEARING]
@@ -64,7 +64,7 @@ class Written:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder = spark, folder
-        self.topic = broker().topic(partitions=3)
+        self.topic = broker().topic(partitions=3, retention_ms="-1")  # rows with old timestamps stay
         self._sinks: list[KafkaSink] = []
 
     def sink(self, df: DataFrame, output_mode: str = "append", **options: Any) -> KafkaSink:
@@ -270,6 +270,17 @@ def test_a_crash_of_the_driver_that_clears_up(point: str, rigs: Rigs) -> None:
         assert rig.visible() == [before]
         rig.run()
         assert rig.visible() == [sorted(rig.rows)]
+
+
+def test_rows_that_the_server_would_refuse_go_to_the_dead_letter(spark: SparkSession, tmp_path: Path) -> None:
+    target = KafkaTarget(broker(), broker().topic(partitions=2), tmp_path / "sink", partition="p", name="topic")
+    dead = FilesTarget(tmp_path / "dead", name="dead")
+    rig = Rig(spark, tmp_path, [target], lambda df: df.withColumn("p", f.expr("int(n)")), dead=dead)
+    rig.add(-1, 0, 1, 2)
+    rig.run()
+    assert rig.visible() == [[0, 1]]
+    reason = "topic: p cannot be the partition"
+    assert dead.visible(spark, "n dead_letter_reason") == [(-1, reason), (2, reason)]
 
 
 def test_a_marker_that_was_lost_stops_the_stream_and_a_rewind_continues_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,13 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast import FileSink, Pipeline, StreamCallbacks, apply_rewind, fork, plan_rewind, read_kafka
+from holdfast import FileSink, Pipeline, StreamCallbacks, StreamStatus, apply_rewind, fork, plan_rewind, read_kafka
 from holdfast.errors import RewindRefused, SourceFailed, SourceGap, SourceUnavailable, StreamFailed
 from holdfast.policy import RestartPolicy
 from holdfast.repository import GapRecord, Gaps, Lineage
 from holdfast.repository.topics import StreamTopics, TopicsRecord
 from holdfast.rewind import Readable
+from holdfast.spark import adapter
 from holdfast.testing import CrashAt, Crashed
 from kafkafixture import Broker, broker, require_jars
 
@@ -559,25 +562,71 @@ def test_36_a_stream_waits_for_a_broker_and_shows_its_lag(spark: SparkSession, t
     quick = {"kafka.default.api.timeout.ms": "3000", "kafka.request.timeout.ms": "2000"}
     made = Story(spark, tmp_path, topic, options={**quick, "maxOffsetsPerTrigger": "5"})
     made.outage = "5m"
-    server.produce(topic, values(*range(20)))
+    server.produce(topic, values(*range(20)), timestamp=int((time.time() - 100) * 1000))
     behind: list[int | None] = []
-    handle = made.pipeline().start(
-        spark,
-        checkpoint_every=None,
-        callbacks=StreamCallbacks(on_epoch=lambda *_: behind.append(handle.status().streams[NAME].behind)),
-    )
+    goes_on = threading.Event()
+
+    def now() -> StreamStatus:
+        return handle.status().streams[NAME]
+
+    def epoch_ended(*_: object) -> None:
+        behind.append(now().behind)
+        assert len(behind) < 2 or goes_on.wait(60)  # with ten records that are read, and ten that are not
+
+    callbacks = StreamCallbacks(on_epoch=epoch_ended)
+    handle = made.pipeline().start(spark, checkpoint_every=None, callbacks=callbacks)
     try:
+        server._until(lambda: now().behind_s is not None, "the lag in seconds is known")
+        assert 100 <= (now().behind_s or 0) < 200
+        goes_on.set()
         server._until(lambda: made.rows() == values(*range(20)), "all rows are there")
         assert {5, 10} & set(behind)
-        server._until(lambda: handle.status().streams[NAME].behind == 0, "no record is left")
+        server._until(lambda: (now().behind, now().behind_s) == (0, 0.0), "no record is left")
         server.kill()
-        server._until(lambda: handle.status().streams[NAME].state == "waiting", "the stream waits")
+        server._until(lambda: now().state == "waiting", "the stream waits")
+        assert now().behind_s is None
         server.start()
         server.produce(topic, values(20))
         server._until(lambda: made.rows() == values(*range(21)), "the stream continues")
     finally:
+        goes_on.set()
         server.start()
         handle.stop()
+
+
+def test_37_the_first_unread_record_of_each_partition_is_found(spark: SparkSession) -> None:
+    """Markers of transactions, and records that the isolation level leaves out, are not unread records."""
+    server = broker()
+    topic = server.topic(partitions=3)
+    at = int(time.time() * 1000) - 60_000
+    for number, time_ms in ((0, at), (0, at + 1), (1, at + 2)):
+        server.produce(topic, ["x"], partition=number, timestamp=time_ms)
+    aborted(server, topic, partition=1, timestamp=at + 3)
+    options = {"kafka.bootstrap.servers": server.address}
+    committed = adapter.KafkaUnread(spark, {**options, "kafka.isolation.level": "read_committed"}, stream="s", source=0)
+    all_rows = adapter.KafkaUnread(spark, options, stream="s", source=0)
+    try:
+        for _ in range(2):  # a reader is used again and again
+            assert sorted(committed.timestamps({topic: {0: 0, 1: 0, 2: 0}}, 30) or ()) == [at, at + 2]
+            assert committed.timestamps({topic: {0: 1, 1: 1, 2: 0}}, 30) == [at + 1]
+            assert committed.timestamps({topic: {0: 2, 1: 1, 2: 0}}, 30) == []
+            assert all_rows.timestamps({topic: {0: 2, 1: 1, 2: 0}}, 30) == [at + 3]
+            assert all_rows.timestamps({topic: {0: 2, 1: 2, 2: 0}}, 30) == []
+    finally:
+        committed.close()
+        all_rows.close()
+
+
+def aborted(server: Broker, topic: str, **options: Any) -> None:
+    """Write a record in a transaction, and abort it."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": server.address, "transactional.id": f"aborted-{topic}"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, "aborted", **options)
+    producer.flush(30)
+    producer.abort_transaction(30)
 
 
 def add_partition(story: Story) -> None:

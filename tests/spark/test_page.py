@@ -2,10 +2,12 @@
 
 import http.client
 import re
+import shutil
 import time
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 
 import holdfast as hf
 from holdfast.errors import BadValue
@@ -99,6 +101,19 @@ def test_a_start_that_fails_is_recorded_with_its_next_step(tmp_path: Path) -> No
     assert line.problems[0].severity == "error"
     assert "sinks" in line.problems[0].what
     assert line.problems[0].next
+
+
+def test_a_function_that_fails_is_recorded_as_such_and_not_as_a_kill(tmp_path: Path) -> None:
+    made = pipeline(tmp_path)
+    give(tmp_path, 1)
+    made.run(session(), available_now=True)
+    shutil.rmtree(tmp_path / "in")
+    with pytest.raises(AnalysisException, match="PATH_NOT_FOUND"):
+        made.start(session())
+    line = status_of(made.repository)
+    assert line.state is RunState.FAILED
+    assert [each.what.count(str(tmp_path / "in")) for each in line.problems] == [1]
+    assert "holdfast run" in line.problems[0].next
 
 
 @pytest.mark.parametrize("port", [-1, 70000, "8321", True])

@@ -1,13 +1,13 @@
 """The delay between two looks for input, in queries that run."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from holdfast.spark.adapter import POLLING_DELAY
+from rig import polling_delays_ms
 
 
 def pipeline_of(streams: int, folder: Path) -> hf.Pipeline:
@@ -22,21 +22,10 @@ def pipeline_of(streams: int, folder: Path) -> hf.Pipeline:
     return made
 
 
-def delays(handle: hf.PipelineHandle) -> set[int]:
-    """Return the delay of each query in milliseconds, from Spark's own object."""
-    found: set[int] = set()
-    for stream in handle._streams:
-        while (query := stream._query.running) is None:
-            handle.wait(0.01)
-        java: Any = query._jsq.streamingQuery()  # type: ignore[attr-defined]
-        found.add(int(java.sparkSessionForStream().sessionState().conf().streamingPollingDelay()))
-    return found
-
-
 @pytest.mark.parametrize(("streams", "ms"), [(1, 10), (3, 30)])
 def test_the_delay_grows_with_the_number_of_streams(streams: int, ms: int, spark: SparkSession, tmp_path: Path) -> None:
     with pipeline_of(streams, tmp_path).start(spark, checkpoint_every=None) as handle:
-        assert delays(handle) == {ms}
+        assert polling_delays_ms(handle) == {ms}
     assert spark.conf.get(POLLING_DELAY, None) is None
     for record in tmp_path.rglob("stream.json"):
         assert "pollingDelay" not in record.read_text()  # otherwise the first run would fix it for all later ones
@@ -48,9 +37,9 @@ def test_a_setting_of_the_session_wins_over_the_choice_and_an_option_over_both(
     spark.conf.set(POLLING_DELAY, "77ms")
     try:
         with pipeline_of(2, tmp_path).start(spark, checkpoint_every=None) as handle:
-            assert delays(handle) == {77}
+            assert polling_delays_ms(handle) == {77}
         with pipeline_of(2, tmp_path).start(spark, checkpoint_every=None, poll_every="55ms") as handle:
-            assert delays(handle) == {55}
+            assert polling_delays_ms(handle) == {55}
         assert spark.conf.get(POLLING_DELAY) == "77ms"
     finally:
         spark.conf.unset(POLLING_DELAY)

@@ -26,7 +26,7 @@ from holdfast.sinks.base import SinkContext
 from holdfast.sinks.postgres.server import Server
 from holdfast.sinks.postgres.sink import PostgresSink
 from holdfast.sinks.postgres.target_table import TableName
-from holdfast.spark.adapter import kept_by_first_action
+from holdfast.spark.adapter import few_rows
 from pgfixture import GUARDED, server
 from pgsupport import METHODS, OWNER, SCHEMA, Table, key
 
@@ -94,7 +94,7 @@ def test_a_table_that_is_made_keeps_every_value_of_every_type(table: Table, meth
     """By both ways: after an epoch without rows, the driver copies the next one."""
     df, rows = every_type(table.spark)
     sink = table.made(create=True, method=method, driver_rows=driver_rows)
-    sink.open(SinkContext(OWNER, df.schema, "append", table.spark, keep=kept_by_first_action))
+    sink.open(SinkContext(OWNER, df.schema, "append", table.spark, collect=few_rows(table.spark, freezes=False)))
     table.epoch(sink, 1, df.limit(0))
     made = dict(
         table.run(

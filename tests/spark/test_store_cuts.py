@@ -23,10 +23,10 @@ from pyspark.sql import functions as f
 
 from faultproxy import Fault, FaultProxy
 from holdfast import Retention
-from holdfast.errors import CheckpointDamaged, CheckpointMissing, NotSupported
+from holdfast.errors import CheckpointDamaged, CheckpointMissing, Fenced, NotSupported
 from holdfast.policy import CheckpointPolicy
-from holdfast.pruning import plan_prune
-from holdfast.repository import Checkpoints, ObjectRepository, Status
+from holdfast.pruning import apply_prune, plan_prune
+from holdfast.repository import Checkpoints, Lease, ObjectRepository, Status
 from holdfast.restore import plan_restore, restore_stream
 from holdfast.rewind.apply import apply_rewind
 from holdfast.rewind.forking import fork
@@ -253,6 +253,38 @@ def test_a_clean_up_of_a_replaced_driver_that_resumes_ten_epochs_later_harms_not
     rig.add_more(3)
     rig.run(take_over=True)
     assert visible(rig) == expected(rig.rows)
+
+
+def test_a_batch_that_a_replaced_driver_commits_after_a_clean_up_can_be_loaded(
+    spark: SparkSession, s3: S3Place, tmp_path: Path
+) -> None:
+    """Its entry of the commit log is on its way while another process takes the lease and cleans up."""
+    with Gate(s3.endpoint) as gate:
+        rig = made_rig(spark, s3, tmp_path)
+        connect(spark, s3, gate.endpoint)
+        repository = repository_of(rig)
+        with pytest.raises(Fenced), running(rig, retention=None) as handle:
+            for _ in range(3):
+                epochs(rig, handle, 5)
+                handle.checkpoint()
+            gate.close_for(r"/spark/commits/\d+")
+            rig.add_more(3)
+            eventually(lambda: gate.held)
+            with Lease.take(repository, take_over=True) as lease:
+                plan = plan_prune(repository, Retention(last=1), retain=RETAIN)
+                assert apply_prune(repository, plan, lease).objects
+            late = len(repository.flat(f"{spark_key(NAME, 1)}/commits"))
+            gate.open()
+            eventually(lambda: len(repository.flat(f"{spark_key(NAME, 1)}/commits")) > late)
+            rig.add_more(3)  # its next epoch finds out that it was replaced
+            assert handle.wait(60)
+        forget_state(spark)
+        rig.run(take_over=True)
+        assert visible(rig) == expected(rig.rows)
+        with running(rig) as handle:
+            epochs(rig, handle, 1)
+            last = handle.checkpoint().checkpoint_id
+        check_cut(rig, last, "restored")
 
 
 def test_requests_of_a_checkpoint(spark: SparkSession, s3: S3Place, tmp_path: Path) -> None:

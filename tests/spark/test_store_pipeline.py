@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from holdfast.spark import adapter
 from holdfast.spark.context import StreamCallbacks
 from holdfast.spark.pipeline import Pipeline
 from pgfixture import server
-from rig import PostgresTarget, Rig
+from rig import PostgresTarget, Rig, polling_delays_ms
 from s3fixture import SECRET, S3Place, as_profile, using
 from s3spark import StoreRig, executors
 from storekinds import MAKE, totals
@@ -70,6 +71,24 @@ def test_the_file_manager_is_set_for_the_rest_of_the_session(rig: StoreRig) -> N
     rig.run()
     assert adapter.setting(rig.spark, adapter.FILE_MANAGER) == adapter.STORE_FILES
     assert f"s3a://{rig.s3.bucket}/pipelines/torment" in str(adapter.setting(rig.spark, "spark.holdfast.store.roots"))
+
+
+def test_a_store_is_not_polled_as_often_as_a_disk(rig: StoreRig, s3: S3Place) -> None:
+    """Each poll of a file source on a store sends LIST requests, which cost money."""
+    ObjectRepository(s3.url("in")).put_new("1.json", b'{"n": 1}')
+    made = Pipeline("reader", root=rig.folder / "root")
+
+    @made.stream(sinks=[FileSink(rig.folder / "out")])
+    def rows(spark: SparkSession) -> Any:
+        return spark.readStream.schema("n long").json(f"s3a://{s3.bucket}/in")
+
+    for pipeline, options, ms in (
+        (made, {}, 200),
+        (made, {"poll_every": "20ms"}, 20),
+        (rig.pipeline(), {}, 50),
+    ):
+        with pipeline.start(rig.spark, checkpoint_every=None, **options) as handle:
+            assert polling_delays_ms(handle) == {ms}
 
 
 def test_a_local_pipeline_of_the_same_session_is_not_affected(
@@ -174,6 +193,40 @@ def test_a_running_pipeline_on_a_store_is_asked_by_its_address(rig: StoreRig, sp
         handle.stop()
     assert handle.await_termination(60).streams["rows"].state == "stopped"
     assert rig.visible() == [[1]]
+
+
+PROGRAM = """
+import holdfast as hf
+
+pipeline = hf.Pipeline("planned", root={root!r})
+
+
+@pipeline.stream(sinks=[hf.FileSink({folder!r} + "/out")])
+def rows(spark):
+    return spark.readStream.schema("n long").json({folder!r} + "/in"){more}
+"""
+
+
+def test_a_plan_compares_a_program_with_a_pipeline_on_a_store_and_changes_nothing(
+    rig: StoreRig, s3: S3Place, tmp_path: Path
+) -> None:
+    rig.add(1)  # a file in `in`
+    program = tmp_path / "app.py"
+    given = {"root": s3.url("plans"), "folder": str(tmp_path)}
+    program.write_text(PROGRAM.format(**given, more=""))
+    made: Pipeline = runpy.run_path(str(program))["pipeline"]
+    made.run(rig.spark, available_now=True, checkpoint_every=None)
+    before = ObjectRepository(s3.url("plans")).flat()
+    assert planned(program) == []
+    program.write_text(PROGRAM.format(**given, more='.groupBy("n").count()'))
+    assert planned(program)
+    assert ObjectRepository(s3.url("plans")).flat() == before
+
+
+def planned(program: Path) -> list[Any]:
+    """Return the changes that `holdfast plan` finds."""
+    done = CliRunner().invoke(app, ["plan", str(program), "--json"])
+    return list(json.loads(done.stdout)["result"]["changes"])
 
 
 def test_the_secret_is_in_no_object_and_no_status(rig: StoreRig) -> None:

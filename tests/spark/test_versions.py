@@ -276,3 +276,14 @@ def test_a_pipeline_sets_what_its_version_of_spark_needs(spark: SparkSession, tm
         assert spark.conf.get(name) == "true"
     finally:
         spark.conf.unset(name)
+
+
+def test_few_rows_are_collected_from_the_rows_of_a_plan(spark: SparkSession) -> None:
+    collect = adapter.few_rows(spark, freezes=False)
+    assert collect is not None
+    df = spark.range(0, 10, 1, 2).selectExpr("id AS `n.1`", "repeat('x', 10) AS text").repartition(3)
+    with collect(df, 2, 1 << 20) as (same, batches):
+        assert same is df
+        assert sorted(row["n.1"] for batch in batches or [] for row in batch.to_pylist()) == [*range(10)]
+    with collect(df, 2, 100) as (_, batches):
+        assert batches is None

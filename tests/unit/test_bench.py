@@ -60,6 +60,8 @@ def test_the_ratio_is_that_of_the_medians_or_of_the_best() -> None:
         ("rows/s", 1.5, 1.49, False, False),
         ("rows/s", 0.5, 0.75, True, True),
         ("rows/s", None, 1.0, None, False),
+        ("B", 1.0, 0.9, True, False),
+        ("B", 1.0, 1.1, False, True),
     ],
 )
 def test_a_goal_of_seconds_is_met_below_it_and_one_of_rows_above(

@@ -148,7 +148,9 @@ import os, pathlib
 folder = pathlib.Path(os.environ["HOLDFAST_CLASS_ARCHIVE"])
 folder.mkdir(parents=True, exist_ok=True)
 assert not list(folder.glob("*.jsa"))
-(folder / "1.jsa").touch()
+part = folder / "1.part.jsa"
+part.touch()
+part.rename(folder / f"1-0-{part.stat().st_mtime_ns // 1_000_000}.jsa")
 """
     named = ours(tmp_path, FIRST)
     assert reason_against_folder(Path(named.variables[VARIABLE])) is None

@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.spark import executor_probe
+import pytest
+
+from holdfast.repository import ObjectRepository
+from holdfast.spark import adapter, executor_probe, store_cluster
 from holdfast.spark.executor_probe import probe_python
 
 
@@ -48,3 +51,14 @@ def test_the_probe_needs_only_the_standard_library() -> None:
     code = Path(executor_probe.__file__).read_text() + "\nprint(list(probe_python(('holdfast',), '1', None)([0])))"
     answer = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert "the Python package holdfast cannot be imported" in answer.stdout
+
+
+def test_python_must_reach_the_store_whatever_the_sinks_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream may only read an event log there, which no sink shows."""
+    required: dict[str, object] = {}
+    monkeypatch.setattr(adapter, "is_local", lambda _: False)
+    monkeypatch.setattr(adapter, "settings_of_bucket", lambda *_: {})
+    monkeypatch.setattr(store_cluster, "require_executors", lambda _, **given: required.update(given))
+    store_cluster.require_cluster(None, ObjectRepository("s3://bucket/root"), [])  # type: ignore[arg-type]
+    assert required["packages"] == ["obstore", "pyarrow"]
+    assert required["reach"] is not None

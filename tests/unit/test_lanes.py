@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lanes import is_long, stale
+from lanes import LANES, is_long, left_out, stale
+from s3fixture import unavailable
 
 START = "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate()"
 
@@ -48,3 +49,25 @@ def test_an_entry_of_the_long_lane_that_matches_no_test_is_found() -> None:
     assert [is_long(node) for node in nodes] == [True, False]
     assert stale(nodes) == []
     assert stale(nodes[1:]) == ["acceptance/test_signals: a_second_signal"]
+
+
+def test_the_lanes_that_make_test_leaves_out_are_named_with_their_commands() -> None:
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    lanes = dict(re.findall(r"^([a-z-]*):? ?LANE = (.*)$", makefile, re.MULTILINE))
+    assert set(lanes) == {"", *(how.removeprefix("make ") for _, how in LANES.values())}
+    line = str(left_out(lanes[""]))
+    for what, how in LANES.values():
+        assert f"{what} ({how})" in line
+    assert left_out(lanes["test-store"]) == "left out: long tests (make test-long)"
+    assert left_out(lanes["test-kafka"]) is None
+
+
+def test_a_test_of_a_store_that_cannot_run_is_skipped_and_fails_where_it_is_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HOLDFAST_REQUIRE_S3", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no server"):
+        unavailable("no server")
+    monkeypatch.setenv("HOLDFAST_REQUIRE_S3", "1")
+    with pytest.raises(pytest.fail.Exception, match="no server"):
+        unavailable("no server")

@@ -35,6 +35,7 @@ LINES = [
         "_error_text",
         "_figures",
         "_html",
+        "_lake_tables",
         "_offsets",
         "_topics",
     },

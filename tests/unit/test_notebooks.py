@@ -1,15 +1,24 @@
 """What notebooks display: tables of everything, with every text escaped."""
 
 from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 import holdfast as hf
 from fabricated import Fabricated
 from holdfast._html import escaped, h, table
-from holdfast.pruning import plan_prune
+from holdfast.plainspark import AdoptPlan
+from holdfast.plainspark.looking import FolderLook
+from holdfast.program.changes import ChangeEffect, ProgramChange
+from holdfast.pruning import PrunePlan, plan_prune
+from holdfast.recovery import RecoveryPlan
 from holdfast.repository import Checkpoints, LocalRepository
+from holdfast.restore import RestorePlan, plan_restore
+from holdfast.rewind.plan import RewindPlan
+from holdfast.sinks.compaction.plan import CompactPlan
 from holdfast.spark.pipeline_status import CheckpointStatus, PipelineStatus
+from holdfast.spark.program_plan import ProgramPlan
 from holdfast.spark.status import StreamStatus
 
 BAD = "<script>alert('x')</script>"
@@ -46,6 +55,68 @@ def test_checkpoints_a_difference_and_a_plan_are_displayed(made: Fabricated) -> 
     assert "files" in hf.diff(made.repository, 1, 2)._repr_html_()
     plan = plan_prune(made.repository, hf.Retention(last=1))
     assert "checkpoints to delete: 1" in plan._repr_html_()
+
+
+class NamedPlan(NamedTuple):
+    """A plan with a hostile name in it, and a word that it must show."""
+
+    plan: Any
+    word: str
+
+
+def plans() -> list[NamedPlan]:
+    change = ProgramChange(
+        stream="orders", what="sink", before=BAD, now="", effect=ChangeEffect.TAKES_EFFECT, means="it is left"
+    )
+    rewind = RewindPlan(
+        pipeline="shop",
+        uid="u",
+        timeline=2,
+        to="3",
+        base="checkpoint 3",
+        checkpoint=3,
+        digest="",
+        undoes=None,
+        only=None,
+        leave=(),
+        streams=(),
+        problems=(BAD,),
+    )
+    adopt = AdoptPlan(
+        pipeline="shop",
+        stream="orders",
+        checkpoint=BAD,
+        query="q",
+        committed=4,
+        in_doubt=None,
+        last_batch={},
+        sinks=("table",),
+        sources=(),
+        state=(),
+        settings={},
+        files=1,
+        look=cast("FolderLook", None),
+    )
+    return [
+        NamedPlan(RecoveryPlan(BAD, 4, False, ("table",), {"table": 4}), "continues after epoch 4"),
+        NamedPlan(ProgramPlan(pipeline="shop", since={"orders": 1}, changes=(change,)), "it is left"),
+        NamedPlan(rewind, "refused:"),
+        NamedPlan(adopt, "last committed batch 4"),
+    ]
+
+
+@pytest.mark.parametrize(("plan", "word"), plans())
+def test_a_plan_is_displayed_and_escaped(plan: Any, word: str) -> None:
+    text = plan._repr_html_()
+    assert word in text
+    assert "&lt;script&gt;" in text
+    assert BAD not in text
+
+
+def test_every_public_plan_is_displayed(made: Fabricated) -> None:
+    assert "after epoch 2" in plan_restore(made.repository, 2)._repr_html_()
+    for plan in (CompactPlan, RestorePlan, AdoptPlan, ProgramPlan, RecoveryPlan, RewindPlan, PrunePlan):
+        assert hasattr(plan, "_repr_html_"), plan
 
 
 def test_a_pipeline_that_does_not_run_shows_its_streams(tmp_path: Path) -> None:

@@ -23,6 +23,23 @@ def test_more_streams_do_not_look_more_often_in_total_up_to_a_longest_delay(stre
     assert delay == LONGEST_MS or streams / delay == 1 / SHORTEST_MS
 
 
+def test_a_store_is_not_polled_faster_than_every_50_ms() -> None:
+    assert chosen_delay_ms(1, on_store=True) == 50
+    assert chosen_delay_ms(6, on_store=True) == 60
+    assert chosen_delay_ms(1000, on_store=True) == LONGEST_MS
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/in", "S3A://bucket/in", "gs://bucket/in", "abfss://x@y/in"])
+def test_an_input_on_a_store_is_polled_as_seldom_as_many_streams_are(path: str) -> None:
+    assert chosen_delay_ms(1, ["/in", path]) == LONGEST_MS
+    assert chosen_delay_ms(1, [path], on_store=True) == LONGEST_MS
+
+
+@pytest.mark.parametrize("path", ["", "/in", "file:///in", "hdfs://name/in", "/s3a:/in"])
+def test_other_inputs_are_polled_as_often_as_in_plain_spark(path: str) -> None:
+    assert chosen_delay_ms(1, [path]) == SHORTEST_MS
+
+
 @pytest.mark.parametrize(
     ("given_", "ms"), [(None, None), ("50ms", 50), ("1s", 1000), (0.25, 250), (timedelta(milliseconds=20), 20)]
 )

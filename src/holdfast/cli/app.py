@@ -30,39 +30,18 @@ that only read need neither Spark nor Java, and you can use them while the pipel
 Exit codes: 0 success, 1 problems or differences were found, 2 usage error or failure.
 """
 
-VERBS = (  # in the order of the help; each is a module of `holdfast.cli.verbs`
-    "run",
-    "stop",
-    "checkpoint",
-    "savepoint",
-    "cancel",
-    "rewind",
-    "asides",
-    "status",
-    "ls",
-    "show",
-    "verify",
-    "diff",
-    "log",
-    "epochs",
-    "runs",
-    "gaps",
-    "doubt",
-    "fork",
-    "plan",
-    "backfill",
-    "prune",
-    "compact",
-    "cursor",
-    "doctor",
-    "adopt",
-    "eject",
-    "serve",
-    "top",
-    "demo",
-    "jar",
-    "version",
-)
+PANELS = {  # of the help, in its order; each verb is a module of `holdfast.cli.verbs`
+    "Run a pipeline": ("run", "status", "top", "serve", "checkpoint", "savepoint", "stop", "cancel"),
+    "Inspect and verify": (
+        *("ls", "show", "verify", "diff", "log", "epochs", "runs"),
+        *("gaps", "doubt", "doctor", "cursor"),
+    ),
+    "Go back, copy and convert": ("plan", "rewind", "asides", "fork", "backfill", "adopt", "eject"),
+    "Free space": ("prune", "compact"),
+    "Other": ("demo", "jar", "version"),
+}
+_PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
+VERBS = tuple(_PANEL_OF)
 GROUPS = {
     "cursor": ("Inspect and reset durable cursors: the read positions of event-log consumers.", ("ls", "show", "reset"))
 }
@@ -108,7 +87,11 @@ class Verbs(PlainHelp, TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Load one verb."""
         del ctx
-        return command_of(cmd_name) if cmd_name in VERBS else None
+        if cmd_name not in VERBS:
+            return None
+        found = command_of(cmd_name)
+        found.rich_help_panel = _PANEL_OF[cmd_name]
+        return found
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb, or fail and suggest a similar one."""

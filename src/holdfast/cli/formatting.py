@@ -45,5 +45,8 @@ def moment(timestamp_ms: int) -> str:
 
 
 def iso(timestamp_ms: int) -> str:
-    """Format a timestamp as ISO 8601 in UTC, like the history does."""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    """Format a timestamp as ISO 8601 in UTC, like the history does. One that is out of range is shown as a number."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"

@@ -201,6 +201,7 @@ def lines(event: RunEvent, rates: Mapping[str, float]) -> list[str]:
                 "rows": each.rows,
                 "rows_per_s": rate(rates.get(each.stream)).replace(",", ""),
                 "behind": each.behind,
+                "behind_s": each.behind_s,
                 "unread_files": each.unread.files if each.unread else None,
                 "epoch_s": round(each.last_epoch.seconds, 3) if each.last_epoch else None,
                 "watermark_age_s": _age_s(each.watermark_ms),

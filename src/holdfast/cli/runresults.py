@@ -58,6 +58,7 @@ class RunStream(msgspec.Struct, frozen=True, kw_only=True):
     last_epoch: RunEpoch | None = None  # the last epoch of this run
     last_progress: dict[str, Any] | None = None  # Spark's progress report of its last trigger
     outage: RunOutage | None = None  # the current outage, from the first failure to the next epoch
+    behind_s: float | None = None  # age of the oldest Kafka record that no sink has received, in seconds; 0: none
 
 
 class RunCheckpoints(msgspec.Struct, frozen=True, kw_only=True):

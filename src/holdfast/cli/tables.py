@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.formatting import harmless
+from holdfast.cli.formatting import age, harmless
+from holdfast.repository.verdicts import LastVerify
 
 NARROW = 100  # a terminal with fewer columns is narrow
 _MINIMUM = 8  # width of a text column
@@ -73,6 +74,12 @@ def print_problems(console: Console, problems: Sequence[str], do: str = "") -> N
         console.print(Text(harmless(each), "bold red"), soft_wrap=True)
     if problems and do:
         console.print(f"next: {do}", soft_wrap=True, markup=False)
+
+
+def verdict_text(verdict: LastVerify) -> Text:
+    """Return a recorded verdict and its age."""
+    word = ("sound", "green") if verdict.ok else ("unsound", "bold red")
+    return Text.assemble(word, f" {age(verdict.at_ms)} ago")
 
 
 def fields(console: Console, pairs: list[tuple[str, str | Text]], indent: int = 2) -> None:

@@ -54,18 +54,21 @@ def looked_at(repo: str | None) -> Repository:
 
 def all_looked_at(repo: str | None) -> list[Repository]:
     """Return the repository at a place, or those of all pipelines directly below it; at least one."""
-    if repo is not None and _is_url(repo):
-        place = open_repository(repo)
-        found = _stored(place) if isinstance(place, ObjectRepository) else [place]
-        if not found:
-            why = f"neither it nor a folder in it has an identity (heads/{IDENTITY}/)"
-            raise RepositoryMissing(key=KEY, where=place.where, why=why)
-        return found
-    for root in roots(repo):
-        folders = _below(root)
-        if folders:
-            return [LocalRepository(each) for each in folders]
+    for root in [repo] if repo is not None else map(str, roots(None)):
+        if found := found_at(root):
+            return found
+    if repo is not None and is_url(repo):
+        why = f"neither it nor a folder in it has an identity (heads/{IDENTITY}/)"
+        raise RepositoryMissing(key=KEY, where=open_repository(repo).where, why=why)
     raise missing(repo)
+
+
+def found_at(address: str) -> list[Repository]:
+    """Return the repository at an address, or those of all pipelines directly below it; maybe none."""
+    if not is_url(address):
+        return [LocalRepository(each) for each in _below(local_path("repository", address))]
+    place = open_repository(address)
+    return _stored(place) if isinstance(place, ObjectRepository) else [place]
 
 
 def _stored(root: ObjectRepository) -> list[Repository]:
@@ -77,7 +80,8 @@ def _stored(root: ObjectRepository) -> list[Repository]:
     return [place for place in places if place.list(place.heads.folder(IDENTITY))]
 
 
-def _is_url(repo: str) -> bool:
+def is_url(repo: str) -> bool:
+    """Whether a text is an address on a store, and not a path."""
     return "://" in repo and not repo.startswith("file:")
 
 
@@ -91,7 +95,7 @@ def on_disk(repository: Repository, what: str) -> LocalRepository:
 
 def located(repo: str | None, *, holds: tuple[str, ...] = (KEY,)) -> LocalRepository:
     """Return the repository of one pipeline: the folder itself, or the only one in it."""
-    if repo is not None and _is_url(repo):
+    if repo is not None and is_url(repo):
         return on_disk(open_repository(repo), "this command")
     for root in roots(repo):
         if any(os.path.lexists(root / each) for each in holds):
@@ -132,14 +136,14 @@ def missing(repo: str | None) -> RepositoryMissing:
 
 def located_cursors(repo: str | None) -> Repository:
     """Return a repository that contains cursors: a pipeline's, or one that only workers use."""
-    if repo is not None and _is_url(repo):
+    if repo is not None and is_url(repo):
         return open_repository(repo)
     return located(repo, holds=(KEY, CURSORS))
 
 
 def shown(path: Path | str) -> str:
     """Return a path relative to the current folder; unchanged if it is outside, or an address on a store."""
-    if isinstance(path, str) and _is_url(path):
+    if isinstance(path, str) and is_url(path):
         return path
     try:
         near = os.path.relpath(path)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -126,6 +126,7 @@ class Lag:
     behind: int | None = None
     unread_files: int | None = None
     unread_bytes: int | None = None
+    behind_s: float | None = None
 
 
 class ActivityWriter:
@@ -135,6 +136,8 @@ class ActivityWriter:
         self._activity = Activity(repository)
         self._tally = tally
         self._lease = lease
+        self._restarts: Counter[str] = Counter()  # by stream, since the run began
+        self._failed = 0  # checkpoints, since the run began
         self._began_ms = int(time.time() * 1000)
         self._due = time.monotonic() + _FIRST_S
         self._tidy_due = 0.0
@@ -158,15 +161,19 @@ class ActivityWriter:
     def _period(self, lags: Mapping[str, Lag]) -> Period:
         counts, taken, failed = self._tally.take()
         began, self._began_ms = self._began_ms, int(time.time() * 1000)
+        self._restarts.update({name: each.restarts for name, each in counts.items()})
+        self._failed += failed
         return Period(
             start_ms=began,
             end_ms=self._began_ms,
             lease=self._lease,
             streams={
-                name: _activity_of(counts.get(name, _Count()), lags.get(name, Lag())) for name in {**lags, **counts}
+                name: _activity_of(counts.get(name, _Count()), lags.get(name, Lag()), self._restarts[name])
+                for name in {**lags, **counts}
             },
             checkpoints=taken,
             checkpoints_failed=failed,
+            run_checkpoints_failed=self._failed,
         )
 
     def _try(self, write: Callable[[], object], what: str) -> None:
@@ -176,7 +183,7 @@ class ActivityWriter:
             _log.warning("the activity of this run is not recorded (%s): %s", what, one_line(error))
 
 
-def _activity_of(count: _Count, lag: Lag) -> StreamActivity:
+def _activity_of(count: _Count, lag: Lag, run_restarts: int) -> StreamActivity:
     return StreamActivity(
         epochs=count.epochs,
         rows=count.rows,
@@ -186,8 +193,10 @@ def _activity_of(count: _Count, lag: Lag) -> StreamActivity:
         slowest_epoch=count.slowest_epoch,
         phases={name: round(each, 6) for name, each in count.phases.items()},
         restarts=count.restarts,
+        run_restarts=run_restarts,
         state=lag.state,
         behind=lag.behind,
         unread_files=lag.unread_files,
         unread_bytes=lag.unread_bytes,
+        behind_s=lag.behind_s,
     )

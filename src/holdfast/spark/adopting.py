@@ -79,7 +79,8 @@ _log = logging.getLogger(__name__)
 
 
 def require_arguments(pipeline: Pipeline, stream: str, checkpoint: str | os.PathLike[str]) -> None:
-    """Refuse an unknown stream and a path that is not a checkpoint folder; no session is needed for that."""
+    """Refuse a root on a store, an unknown stream and a path that is not a checkpoint folder; this needs no session."""
+    local_repository(pipeline.repository, "adopting a query")
     spec_of(pipeline, stream)
     checkpoint_folder(checkpoint)
 

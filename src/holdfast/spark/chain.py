@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from holdfast.coordinator import Topology
 from holdfast.errors import BadValue, NotSupported
 from holdfast.sinks.log import LogSink
+from holdfast.spark import adapter
 from holdfast.spark.logsource import read_log_stream
 from holdfast.spark.spec import StreamSpec
 
@@ -63,6 +64,11 @@ class Chain:
             for name, spec in self._specs.items()
         ]
         return topology, specs
+
+    @property
+    def frames(self) -> list[DataFrame]:
+        """The streams that `join` has built and that were not started yet."""
+        return list(self._frames.values())
 
     def build(self, spec: StreamSpec) -> DataFrame:
         """Return a stream's DataFrame: the one that `join` built, or a new one for a restart."""
@@ -113,6 +119,8 @@ class Chain:
             with _reading(self, name):
                 df = self._specs[name].build(self._spark)
         except Exception as error:  # the user's function may raise anything
+            if missing := adapter.missing_connector(name, error):
+                raise missing from error
             error.add_note(f"in the function of stream {name!r}")
             raise
         finally:

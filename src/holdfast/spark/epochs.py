@@ -30,11 +30,11 @@ from holdfast.spark.delivery import commit_to_sinks
 from holdfast.spark.epoch_times import EpochTimes, Laps
 from holdfast.spark.failures import EpochFailure, or_fenced
 from holdfast.spark.gate import EpochGate
-from holdfast.spark.kafka_sources import KafkaSources
 from holdfast.spark.last_decided import LastDecided
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.preparing import Prepared, Preparer
 from holdfast.spark.slots import AttemptSlots
+from holdfast.spark.sources import ComparedSources
 from holdfast.spark.sparklog import Offsets, last_entries
 from holdfast.spark.stages import Sealed
 
@@ -87,10 +87,10 @@ class EpochRunner:
         stateful: bool,
         poison: EpochFailure | None = None,
         adopted: AdoptedRecord | None = None,
-        kafka: KafkaSources | None = None,
+        sources: ComparedSources | None = None,
     ) -> None:
         self._parts = parts
-        self._kafka = kafka
+        self._sources = sources
         self._gate = gate
         self._slots = slots
         self._acknowledger = acknowledger
@@ -164,8 +164,8 @@ class EpochRunner:
                     prepared = preparer.skip(batch.df, last.stage, progress)
                 else:
                     prepared = preparer.prepare(batch.df, found, last.stage, progress)
-            if self._kafka is not None:
-                self._kafka.check_again(last)
+            if self._sources is not None:
+                self._sources.check_again(last)
             entries = read_entries()  # 3
         parts.log.harden(batch.number, entries, prepared.paths)
         progress.move(Move.HARDEN)
@@ -312,6 +312,8 @@ def _facts(
     times: PhaseTimes,
     last_commit: CommitTimes | None,
 ) -> Facts:
+    now = time.time()
+    began = now - times.open - times.prepare - times.harden
     return Facts(
         start=list(last.ends) or [None] * len(offsets.ends),
         end=list(offsets.ends),
@@ -328,7 +330,8 @@ def _facts(
         dead_rows=prepared.dead_rows,
         total_dead_rows=last.dead_rows + prepared.dead_rows,
         stage=prepared.stage.record if prepared.stage else None,
-        decided_at_ms=int(time.time() * 1000),
+        decided_at_ms=int(now * 1000),
+        fresh_at_ms=int(began * 1000) if prepared.rows else last.fresh_at_ms,
         times=times,
         last_commit=last_commit,
     )

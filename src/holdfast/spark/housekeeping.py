@@ -129,4 +129,5 @@ def _lag_of(stream: StreamRun) -> Lag:
         _log.debug("stream %s: its status cannot be determined now", stream.name, exc_info=True)
         return Lag(state=stream.state)
     unread = found.unread
-    return Lag(found.state, found.behind, unread.files if unread else None, unread.bytes if unread else None)
+    files, size = (unread.files, unread.bytes) if unread else (None, None)
+    return Lag(found.state, found.behind, files, size, found.behind_s)

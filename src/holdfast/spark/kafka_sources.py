@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast._error_text import one_line
 from holdfast._topics import (
@@ -30,12 +30,12 @@ from holdfast._topics import (
     summary,
 )
 from holdfast.errors import SourceFailed, SourceGap, Storage
-from holdfast.repository.gaps import SOURCE
 from holdfast.repository.topics import StreamTopics, TopicNote, TopicsRecord
 from holdfast.spark import adapter
 from holdfast.spark.kafka_groups import GroupCommitter
 from holdfast.spark.last_decided import LastDecided
 from holdfast.spark.parts import StreamParts
+from holdfast.spark.source_gaps import record_gap
 from holdfast.sparkfiles.sourcelog import SOURCES
 
 if TYPE_CHECKING:
@@ -124,6 +124,11 @@ class KafkaSources:
         self._warned: set[int] = set()
         self._replaced: set[tuple[int, int, str]] = set()  # epoch, source, topic: accepted as created again in this run
         self._committer: GroupCommitter | None = None
+
+    @property
+    def inputs(self) -> KafkaInputs:
+        """What the current query of the stream reads."""
+        return self._inputs
 
     @property
     def may_lose(self) -> bool:
@@ -273,17 +278,9 @@ class KafkaSources:
             {topic: {str(n): at for n, at in each.items()} for topic, each in place.items()} for place in positions
         ]
         facts = {"source": source.number, "ended": ended, "lost": [each.facts() for each in lost]}
-        self._add_gap(epoch, error.summary, facts)
+        record_gap(self._parts, epoch, error.summary, facts)
         self._replaced |= {(epoch, source.number, each.topic) for each in lost if each.kind is LossKind.RECREATED}
         _log.warning("%s; accepted and recorded", error.summary)
-
-    def _add_gap(self, epoch: int, why: str, facts: dict[str, Any]) -> None:
-        """Record a gap, unless an earlier try at the epoch has recorded the same one. More may be lost since."""
-        parts, number = self._parts, 1
-        kind = SOURCE
-        while parts.gaps.add(parts.name, parts.timeline, epoch, kind=kind, why=why, facts=facts).facts != facts:
-            number += 1
-            kind = f"{SOURCE}-{number}"
 
     def _report_added(self, source: int, now: Mapping[str, TopicNow]) -> None:
         noted = self._known.sources.get(str(source), {}) if self._known else {}

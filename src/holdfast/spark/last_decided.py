@@ -22,6 +22,7 @@ class LastDecided:
     watermark_ms: int = 0
     rows: int = 0  # given to each sink since the first epoch
     dead_rows: int = 0  # given to the dead letter, as `Facts.total_dead_rows`
+    fresh_at_ms: int = 0  # when the last epoch with rows began; 0: not known
     stage: Sealed | None = None
     quarantined: bool = False  # the epoch was given to no sink
 
@@ -45,6 +46,7 @@ class LastDecided:
             watermark_ms=facts.watermark_ms,
             rows=facts.total_rows,
             dead_rows=facts.total_dead_rows,
+            fresh_at_ms=facts.fresh_at_ms,
             stage=stage,
             quarantined=facts.quarantined is not None,
         )

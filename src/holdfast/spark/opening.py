@@ -32,8 +32,13 @@ def sink_context(
     root: Path | None,
     shared: bool,
     reach: Reach = unwatched,
+    freezes: bool = False,
 ) -> SinkContext:
-    """Return the context of a sink; `root` is the folder of the repository, if it is one."""
+    """Return the context of a sink.
+
+    - `root`: the folder of the repository, if it is one.
+    - `freezes`: the rows must not be computed twice, besides the cases that the DataFrame itself shows.
+    """
     name = owner.stream
     return SinkContext(
         owner=owner,
@@ -45,7 +50,7 @@ def sink_context(
         folder=sink_folder(root, name, sink),
         folder_mode=adapter.folder_mode(spark),
         reach=reach,
-        keep=adapter.frozen if adapter.is_stateful(df) else adapter.kept_by_first_action,
+        collect=adapter.few_rows(spark, freezes=freezes or adapter.is_stateful(df) or adapter.is_observed(df)),
         connect=lambda bucket: connect_bucket(spark, bucket),
         tell=lambda text: _log.warning("stream %s: %s", name, text),
     )

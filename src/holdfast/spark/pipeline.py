@@ -66,13 +66,14 @@ class Pipeline:
 
     Everything that the pipeline needs to continue after a stop or a crash is kept in its repository, the folder
     `<root>/<name>`. A new start continues after the last epoch of each stream. One process at a time can run it;
-    another one that tries is refused with `Locked`.
+    another one that tries is refused with `Locked`, or with `LeaseHeld` if the root is on S3.
 
     - `name`: letters, digits, `_`, `.` and `-`, at most 64 characters. It names the repository; do not change it.
     - `root`: a folder on a local disk, or on a file system that every machine of a cluster mounts; or a place on S3,
       `s3://bucket/prefix`.
-    - `shared`: the root, and local paths of sinks, are the same on every machine that may run the pipeline. Required on
-      a cluster. There is no OS lock then: a new start takes over from an old one, which stops with `Fenced`.
+    - `shared`: a local root, and local paths of sinks, are the same on every machine that may run the pipeline.
+      Required on a cluster, unless the root is on S3 and no sink has a local path. With a local root, there is no OS
+      lock then: a new start takes over from an old one, which stops with `Fenced`.
     - `restart`: how often a stream that failed is restarted: a `RestartPolicy`, or a dict of them by kind of failure
       ("source", "sink", "state", "user code", "repository", "executors"). The default is at most 5 restarts in 10
       minutes.
@@ -215,7 +216,8 @@ class Pipeline:
           rebuilt differently).
         - `outage`: replaces the limits of `Pipeline` and of its streams.
         - `poll_every`: how often an idle stream polls for new input, from "1ms" to "60s". By default, 10 ms times the
-          number of streams, at most 200 ms, unless the session sets `spark.sql.streaming.pollingDelay`.
+          number of streams, at most 200 ms, unless the session sets `spark.sql.streaming.pollingDelay`. With a root on
+          S3 it is at least 50 ms, and with an input path on an object store 200 ms.
         - `take_over`: with a root on S3, start at once even if the last driver did not end cleanly. Without it, a
           start waits until that driver has been silent for 30 seconds. A driver that still runs stops with `Fenced`.
         - `callbacks`: called after the pipeline's own.

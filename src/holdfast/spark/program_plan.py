@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast._html import h, table
 from holdfast.errors import RepositoryMissing
 from holdfast.formats.sealed_json import plain
 from holdfast.program.changes import ChangeEffect, ProgramChange, changes
@@ -33,6 +34,12 @@ class ProgramPlan:
     def possible(self) -> bool:
         """Whether the program can continue the state."""
         return not any(each.effect is ChangeEffect.IMPOSSIBLE for each in self.changes)
+
+    def _repr_html_(self) -> str:
+        """Return a table of the changes, for notebooks."""
+        if not self.changes:
+            return h("<p>{}</p>", "no changes" if self.since else "no earlier program is recorded")
+        return table(("effect", "change"), [(str(each.effect), each.summary) for each in self.changes])
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""

@@ -50,11 +50,11 @@ from holdfast.spark.dead_letters import judged, require_sound
 from holdfast.spark.delivery import commit_to_sinks
 from holdfast.spark.describing import described, movable
 from holdfast.spark.failures import Kind
-from holdfast.spark.kafka_sources import KafkaSources
 from holdfast.spark.last_decided import LastDecided
 from holdfast.spark.opening import sink_context
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.slots import AttemptSlots
+from holdfast.spark.sources import ComparedSources
 from holdfast.spark.stages import refuse_lost_stage
 from holdfast.sparkfiles.storefolder import hadoop_root
 
@@ -97,10 +97,10 @@ class StreamRecovery:
     """Recovers one stream, any number of times."""
 
     def __init__(
-        self, parts: StreamParts, slots: AttemptSlots, acknowledger: Acknowledger, kafka: KafkaSources
+        self, parts: StreamParts, slots: AttemptSlots, acknowledger: Acknowledger, sources: ComparedSources
     ) -> None:
         self._parts = parts
-        self._kafka = kafka
+        self._sources = sources
         self._slots = slots
         self._acknowledger = acknowledger
         self._step = Kind.REPOSITORY
@@ -117,7 +117,7 @@ class StreamRecovery:
 
         1. Build the DataFrame and refuse what cannot be exactly-once.  2. Open the sinks.  3. Compare decisions,
         Spark's logs and sinks.  4. Complete the last decision where a sink lacks it.  5. Close and discard open
-        attempts.  6. Compare the Kafka sources with the last decision.
+        attempts.  6. Compare the sources with the last decision.
         """
         parts, steps = self._parts, _StepTimes()
         self._step = Kind.REPOSITORY
@@ -157,7 +157,7 @@ class StreamRecovery:
                 break  # otherwise a driver that this one replaces has decided the epoch just now
         steps.end("discard")
         self._step = Kind.SOURCE
-        if self._kafka.check(df, last):  # 6
+        if self._sources.check(df, last):  # 6
             steps.end("compare sources")
         self._step = Kind.REPOSITORY
         self._acknowledger.recovered(last)
@@ -412,6 +412,7 @@ def context_of(parts: StreamParts, df: DataFrame, sink: Sink) -> SinkContext:
         root=local_root(run.repository),
         shared=run.shared,
         reach=run.reach,
+        freezes=parts.spec.on_epoch is not None,
     )
 
 

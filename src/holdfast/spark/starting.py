@@ -17,6 +17,7 @@ from holdfast.coordinator import Topology
 from holdfast.epoch import Reach
 from holdfast.errors import (
     BadValue,
+    HoldfastError,
     Locked,
     NotFound,
     NotSupported,
@@ -39,13 +40,14 @@ from holdfast.rewind.program import Program, ProgramStream
 from holdfast.rewind.way_back import way_back
 from holdfast.sinks.log import LogSink
 from holdfast.spark import adapter
-from holdfast.spark.activity import ActivityWriter, noted
+from holdfast.spark.activity import ActivityTally, ActivityWriter, noted
 from holdfast.spark.chain import Chain, inner_log
 from holdfast.spark.checkpoint_setup import CheckpointSetup, Inbox
 from holdfast.spark.checkpoints import Checkpointing
 from holdfast.spark.context import RunContext, StreamCallbacks
 from holdfast.spark.failures import Kind
 from holdfast.spark.handle import PipelineHandle, start_threads
+from holdfast.spark.logsource import FORMAT as LOG_SOURCE
 from holdfast.spark.opening import sink_folder
 from holdfast.spark.options import StartOptions
 from holdfast.spark.page_process import PageProcess, checked_page
@@ -152,8 +154,8 @@ def start_pipeline(
 ) -> PipelineHandle:
     """Start a pipeline; on a failure, release everything that was taken.
 
-    1. Take the lease, and finish a rewind that was interrupted.  2. Build every stream, and look at what executors of a
-    cluster lack.  3. Recover every stream.
+    1. Take the lease: a driver that is replaced must end first, because it may hold all cores of the cluster.
+    2. Look at what executors lack, then finish a rewind that was interrupted.  3. Build every stream, and recover it.
     4. Prepare the checkpoints.  5. Start the threads.
     """
     with undo:
@@ -161,57 +163,65 @@ def start_pipeline(
         prepare_session(session, pipeline.repository)
         lease = take_lease(pipeline, session, take_over=settings.take_over)  # 1
         undo.callback(lease.release)
+        sinks = [sink for spec in pipeline.streams.values() for sink in spec.sinks]
+        require_cluster(session, pipeline.repository, sinks)  # 2
         finish_rewind(pipeline, lease, settings.reach)
         channel = ControlChannel(pipeline.repository, lease, RequestKind)
         undo.callback(channel.close)  # before the lease is released: askers wait for the lock
-        chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.where, session, accept=settings.accept)
-        topology, specs = chain.join()  # 2
-        require_cluster(session, pipeline.repository, [sink for spec in specs for sink in spec.sinks])
-        inbox: Inbox = queue.SimpleQueue()
-        callbacks = pipeline.callbacks
-        for more in filter(None, (settings.callbacks, tracing_callbacks(pipeline.name))):
-            callbacks = callbacks.and_then(more)
-        run = RunContext(
-            spark=session,
-            repository=pipeline.repository,
-            lineage=lineage_of(pipeline),
-            lease=lease,
-            retain=retain,
-            shared=pipeline.shared,
-            available_now=settings.available_now,
-            accept=settings.accept,
-            backoff=pipeline.backoff,
-            callbacks=callbacks,
-            reach=settings.reach,
-            acknowledge=lambda checkpoint, state: inbox.put((checkpoint, state)),
-            build=chain.build,
-            outage=settings.outage,
-            poll_ms=_poll_ms(settings, session, len(specs)),
-        )
-        streams = [StreamRun(spec, run) for spec in specs]
-        with _recording_failure(run):
-            for stream in streams:
-                undo.callback(stream.close)
-                with _naming_the_way_back(run):
-                    stream.recover()  # 3
-        threads = StreamThreads(streams, topology, available_now=settings.available_now)
-        setup = _checkpoint_setup(pipeline, run, streams, topology, settings.policy)
-        checkpointing = Checkpointing(setup, inbox, on_fatal=threads.end_after)
-        checkpointing.prepare()  # 4
-        if settings.page is not None:
-            undo.callback(PageProcess(pipeline.repository.where, settings.page).close)
-        handle = PipelineHandle(run, threads, checkpointing, channel, undo.pop_all())
+        with _recording_why(pipeline.repository, lease.number):
+            chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.where, session, accept=settings.accept)
+            topology, specs = chain.join()  # 3
+            inbox: Inbox = queue.SimpleQueue()
+            callbacks = pipeline.callbacks
+            for more in filter(None, (settings.callbacks, tracing_callbacks(pipeline.name))):
+                callbacks = callbacks.and_then(more)
+            run = RunContext(
+                spark=session,
+                repository=pipeline.repository,
+                lineage=lineage_of(pipeline),
+                lease=lease,
+                retain=retain,
+                shared=pipeline.shared,
+                available_now=settings.available_now,
+                accept=settings.accept,
+                backoff=pipeline.backoff,
+                callbacks=callbacks,
+                reach=settings.reach,
+                acknowledge=lambda checkpoint, state: inbox.put((checkpoint, state)),
+                build=chain.build,
+                outage=settings.outage,
+                poll_ms=_poll_ms(settings, pipeline.repository, chain, session),
+            )
+            streams = [StreamRun(spec, run) for spec in specs]
+            with _recording_failure(run):
+                for stream in streams:
+                    undo.callback(stream.close)
+                    with _naming_the_way_back(run):
+                        stream.recover()
+            threads = StreamThreads(streams, topology, available_now=settings.available_now)
+            setup = _checkpoint_setup(pipeline, run, streams, topology, settings.policy)
+            checkpointing = Checkpointing(setup, inbox, on_fatal=threads.end_after)
+            checkpointing.prepare()  # 4
+            if settings.page is not None:
+                undo.callback(PageProcess(pipeline.repository.where, settings.page).close)
+            handle = PipelineHandle(run, threads, checkpointing, channel, undo.pop_all())
         start_threads(handle, pipeline.repository.where)  # 5
         return handle
 
 
-def _poll_ms(settings: RunSettings, session: SparkSession, streams: int) -> int | None:
+def _poll_ms(settings: RunSettings, repository: Repository, chain: Chain, session: SparkSession) -> int | None:
     """Return the delay between two polls for input; `None` leaves it to the session."""
     if settings.poll_ms is not None:
         return settings.poll_ms
     if settings.available_now or adapter.setting(session, adapter.POLLING_DELAY) is not None:
         return None
-    return chosen_delay_ms(streams)
+    paths = [
+        options.get("path", "")
+        for df in chain.frames
+        for name, options in adapter.inputs(df)
+        if name != LOG_SOURCE  # it paces its own requests
+    ]
+    return chosen_delay_ms(len(chain.frames), paths, on_store=isinstance(repository, ObjectRepository))
 
 
 def _checkpoint_setup(
@@ -278,14 +288,29 @@ def finish_rewind(pipeline: PipelineDefinition, lease: Lease, reach: Reach) -> N
 
 
 @contextlib.contextmanager
-def _recording_failure(run: RunContext) -> Iterator[None]:
-    """Record why the streams could not be recovered: the next look at the repository shows it."""
+def _recording_why(repository: Repository, lease: int) -> Iterator[None]:
+    """Record why a run ends before its first epoch: otherwise the next look at the repository takes it for a kill.
+
+    The first start in a new repository records nothing, because there is no pipeline to show yet.
+    """
     try:
         yield
     except Exception as error:
-        lease = run.lease.number
-        run.activity.event(noted(START_FAILED, lease, error=error))
-        ActivityWriter(run.repository, run.activity, lease).work()
+        with contextlib.suppress(HoldfastError):  # the error of the start is the one to raise
+            Identity.load(repository)
+            tally = ActivityTally()
+            tally.event(noted(START_FAILED, lease, error=error))
+            ActivityWriter(repository, tally, lease).work()
+        raise
+
+
+@contextlib.contextmanager
+def _recording_failure(run: RunContext) -> Iterator[None]:
+    """Record what happened before a recovery failed: the streams that were recovered, and how."""
+    try:
+        yield
+    except Exception:
+        ActivityWriter(run.repository, run.activity, run.lease.number).work()
         raise
 
 

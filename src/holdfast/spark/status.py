@@ -20,6 +20,7 @@ from holdfast.spark.parts import StreamParts
 from holdfast.spark.query import StreamQuery
 from holdfast.spark.recovering import RecoveredStream
 from holdfast.spark.supervisor import Supervisor
+from holdfast.spark.topic_lag import TopicLag
 from holdfast.spark.unread import Unread, UnreadFiles
 
 _log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ _LIVE = ("running", "restarting", "waiting")
 class StreamStatus:
     """The status of a stream. `rows` counts the rows that each sink was given in this run, not those that it holds.
 
-    A field that cannot be determined is `None`. `unread` is counted at most every few seconds.
+    A field that cannot be determined is `None`. `unread` and `behind_s` are determined at most every few seconds.
     """
 
     stream: str  # its name
@@ -51,6 +52,7 @@ class StreamStatus:
     last_progress: dict[str, Any] | None = None  # Spark's own report of its last trigger, as in `lastProgress`
     dead_rows: int = 0  # given to the dead letter in this run, and to no other sink
     outage: Outage | None = None  # what it waits for, until the next epoch, or until it runs and has no new input
+    behind_s: float | None = None  # the age of the oldest record of its Kafka topics that no sink has yet; 0: none
 
 
 def as_data(value: Any) -> Any:
@@ -90,12 +92,14 @@ class StatusReporter:
         acknowledger: Acknowledger,
         query: StreamQuery,
         tally: EpochTally,
+        topic_lag: TopicLag,
     ) -> None:
         self._parts = parts
         self._supervisor = supervisor
         self._acknowledger = acknowledger
         self._query = query
         self._tally = tally
+        self._topic_lag = topic_lag
         self._logs: list[str] | None = None  # event logs that the stream reads; looked up when first needed
         self._unread: UnreadFiles | None = None  # likewise, of its file sources
 
@@ -124,6 +128,7 @@ class StatusReporter:
             last_epoch=self._tally.last,
             last_progress=progress or None,
             outage=watched.outages.current,
+            behind_s=self._topic_lag.seconds(last.ends) if state == "running" else None,
         )
 
     def _behind(self, recovered: RecoveredStream, progress: dict[str, Any]) -> int | None:

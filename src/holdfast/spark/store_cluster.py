@@ -12,7 +12,6 @@ from holdfast.repository import Repository
 from holdfast.repository.objectstore import ObjectRepository
 from holdfast.repository.probe import PROBES
 from holdfast.sinks.base import Sink
-from holdfast.sinks.log import LogSink
 from holdfast.spark import adapter, s3a
 from holdfast.spark.executors import require_executors
 from holdfast.sparkfiles.storefolder import hadoop_root
@@ -20,21 +19,25 @@ from holdfast.sparkfiles.storefolder import hadoop_root
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_FOR_LOGS = {"obstore", "pyarrow"}  # which `holdfast-spark[spark,s3]` installs
+
 
 def require_cluster(spark: SparkSession, repository: Repository, sinks: Iterable[Sink]) -> None:
-    """Raise `ExecutorsUnfit` unless all executors can run a pipeline; nothing is checked on one machine."""
+    """Raise `ExecutorsUnfit` unless all executors can run a pipeline; nothing is checked on one machine.
+
+    Whether a stream reads or writes an event log on the store is known only after its function was called, which may
+    create logs. So Python's access to the store is always required.
+    """
     if adapter.is_local(spark) or not isinstance(repository, ObjectRepository):
         return
-    found = tuple(sinks)
-    logs = any(isinstance(sink, LogSink) for sink in found)
-    packages = {name for sink in found for name in sink.on_executors} | ({"obstore", "pyarrow"} if logs else set())
+    packages = {name for sink in sinks for name in sink.on_executors} | _FOR_LOGS
     require_executors(
         spark,
         packages=sorted(packages),
         java_class=adapter.STORE_FILES,
         folder=f"{hadoop_root(repository)}/{PROBES}/executors",
         settings=adapter.settings_of_bucket(spark, repository.address.bucket, s3a.s3a_settings()),
-        reach=partial(use_store, repository.where) if logs else None,
+        reach=partial(use_store, repository.where),
     )
 
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 
 from holdfast.barriers import BarrierInjector
 from holdfast.errors import StreamFailed
 from holdfast.program.description import StreamDescription
 from holdfast.recovery import RecoveryPlan
+from holdfast.spark import adapter
 from holdfast.spark.acknowledging import Acknowledger
 from holdfast.spark.context import RunContext
 from holdfast.spark.describing import store_program
 from holdfast.spark.epoch_times import EpochTimes
 from holdfast.spark.gate import EpochGate
-from holdfast.spark.kafka_sources import KafkaSources
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.query import StreamQuery
 from holdfast.spark.recovering import RecoveredStream
 from holdfast.spark.snapshot import snapshots_of
+from holdfast.spark.sources import ComparedSources
 from holdfast.spark.spec import StreamSpec
 from holdfast.spark.status import EpochTally, StatusReporter, StreamStatus
 from holdfast.spark.supervisor import Supervisor
+from holdfast.spark.topic_lag import TopicLag
 
 _log = logging.getLogger(__name__)
 _LIVE = ("starting", "running", "restarting", "waiting")
@@ -43,19 +46,26 @@ class StreamRun:
         self._acknowledger = Acknowledger(parts, gate, self.injector.handle(), self._drained)
         self._query = StreamQuery(parts, gate)
         self._tally = tally = EpochTally(run.clock)
-        self._kafka = KafkaSources(parts)
+        self._sources = ComparedSources(parts)
         self._stores_program = True  # until the first new epoch of the run is decided
         self._supervisor = Supervisor(
             parts,
             gate=gate,
             acknowledger=self._acknowledger,
             query=self._query,
-            kafka=self._kafka,
+            sources=self._sources,
             epoch_ended=self._epoch_ended,
             oldest_kept=lambda: self.oldest_kept,
         )
+        open_reader = partial(adapter.KafkaUnread, run.spark, stream=spec.name)
+        self._topic_lag = TopicLag(spec.name, gate, self._sources.kafka_inputs, open_reader)
         self._reporter = StatusReporter(
-            parts, supervisor=self._supervisor, acknowledger=self._acknowledger, query=self._query, tally=tally
+            parts,
+            supervisor=self._supervisor,
+            acknowledger=self._acknowledger,
+            query=self._query,
+            tally=tally,
+            topic_lag=self._topic_lag,
         )
 
     # --- its life ---
@@ -91,7 +101,7 @@ class StreamRun:
             self._query.finish_available(lambda: self.state in _LIVE)
 
     def close(self) -> None:
-        """Release the sinks, the stage and the connections to Kafka."""
+        """Release the sinks, the stage and the connections of the sources."""
         for sink in self.spec.sinks:
             try:
                 sink.close()
@@ -99,12 +109,13 @@ class StreamRun:
                 _log.exception("sink %s could not be closed", sink.name)
         if self._parts.stage is not None:
             self._parts.stage.close()
-        self._kafka.close()
+        self._sources.close()
+        self._topic_lag.close()
 
     def _epoch_ended(self, times: EpochTimes) -> None:
         """Count an epoch that is in every sink. The first new one of a run stores the description of the program."""
         self._tally.add(times)
-        self._kafka.epoch_ended(self._acknowledger.last)
+        self._sources.epoch_ended(self._acknowledger.last)
         recovered = self._supervisor.recovered
         if self._stores_program and recovered is not None and times.epoch > recovered.plan.decided:
             self._stores_program = False

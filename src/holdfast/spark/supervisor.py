@@ -26,13 +26,13 @@ from holdfast.spark.epochs import EpochListener, EpochRunner
 from holdfast.spark.explaining import explained, final_error
 from holdfast.spark.failures import Diagnosis, EpochFailure, Kind, Remedy, diagnose
 from holdfast.spark.gate import EpochGate, Stopping
-from holdfast.spark.kafka_sources import KafkaSources
 from holdfast.spark.outages import Outages
 from holdfast.spark.parts import StreamParts
 from holdfast.spark.query import StreamQuery
 from holdfast.spark.recovering import RecoveredStream, StreamRecovery
 from holdfast.spark.retrying import Retries
 from holdfast.spark.slots import AttemptSlots
+from holdfast.spark.sources import ComparedSources
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Supervisor:
         gate: EpochGate,
         acknowledger: Acknowledger,
         query: StreamQuery,
-        kafka: KafkaSources,
+        sources: ComparedSources,
         epoch_ended: Callable[[EpochTimes], None],
         oldest_kept: Callable[[], int | None],
     ) -> None:
@@ -65,8 +65,8 @@ class Supervisor:
         self._query = query
         self._epoch_ended = epoch_ended
         self._slots = AttemptSlots(parts)
-        self._kafka = kafka
-        self._recovery = StreamRecovery(parts, self._slots, acknowledger, kafka)
+        self._sources = sources
+        self._recovery = StreamRecovery(parts, self._slots, acknowledger, sources)
         self._retries = Retries(parts)
         self._runner: EpochRunner | None = None  # of the last query, until the next recovery begins
         self._thread = 0
@@ -161,7 +161,7 @@ class Supervisor:
             stateful=recovered.stateful,
             poison=self._retries.poison,
             adopted=recovered.adopted,
-            kafka=self._kafka,
+            sources=self._sources,
         )
         self.state = "running"
         self._query.run(

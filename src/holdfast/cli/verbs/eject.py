@@ -18,11 +18,11 @@ from holdfast.cli.options import Json, TakeOver
 from holdfast.cli.outlets import into_stderr
 from holdfast.cli.programs import find_target, pipeline_of
 from holdfast.cli.tables import fields
-from holdfast.cli.target import located, shown
+from holdfast.cli.target import is_url, located, on_disk, shown
 from holdfast.plainspark import Ejection
 from holdfast.plainspark import eject as write_checkpoint
 from holdfast.repository import LocalRepository
-from holdfast.repository.opening import local_repository
+from holdfast.repository.opening import local_repository, open_repository
 
 
 class Ejected(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +77,8 @@ def eject(
 
 def _repository(target: str, *, as_json: bool) -> LocalRepository:
     """Return the repository in a folder, or that of a program."""
+    if is_url(target):
+        return on_disk(open_repository(target), "ejecting a stream")
     if os.path.isdir(target) or not (":" in target or target.endswith(".py")):  # noqa: PTH112 - any text
         return located(target)
     with into_stderr() if as_json else contextlib.nullcontext():  # the program may print something

@@ -13,12 +13,13 @@ from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.holder import Holder, readable_holder
 from holdfast.cli.options import Json, Last, Repo
-from holdfast.cli.tables import TableRows, print_damaged, print_problems
+from holdfast.cli.tables import TableRows, print_damaged, print_problems, verdict_text
 from holdfast.cli.target import all_looked_at, shown
 from holdfast.cli.timelines import TimelineLine, print_timelines, timeline_lines, unfinished_text
 from holdfast.errors import BadValue, Corrupt, StorageFailed, UnsupportedVersion
 from holdfast.repository import Checkpoints, Lineage, Repository, Status, Summary
 from holdfast.repository.rewinds import unfinished_rewind
+from holdfast.repository.verdicts import LastVerify, Verdicts
 
 _COLOURS = {Status.RESTORABLE: "green", Status.OPEN: "yellow", Status.ABORTED: "dim", Status.DAMAGED: "bold red"}
 
@@ -44,6 +45,7 @@ class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, float] | None = None  # when all streams had reached each step, in seconds since the start
     new_files: int | None = None  # files that no earlier checkpoint of the same run had kept
     new_bytes: int | None = None  # their total size
+    last_verify: LastVerify | None = None  # the last verdict that `holdfast verify --record` has recorded; null: none
 
 
 class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,22 +133,24 @@ def listing_of(
     found = [each for each in Checkpoints(repository).all() if every or each.status is not Status.ABORTED]
     holder, unknown = readable_holder(repository)
     rewinding = unfinished_rewind(repository, lineage)
+    verdicts, _ = Verdicts(repository).all()
     return PipelineListing(
         pipeline=lineage.identity.pipeline,
         uid=lineage.identity.uid,
         timeline=lineage.current,
         where=repository.where,
         holder=holder,
-        checkpoints=[_line(each, lineage) for each in found[-(last or 0) :]],
+        checkpoints=[_line(each, lineage, verdicts.get(str(each.name))) for each in found[-(last or 0) :]],
         holder_unknown=unknown,
         timelines=timeline_lines(repository, lineage),
         unfinished=None if rewinding is None else unfinished_text(rewinding),
     )
 
 
-def _line(each: Summary, lineage: Lineage) -> CheckpointLine:
+def _line(each: Summary, lineage: Lineage, verdict: LastVerify | None) -> CheckpointLine:
     abandoned = not lineage.holds_checkpoint(each.timeline, each.checkpoint) and each.checkpoint > 0
-    return msgspec.convert({**each.to_dict(), "abandoned": abandoned}, CheckpointLine)
+    line = msgspec.convert({**each.to_dict(), "abandoned": abandoned}, CheckpointLine)
+    return msgspec.structs.replace(line, last_verify=verdict)
 
 
 def _print_listing(console: Console, listing: PipelineListing) -> None:
@@ -168,9 +172,9 @@ def _print_listing(console: Console, listing: PipelineListing) -> None:
 
 def _checkpoint_rows(checkpoints: list[CheckpointLine]) -> TableRows:
     rows = TableRows(
-        *("id", "name", "status", "taken (UTC)", "age", "files", "size", "epochs"),
+        *("id", "name", "status", "taken (UTC)", "age", "files", "size", "last verify", "epochs"),
         right=("id", "files", "size"),
-        wide_only=("taken (UTC)", "files"),
+        wide_only=("taken (UTC)", "files", "last verify"),
     )
     for each in checkpoints:
         epochs = ", ".join(f"{stream} {epoch}" for stream, epoch in (each.epochs or {}).items())
@@ -183,6 +187,7 @@ def _checkpoint_rows(checkpoints: list[CheckpointLine]) -> TableRows:
             formatting.age(each.timestamp_ms) if each.timestamp_ms else "",
             formatting.number(each.file_count) if restorable else "",
             formatting.size(each.file_bytes) if restorable else "",
+            verdict_text(each.last_verify) if each.last_verify else "",
             each.why or epochs,
         )
     return rows

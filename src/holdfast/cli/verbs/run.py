@@ -83,7 +83,7 @@ PollEvery = Annotated[
         "--poll-every",
         metavar="DURATION",
         help="How often an idle stream polls for new input: 50ms, 1s. Default: 10ms times the number of streams, "
-        "at most 200ms.",
+        "at most 200ms; at least 50ms with a root on S3, and 200ms with an input path on an object store.",
         show_default=False,
     ),
 ]

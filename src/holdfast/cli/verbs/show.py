@@ -13,7 +13,7 @@ from rich.text import Text
 from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
-from holdfast.cli.tables import TableRows, fields, print_problems
+from holdfast.cli.tables import TableRows, fields, print_problems, verdict_text
 from holdfast.cli.target import looked_at, shown
 from holdfast.cli.timelines import TimelineLine, print_timelines, timeline_lines, unfinished_text
 from holdfast.formats.decoding import Undecodable, from_json
@@ -22,6 +22,7 @@ from holdfast.formats.manifest_parts import StreamCut
 from holdfast.repository import Checkpoints, FileList, Lineage, Repository
 from holdfast.repository.checkpoints import LATEST
 from holdfast.repository.rewinds import unfinished_rewind
+from holdfast.repository.verdicts import LastVerify, Verdicts
 
 _SHOWN_GAPS = 5  # the newest ones
 
@@ -43,6 +44,7 @@ class Show(msgspec.Struct, frozen=True):
     unfinished: str | None = None  # a rewind that was interrupted, and what finishes it
     timelines: list[TimelineLine] = []  # all timelines of the pipeline, by number
     notes: dict[str, str] = {}  # explains manifest fields that are kept for tools of an earlier system
+    last_verify: LastVerify | None = None  # the last verdict that `holdfast verify --record` has recorded; null: none
 
 
 SHAPES = {"show": Show}
@@ -73,7 +75,7 @@ def show(
         if result.abandoned:
             text = "a rewind has abandoned this checkpoint: you cannot go back to it"
             print_problems(console, [text], "choose one that is restorable: holdfast ls")
-        _print_manifest(console, manifest, str(result.manifest.get("digest", "")), f"{repository.where}/{found.key}")
+        _print_manifest(console, result, manifest, f"{repository.where}/{found.key}")
         _print_files(console, found.lists)
         if len(result.timelines) > 1:
             console.print()
@@ -115,6 +117,7 @@ def shown_checkpoint(repository: Repository, checkpoint: str | None, *, files: b
         place_in.unfinished,
         place_in.timelines,
         {name: text for name, text in INHERITED.items() if name in stored},
+        Verdicts(repository).all()[0].get(str(name)),
     )
     return ShownCheckpoint(result, manifest, place.manifest, lists)
 
@@ -150,7 +153,7 @@ def _print_files(console: Console, lists: Mapping[str, FileList]) -> None:
         rows.print(console)
 
 
-def _print_manifest(console: Console, manifest: Manifest, digest: str, where: str) -> None:
+def _print_manifest(console: Console, result: Show, manifest: Manifest, where: str) -> None:
     kind = f"savepoint {manifest.savepoint}, checkpoint" if manifest.savepoint else "checkpoint"
     title = (f"{kind} {manifest.checkpoint_id}", "bold")
     console.print(Text.assemble(title, f" of pipeline {manifest.pipeline or '?'}"))
@@ -159,9 +162,10 @@ def _print_manifest(console: Console, manifest: Manifest, digest: str, where: st
         [
             ("taken", f"{formatting.moment(manifest.timestamp_ms)} UTC, {formatting.age(manifest.timestamp_ms)} ago"),
             ("timeline", f"{manifest.timeline}, lease {manifest.lease}"),
-            ("digest", digest or "none"),
+            ("digest", str(result.manifest.get("digest") or "none")),
             ("parent", manifest.parent or "none: the first of its chain"),
             ("file", shown(where)),
+            *_verify_fields(result.last_verify),
             *_gap_fields(manifest),
         ],
     )
@@ -169,6 +173,13 @@ def _print_manifest(console: Console, manifest: Manifest, digest: str, where: st
         console.print()
         console.print(Text.assemble("stream ", (stream, "bold")))
         fields(console, _cut_fields(cut))
+
+
+def _verify_fields(verdict: LastVerify | None) -> list[tuple[str, str | Text]]:
+    if verdict is None:
+        return []
+    finding = "" if verdict.ok else f": {verdict.text}"
+    return [("last verify", verdict_text(verdict).append(formatting.harmless(f", {verdict.grade}{finding}")))]
 
 
 def _gap_fields(manifest: Manifest) -> list[tuple[str, str | Text]]:

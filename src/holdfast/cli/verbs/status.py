@@ -7,6 +7,7 @@ import time
 from rich.console import Console
 from rich.text import Text
 
+from holdfast import _figures as figures
 from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, Repo
@@ -80,7 +81,6 @@ def stream_rows(line: PipelineLine) -> TableRows:
         wide_only=("rows", "restarts"),
     )
     for each in line.streams:
-        behind = each.behind if each.behind is not None else each.unread_files
         rows.add(
             each.stream,
             each.state,
@@ -88,7 +88,7 @@ def stream_rows(line: PipelineLine) -> TableRows:
             formatting.number(each.rows),
             *(formatting.number(each.dead_rows) for _ in dead),
             "-" if each.rows_per_s is None else f"{each.rows_per_s:,.0f}/s",
-            "-" if behind is None else formatting.number(behind),
+            figures.lag(each.behind, each.unread_files, seconds=each.behind_s),
             formatting.span(time.time() - each.fresh_at_ms / 1000) if each.fresh_at_ms else "-",
             str(each.restarts),
         )

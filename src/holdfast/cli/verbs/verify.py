@@ -21,8 +21,8 @@ from holdfast.cli.target import looked_at, on_disk
 from holdfast.errors import BadValue
 from holdfast.formats.manifest_parts import Severity
 from holdfast.repository import Repository
-from holdfast.repository.activity import VERIFIED, Activity, ActivityEvent
 from holdfast.repository.checkpoints import LATEST
+from holdfast.repository.verdicts import LastVerify, Verdicts
 from holdfast.verification import Finding, Grade, Progress, ReadData, Verification, verify_all
 from holdfast.verification import verify as verify_one
 
@@ -59,7 +59,8 @@ def verify(
     ] = False,
     read_data: Annotated[bool, typer.Option("--read-data", help="Also load the state with Spark. Needs Java.")] = False,
     record: Annotated[
-        bool, typer.Option("--record", help="Record the verdict in the repository, so that the page shows it.")
+        bool,
+        typer.Option("--record", help="Record the verdict in the repository, so that ls, show and the page show it."),
     ] = False,
     as_json: Json = False,
 ) -> Answer:
@@ -104,13 +105,18 @@ def verified_answer(found: list[Verification], where: str) -> Answer:
 
 
 def record_verdicts(repository: Repository, found: list[Verification]) -> None:
-    """Record the verdicts as events. They belong to no run: their lease is 0."""
-    activity = Activity(repository)
-    for each in found:
-        facts = {"checkpoint": str(each.checkpoint), "ok": each.ok, "grade": each.grade.word}
-        text = str(each.findings[0]) if each.findings else "sound"
-        at_ms, seconds = int(time.time() * 1000), round(each.seconds, 6)
-        activity.add_event(ActivityEvent(at_ms=at_ms, lease=0, kind=VERIFIED, text=text, seconds=seconds, facts=facts))
+    """Record the verdicts, so that the page and `holdfast ls` show them."""
+    at_ms = int(time.time() * 1000)
+    Verdicts(repository).record(
+        LastVerify(
+            checkpoint=str(each.checkpoint),
+            ok=each.ok,
+            grade=each.grade.word,
+            at_ms=at_ms,
+            text=str(each.findings[0]) if each.findings else "sound",
+        )
+        for each in found
+    )
 
 
 def _print_table(console: Console, found: list[Verification]) -> None:

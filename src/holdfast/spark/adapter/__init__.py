@@ -1,21 +1,28 @@
 """The only code that depends on Spark's internals, for the versions that `_extras` names (see `versions`).
 
 It uses the following parts of Spark that are not public API: the JVM of a session (`_jvm`, `_jdf`, `_jsc`), class names
-of logical plans, settings by their full names, the RDD of a local checkpoint, and a metric of a physical plan.
+of logical plans, settings by their full names, the RDDs of batches and of local checkpoints, and a metric of a physical
+plan.
 """
 
 from holdfast.spark.adapter.cluster import registered_cores as registered_cores
 from holdfast.spark.adapter.cluster import settings_of_bucket as settings_of_bucket
+from holdfast.spark.adapter.connectors import missing_connector as missing_connector
+from holdfast.spark.adapter.few_rows import few_rows as few_rows
 from holdfast.spark.adapter.freezing import can_freeze_on_use as can_freeze_on_use
 from holdfast.spark.adapter.freezing import frozen as frozen
 from holdfast.spark.adapter.freezing import frozen_on_use as frozen_on_use
-from holdfast.spark.adapter.freezing import kept_by_first_action as kept_by_first_action
 from holdfast.spark.adapter.jvmlock import JvmLock as JvmLock
 from holdfast.spark.adapter.kafka import KafkaClient as KafkaClient
+from holdfast.spark.adapter.kafka_unread import KafkaUnread as KafkaUnread
+from holdfast.spark.adapter.lake import LakeInput as LakeInput
+from holdfast.spark.adapter.lake import NotComparable as NotComparable
+from holdfast.spark.adapter.lake import lake_inputs as lake_inputs
 from holdfast.spark.adapter.launching import deaf_to_sigterm as deaf_to_sigterm
 from holdfast.spark.adapter.limited import LimitedReader as LimitedReader
 from holdfast.spark.adapter.plans import file_inputs as file_inputs
 from holdfast.spark.adapter.plans import inputs as inputs
+from holdfast.spark.adapter.plans import is_observed as is_observed
 from holdfast.spark.adapter.plans import is_stateful as is_stateful
 from holdfast.spark.adapter.plans import require_packages as require_packages
 from holdfast.spark.adapter.plans import require_trigger as require_trigger

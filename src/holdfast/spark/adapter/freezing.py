@@ -10,7 +10,6 @@ Rules:
 - With `frozen_on_use`, a block that is lost before the first job has ended is computed again without an error. So a
   metric of Spark's plan counts the computed rows. If this number equals the number of rows that each action was given,
   no partition with rows was computed twice.
-- `kept_by_first_action` saves the job too, for one sink that uses the rows of only one action.
 - The metric ignores failed tasks. The proof is therefore valid only if tasks are never repeated: with a master `local`
   or `local[n]`.
 """
@@ -62,22 +61,6 @@ def frozen_on_use(df: DataFrame) -> Iterator[tuple[DataFrame, Callable[[], int]]
     vars(kept)["schema"] = df.schema  # it is the same: not read from the JVM again
     try:
         yield kept, lambda: int(computed.value())
-    finally:
-        _free(kept)
-
-
-@contextlib.contextmanager
-def kept_by_first_action(df: DataFrame) -> Iterator[DataFrame]:
-    """Yield the rows for several actions, one after the other: the first one computes and keeps them.
-
-    After it, Spark has cut the lineage: a block that is lost later fails the next action. Not guaranteed: that the
-    first action has seen the rows that were kept, if a block was lost while it ran. So only one of them may be used.
-    Not for rows that are observed: Spark would take their metrics before the first action.
-    """
-    kept = df.localCheckpoint(eager=False)
-    vars(kept)["schema"] = df.schema
-    try:
-        yield kept
     finally:
         _free(kept)
 

@@ -87,13 +87,7 @@ class KafkaClient:
     def _open(self) -> None:
         if self._admin is not None:
             return
-        settings = client_settings(self._options)
-        limits = {} if settings.keys() & _LIMITS.keys() else _LIMITS
-        given = self._jvm.java.util.HashMap()
-        for name, value in {**settings, **limits}.items():
-            given.put(name, value)
-        provider = self._jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider
-        params = provider.kafkaParamsForDriver(self._jvm.PythonUtils.toScalaMap(given))
+        params = driver_settings(self._jvm, self._options)
         params.put("isolation.level", "read_uncommitted")  # an open transaction must not look like a truncation
         self._consumer = self._jvm.org.apache.kafka.clients.consumer.KafkaConsumer(params)
         for name in [name for name in params if "deserializer" in name or name.startswith(("max.poll", "auto."))]:
@@ -127,27 +121,51 @@ class KafkaClient:
         """Return the first offset of each partition, and the one after its last."""
         if not numbers:
             return {}, {}
-        text = json.dumps({topic: dict.fromkeys(map(str, each), 0) for topic, each in numbers.items()})
-        partitions = self._jvm.org.apache.spark.sql.kafka010.JsonUtils.partitionOffsets(text)
-        keys = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(partitions).keySet()
-        consumer = self._consumer
-        printed = (consumer.beginningOffsets(keys).toString(), consumer.endOffsets(keys).toString())
-        return tuple({(each[1], int(each[2])): int(each[3]) for each in _OFFSET.finditer(text)} for text in printed)
+        keys = partition_keys(self._jvm, numbers)
+        return offsets_in(self._consumer.beginningOffsets(keys)), offsets_in(self._consumer.endOffsets(keys))
 
     def _failed(self, error: Exception) -> SourceFailed:
-        name, said = _root(error)
-        secrets = [self._options[each] for each, shown in redacted(self._options).items() if shown == REDACTED]
-        for secret in filter(None, secrets):
-            said = said.replace(secret, REDACTED)
-        why = f"{name}: {redacted_text(said)}" if said else name
-        facts: dict[str, Any] = {"stream": self._stream, "source": self._source, "why": why}
-        if _OUTAGE.search(name) or _UNRESOLVED in said:
-            servers = self._options.get("kafka.bootstrap.servers", "")
-            return SourceUnavailable(**{**facts, "why": f"Kafka at {redacted_text(servers)} does not answer: {why}"})
-        if _DENIED.search(name):
-            do = "give the user of this source the permission to describe and read the topics, or correct its options"
-            return SourceFailed(**facts, do=do)
-        return SourceFailed(**facts)
+        return failure(error, self._options, stream=self._stream, source=self._source)
+
+
+def driver_settings(jvm: Any, options: Mapping[str, str]) -> Any:
+    """Return the settings of a client in the driver, as a Java map: as Spark's source has them, with short limits."""
+    settings = client_settings(options)
+    limits = {} if settings.keys() & _LIMITS.keys() else _LIMITS
+    given = jvm.java.util.HashMap()
+    for name, value in {**settings, **limits}.items():
+        given.put(name, value)
+    provider = jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider
+    return provider.kafkaParamsForDriver(jvm.PythonUtils.toScalaMap(given))
+
+
+def partition_keys(jvm: Any, numbers: Mapping[str, Collection[int]]) -> Any:
+    """Return partitions, given by topic, as a Java set."""
+    text = json.dumps({topic: dict.fromkeys(map(str, each), 0) for topic, each in numbers.items()})
+    partitions = jvm.org.apache.spark.sql.kafka010.JsonUtils.partitionOffsets(text)
+    return jvm.scala.jdk.javaapi.CollectionConverters.asJava(partitions).keySet()
+
+
+def offsets_in(offsets: Any) -> dict[tuple[str, int], int]:
+    """Return a Java map of offsets by partition as a dict. It is read as text: one call for all partitions."""
+    return {(each[1], int(each[2])): int(each[3]) for each in _OFFSET.finditer(offsets.toString())}
+
+
+def failure(error: Exception, options: Mapping[str, str], *, stream: str, source: int) -> SourceFailed:
+    """Return an error of a client as one of this package, without secrets."""
+    name, said = _root(error)
+    secrets = [options[each] for each, shown in redacted(options).items() if shown == REDACTED]
+    for secret in filter(None, secrets):
+        said = said.replace(secret, REDACTED)
+    why = f"{name}: {redacted_text(said)}" if said else name
+    facts: dict[str, Any] = {"stream": stream, "source": source, "why": why}
+    if _OUTAGE.search(name) or _UNRESOLVED in said:
+        servers = options.get("kafka.bootstrap.servers", "")
+        return SourceUnavailable(**{**facts, "why": f"Kafka at {redacted_text(servers)} does not answer: {why}"})
+    if _DENIED.search(name):
+        do = "give the user of this source the permission to describe and read the topics, or correct its options"
+        return SourceFailed(**facts, do=do)
+    return SourceFailed(**facts)
 
 
 def _root(error: Exception) -> tuple[str, str]:

@@ -54,6 +54,11 @@ def is_stateful(df: DataFrame) -> bool:
     return False
 
 
+def is_observed(df: DataFrame) -> bool:
+    """Whether a DataFrame contains a call of `observe`."""
+    return any(node.getClass().getSimpleName() == "CollectMetrics" for node in _nodes(df))
+
+
 def state_operators(df: DataFrame) -> list[tuple[str, list[str], list[tuple[str, str]]]]:
     """Return the operators that keep state: the kind of each, the types of its keys, and its columns with their types.
 
@@ -101,6 +106,11 @@ def inputs(df: DataFrame) -> list[tuple[str, dict[str, str]]]:
 
     A source that the plan contains twice is there twice. The name of a file source is `FileSource[<path>]`.
     """
+    return [(str(node.sourceName()), options_of(node)) for node in streaming_relations(df)]
+
+
+def streaming_relations(df: DataFrame) -> list[Any]:
+    """Return the nodes of the streaming sources, in the order of Spark's offsets."""
     found: list[Any] = []
     pending = [df._jdf.queryExecution().analyzed()]
     while pending:
@@ -110,10 +120,11 @@ def inputs(df: DataFrame) -> list[tuple[str, dict[str, str]]]:
             found.append(node)
         children = node.children()
         pending += [children.apply(number) for number in reversed(range(children.size()))]
-    return [(str(node.sourceName()), _options(node)) for node in found]
+    return found
 
 
-def _options(node: Any) -> dict[str, str]:
+def options_of(node: Any) -> dict[str, str]:
+    """Return the options of a streaming source, with their names in lower case."""
     if node.getClass().getSimpleName() == "StreamingRelationV2":
         return {str(name).lower(): str(value) for name, value in node.extraOptions().asCaseSensitiveMap().items()}
     pairs, found = node.dataSource().options().iterator(), {}
@@ -135,7 +146,7 @@ def file_inputs(df: DataFrame, query: StreamingQuery) -> list[FileInput]:
     options: dict[str, dict[str, str]] = {}
     for node in _nodes(df):
         if node.getClass().getSimpleName() == "StreamingRelation":
-            given = _options(node)
+            given = options_of(node)
             options[_plain_path(given.get("path", ""))] = given
     sources = query._jsq.streamingQuery().sources()
     named = [_FILE_SOURCE.fullmatch(str(sources.apply(number).toString())) for number in range(sources.size())]

@@ -15,7 +15,7 @@ SETTING = "spark.hadoop.fs.file.impl"
 JAR = Path(__file__).with_name("localfiles.jar")
 SOURCES = tuple(
     Path(__file__).with_name(f"{name}.java")
-    for name in ("ExecutorProbe", "KnownBytes", "LocalFiles", "OwnEntries", "Spool", "StoreFiles")
+    for name in ("ExecutorProbe", "FewRows", "KnownBytes", "LocalFiles", "OwnEntries", "Spool", "StoreFiles")
 )
 
 
