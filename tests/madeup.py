@@ -10,7 +10,7 @@ from holdfast.control.channel import ControlChannel
 from holdfast.control.records import ControlAnswer, ControlRequest, RequestKind
 from holdfast.control.results import CheckpointTaken
 from holdfast.errors import HoldfastError
-from holdfast.repository import Lease, LocalRepository
+from holdfast.repository import Lease, Repository
 
 TAKEN = CheckpointTaken(
     request="ab" * 16, checkpoint=7, savepoint=None, timeline=1, timestamp_ms=5, epochs={"orders": 3}, rows=1200
@@ -21,7 +21,7 @@ Carry = Callable[[ControlRequest], dict[str, Any]]
 class MadeUpDriver:
     """Holds the lease and answers every request with what `carry` returns, until `end`. `deaf`: it takes nothing."""
 
-    def __init__(self, repository: LocalRepository, carry: Carry, *, deaf: bool = False) -> None:
+    def __init__(self, repository: Repository, carry: Carry, *, deaf: bool = False) -> None:
         self.lease = Lease.take(repository)
         self.channel = ControlChannel(repository, self.lease, RequestKind)
         self.seen: list[ControlRequest] = []

@@ -203,6 +203,20 @@ def test_prune_shows_what_it_removes_and_needs_the_name_of_the_pipeline(visitor:
     assert not ticket
 
 
+def test_the_name_to_type_is_that_of_the_pipeline_where_two_roots_have_the_same(
+    sample: Sample, tmp_path: Path, control: PageControl
+) -> None:
+    other = Sample(tmp_path / "other").healthy()
+    with RunningPage([str(sample.root), str(other.root)], Listening(port=0), control) as page:
+        visitor = Visitor(page, control.token.text, pipeline="orders~2")
+        plan, ticket = visitor.planned("prune", last="2")
+        assert "Type <b>orders</b> to confirm" in plan
+        assert str(other.folder) in plan
+        assert "s-done" in visitor.applied("prune", ticket, name="orders")
+    assert len(list((other.folder / "timelines/1/checkpoints").glob("*/manifest.json"))) == 2
+    assert len(list((sample.folder / "timelines/1/checkpoints").glob("*/manifest.json"))) == 5
+
+
 @pytest.mark.parametrize("form", [{"last": "0"}, {"last": "-1"}, {"last": "x"}, {"within": "soon"}, {"last": "9" * 10}])
 def test_values_that_cannot_be_are_refused_with_the_next_step(visitor: Visitor, form: dict[str, str]) -> None:
     status, _, text = visitor.post("/p/orders/actions/prune", form)

@@ -21,6 +21,19 @@ from webfixture import Sample, started, troubled
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on this machine")
 
 VIEWS = ("", "/streams/orders", "/checkpoints", "/checkpoints/3", "/diff?a=2&b=4", "/runs", "/ledger", "/timelines")
+LARGE = (
+    "/",
+    "/p/large",
+    "/p/large/streams/orders?span=7d",
+    "/p/large/streams/orders?span=7d&sort=slowest",
+    "/p/large/streams/orders?epoch=37",
+    "/p/large/checkpoints",
+    "/p/large/checkpoints/500",
+    "/p/large/diff?a=1&b=1000",
+    "/p/large/runs",
+    "/p/large/ledger",
+    "/p/large/timelines",
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +69,22 @@ def test_every_view_of_every_condition(chrome: Any, origin: str, width: int, sch
         watched.close()
 
 
+@pytest.mark.parametrize("width", [360, 1600])
+def test_a_damaged_checkpoint_has_a_view_with_the_next_step(chrome: Any, origin: str, width: int) -> None:
+    watched = Watched(chrome, origin, viewport={"width": width, "height": 900})
+    try:
+        assert watched.open("/p/damaged/checkpoints/6").status == 500
+        text = watched.page.inner_text(".problem.error")
+        assert "CheckpointDamaged" in text
+        assert "holdfast verify" in text
+        assert watched.overflow <= 0
+        watched.page.click("nav.tabs >> text=Checkpoints")
+        watched.page.wait_for_selector("text=damaged")
+        assert (watched.errors_but_status, watched.foreign) == ([], [])
+    finally:
+        watched.close()
+
+
 def test_what_went_wrong_and_what_to_do_is_found_from_the_first_view(chrome: Any, origin: str) -> None:
     """As a visitor would: open the page, follow the link of the pipeline that looks bad, read."""
     expected = {
@@ -75,18 +104,60 @@ def test_what_went_wrong_and_what_to_do_is_found_from_the_first_view(chrome: Any
         watched.close()
 
 
+def focus_by_tab(tab: Any, is_it: str) -> None:
+    """Press Tab until the focused element is the wanted one."""
+    for _ in range(40):
+        tab.keyboard.press("Tab")
+        if tab.evaluate(f"(each => {is_it})(document.activeElement)"):
+            return
+    raise AssertionError(f"Tab does not reach it: {is_it}")
+
+
 def test_the_page_works_by_keyboard(chrome: Any, origin: str) -> None:
     watched = Watched(chrome, origin)
+    tab = watched.page
     try:
         watched.open("/p/stopped")
-        watched.page.keyboard.press("Tab")
-        assert watched.page.evaluate("document.activeElement.className") == "skip"
-        seen = []
-        for _ in range(12):
-            watched.page.keyboard.press("Tab")
-            seen.append(watched.page.evaluate("document.activeElement.textContent.trim()"))
-        assert {"Holdfast", "Overview", "Checkpoints", "Runs"} <= set(seen)
-        watched.page.keyboard.press("Enter")
+        tab.keyboard.press("Tab")
+        assert tab.evaluate("document.activeElement.className") == "skip"
+        tab.keyboard.press("Enter")
+        assert tab.evaluate("document.activeElement.id") == "main"
+        focus_by_tab(
+            tab, "each.closest('.node.stream, svg a') && each.getAttribute('href').endsWith('/streams/orders')"
+        )
+        tab.keyboard.press("Enter")
+        tab.wait_for_url("**/p/stopped/streams/orders")
+        watched.open("/p/stopped")
+        focus_by_tab(tab, "each.textContent === 'Checkpoints'")
+        tab.keyboard.press("Enter")
+        tab.wait_for_url("**/p/stopped/checkpoints")
+        assert (watched.errors, watched.foreign) == ([], [])
+    finally:
+        watched.close()
+
+
+def test_a_strip_is_one_stop_of_the_keyboard_and_arrows_move_inside(chrome: Any, origin: str) -> None:
+    watched = Watched(chrome, origin)
+    tab = watched.page
+    try:
+        watched.open("/p/stopped/streams/orders?sort=slowest")
+        assert tab.locator(".chart a").count() == 120
+        assert tab.evaluate("[...document.querySelectorAll('.chart a')].filter(each => each.tabIndex >= 0).length") == 1
+        assert tab.locator(".chart [role=img] a").count() == 0, "what an image contains is not announced"
+        focus_by_tab(tab, "each.closest('.chart a')")
+        assert "epoch 120:" in tab.inner_text(".chart .at"), "it begins at the newest"
+        for key, epoch in (("ArrowLeft", 119), ("ArrowLeft", 118), ("Home", 1), ("ArrowLeft", 1), ("ArrowRight", 2)):
+            tab.keyboard.press(key)
+            assert f"epoch {epoch}:" in tab.inner_text(".chart .at"), key
+        tab.keyboard.press("End")
+        tab.keyboard.press("Shift+Tab")
+        assert not tab.evaluate("Boolean(document.activeElement.closest('.chart'))"), "one key leaves it"
+        tab.keyboard.press("Tab")
+        tab.keyboard.press("ArrowLeft")
+        tab.keyboard.press("Enter")
+        tab.wait_for_url("**#epoch-119")
+        assert tab.evaluate("document.getElementById('epoch-119').getBoundingClientRect().top < window.innerHeight")
+        assert (watched.errors, watched.foreign) == ([], [])
     finally:
         watched.close()
 
@@ -107,14 +178,53 @@ def test_an_opened_part_and_the_focus_survive_an_update(chrome: Any, tmp_path: P
             watched.close()
 
 
-def test_a_page_prints_without_its_navigation(chrome: Any, origin: str) -> None:
-    watched = Watched(chrome, origin)
+@pytest.mark.parametrize("focused", [".chart a[href='#epoch-57']", "td a[href='#epoch-57']"])
+def test_the_focus_on_an_epoch_survives_an_update(chrome: Any, tmp_path: Path, focused: str) -> None:
+    """The strip and the table of the slowest epochs may have the same link; the focus stays in its own."""
+    sample = Sample(tmp_path).healthy(60, 1)  # the slowest epoch of the second minute is 57
+    with RunningPage([str(tmp_path)], Listening(port=0)) as page:
+        watched = Watched(chrome, page.addresses[0].rstrip("/"))
+        try:
+            watched.open("/p/orders/streams/orders")
+            watched.page.wait_for_selector("#live.on")
+            watched.page.focus(focused)
+            sample.epochs("orders", 61, first=61)
+            watched.page.wait_for_selector("#epoch-61", state="attached", timeout=5000)
+            assert watched.page.evaluate("each => document.activeElement.matches(each)", focused)
+            if "chart" in focused:
+                assert "epoch 57:" in watched.page.inner_text(".chart .at")
+        finally:
+            watched.close()
+
+
+PAPER = {"width": 718, "height": 1000}  # A4 without margins
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_view_prints_in_black_on_white_and_nothing_is_cut_off(chrome: Any, origin: str, scheme: str) -> None:
+    watched = Watched(chrome, origin, viewport=PAPER, color_scheme=scheme)
+    tab = watched.page
     try:
-        watched.open("/p/stopped")
-        watched.page.emulate_media(media="print")
-        assert not watched.page.is_visible(".tabs")
-        assert watched.page.is_visible("h1")
-        assert len(watched.page.pdf()) > 10_000
+        for view in VIEWS:
+            watched.open(f"/p/stopped{view}")
+            tab.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+            tab.emulate_media(media="print")
+            assert not tab.is_visible(".tabs")
+            assert tab.is_visible("h1")
+            colours = tab.evaluate(
+                "[...document.querySelectorAll('body, section, td, pre')].map(each => "
+                "[getComputedStyle(each).color, getComputedStyle(each).backgroundColor])"
+            )
+            assert {dark for dark, _ in colours} <= {"rgb(0, 0, 0)"}, view
+            assert {light for _, light in colours} <= {"rgb(255, 255, 255)", "rgba(0, 0, 0, 0)"}, view
+            wide = tab.evaluate(
+                "[...document.querySelectorAll('.scroll, pre, .chart, section')].filter(each => "
+                "each.scrollWidth > each.clientWidth + 1 || each.scrollHeight > each.clientHeight + 1)"
+                ".map(each => each.className + ' ' + each.tagName + ' ' + each.scrollWidth + ' ' + each.clientWidth)"
+            )
+            assert wide == [], view
+            assert len(tab.pdf()) > 10_000
+            tab.emulate_media(media="screen")
     finally:
         watched.close()
 
@@ -163,9 +273,10 @@ def test_ten_thousand_epochs_and_a_thousand_checkpoints(chrome: Any, tmp_path: P
     with RunningPage([str(tmp_path)], Listening(port=0)) as page:
         watched = Watched(chrome, page.addresses[0].rstrip("/"))
         try:
-            for view in ("", "/streams/orders?span=7d", "/checkpoints", "/checkpoints/500", "/runs"):
-                assert watched.open(f"/p/large{view}").status == 200
+            for view in LARGE:
+                assert watched.open(view).status == 200, view
                 watched.page.wait_for_selector("#live.on")
+                assert watched.overflow <= 0, view
             assert (watched.errors, watched.foreign) == ([], [])
         finally:
             watched.close()

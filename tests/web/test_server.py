@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import html
 import http.client
 import json
 import re
@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 
@@ -25,6 +26,7 @@ from holdfast.web import server as servers
 from holdfast.web.listening import Listening, RunningPage
 from holdfast.web.metrics import METRICS
 from holdfast.web.server import HEADERS, host_of
+from webclient import Client, next_event
 from webfixture import Sample, started
 
 VIEWS = (
@@ -39,42 +41,8 @@ VIEWS = (
     "/p/orders/ledger",
     "/p/orders/timelines",
 )
+HREF = re.compile(r'href="([/#?][^"]*)"')
 DOCUMENTS = ("status", "ls", "show", "show/3", "diff?a=2&b=4", "log", "gaps", "doubt", "runs", "epochs/orders")
-
-
-class Client:
-    """Sends requests byte by byte where that matters."""
-
-    def __init__(self, page: RunningPage) -> None:
-        self.port = int(page.addresses[0].rsplit(":", 1)[1].strip("/"))
-
-    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        try:
-            connection.request(method, path, headers={each.replace("_", "-"): value for each, value in headers.items()})
-            answer = connection.getresponse()
-            return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read().decode()
-        finally:
-            connection.close()
-
-    def raw(self, text: bytes) -> bytes:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as sock:
-            sock.sendall(text)
-            parts = []
-            while part := sock.recv(65536):
-                parts.append(part)
-            return b"".join(parts)
-
-    @contextlib.contextmanager
-    def stream(self, view: str) -> Iterator[http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        connection.request("GET", f"/events?view={view}")
-        answer = connection.getresponse()
-        try:
-            yield answer
-        finally:
-            answer.close()
-            connection.close()
 
 
 @pytest.fixture
@@ -100,17 +68,6 @@ def link_to_another_root(sample: Sample) -> None:
     (sample.root / "outside").symlink_to(sample.root.parent / "elsewhere" / "secret")
 
 
-def next_event(answer: http.client.HTTPResponse, kind: str) -> str:
-    """Read events until one of a kind arrives; return its data."""
-    found = ""
-    while line := answer.readline().decode():
-        if line.startswith("event: "):
-            found = line[7:].strip()
-        elif line.startswith("data: ") and found == kind:
-            return line[6:].strip()
-    raise AssertionError("the stream has ended")
-
-
 # --- views ---
 
 
@@ -128,13 +85,81 @@ def test_every_view_is_complete_html_with_the_security_headers(client: Client, v
         assert address.startswith(("/", "#")), address
 
 
+def dead_links(client: Client, views: Iterable[str]) -> tuple[int, list[str]]:
+    """Follow every link of some views. Return how many there are, and those whose document or whose part is missing."""
+    links = {urljoin(view, html.unescape(each)) for view in views for each in HREF.findall(client.get(view)[2])}
+    parts: dict[str, set[str]] = {}
+    for address, _, part in (each.partition("#") for each in sorted(links)):
+        parts.setdefault(address, set()).add(part)
+    dead = []
+    for address, wanted in parts.items():
+        status, _, text = client.get(address)
+        dead += [address] if status != 200 else []
+        dead += [f"{address}#{part}" for part in sorted(wanted - {""}) if text.count(f'id="{part}"') != 1]
+    return len(links), dead
+
+
 def test_every_link_of_every_view_leads_somewhere(client: Client) -> None:
-    seen: set[str] = set()
-    for view in VIEWS:
-        seen |= {each.partition("#")[0] for each in re.findall(r'href="(/[^"]*)"', client.get(view)[2])}
-    assert len(seen) > 15
-    for address in sorted(seen):
-        assert client.get(address.replace("&amp;", "&"))[0] == 200, address
+    links, dead = dead_links(client, VIEWS)
+    assert links > 15
+    assert dead == []
+
+
+@pytest.mark.parametrize("query", ["", "?span=7d", "?span=1d&sort=slowest"])
+def test_every_epoch_of_a_strip_is_found_by_its_link(tmp_path: Path, query: str) -> None:
+    """Also where the strip has more epochs than the table below it; the span and the order stay as they are."""
+    Sample(tmp_path, streams=("orders",)).healthy(140, 1)
+    with RunningPage([str(tmp_path)], Listening(port=0)) as page:
+        client, view = Client(page), f"/p/orders/streams/orders{query}"
+        epochs = re.findall(r'href="([^"]*)#epoch-\d+" tabindex', client.get(view)[2])
+        assert len(epochs) == (140 if "slowest" in query else 120)
+        for each in set(epochs) - {""}:
+            assert html.unescape(each).partition("?")[2].startswith(query[1:]), each
+        assert dead_links(client, [view])[1] == []
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_epoch_whose_decision_is_gone_or_never_was_is_reported_as_such(client: Client, sample: Sample) -> None:
+    (sample.folder / "timelines/1/streams/orders/epochs/1.1.json").unlink()
+    for epoch in ("1", "999", "0", "-4", "x", "9" * 40, "%3Cb%3E"):
+        status, _, text = client.get(f"/p/orders/streams/orders?epoch={epoch}")
+        assert status == 200, epoch
+        assert ("is not kept" in text) == (epoch in ("1", "999")), epoch
+    assert 'id="epoch-60"' in client.get("/p/orders/streams/orders?epoch=60")[2]
+
+
+def test_a_list_that_is_cut_off_names_the_command_that_shows_the_rest(tmp_path: Path) -> None:
+    sample = Sample(tmp_path, streams=("orders",)).healthy(3, 0)
+    for number in range(1, 203):
+        sample.checkpoint(number, files=502 if number == 7 else 1)
+        sample.gap("orders", number)
+        sample.event("restart", "again", stream="orders", error="E", ago_s=300, n=number)
+    sample.checkpoint(203, savepoint="before-sale", files=503)
+    with RunningPage([str(tmp_path)], Listening(port=0)) as page:
+        client = Client(page)
+        expected = {
+            "checkpoints": "the newest 200 of 203: <code>holdfast ls --all</code>",
+            "checkpoints/7": "and 2 more: <code>holdfast show 7 --files</code>",
+            "checkpoints/before-sale": "and 3 more: <code>holdfast show before-sale --files</code>",
+            "ledger": "the newest 200 of 202: <code>holdfast gaps</code>",
+            "runs": "the newest 200 of 202: <code>holdfast runs</code>",
+        }
+        for view, words in expected.items():
+            assert words in client.get(f"/p/orders/{view}")[2], view
+
+
+def test_a_checkpoint_can_be_compared_with_one_that_no_list_has(tmp_path: Path) -> None:
+    sample = Sample(tmp_path, streams=("orders",)).healthy(3, 0)
+    for number in range(1, 204):
+        sample.checkpoint(number, files=1)
+    with RunningPage([str(tmp_path)], Listening(port=0)) as page:
+        client = Client(page)
+        form = re.findall(r'<form action="/p/orders/diff">.*?</form>', client.get("/p/orders/checkpoints/203")[2])[0]
+        assert 'value="1"' not in form
+        assert re.search(r'<input name="a" value="202"[^>]* list="others"', form)
+        assert client.get("/p/orders/diff?a=1&b=203")[0] == 200
+        assert client.get("/p/orders/diff?a=999&b=203")[0] == 404
+        assert client.get("/p/orders/diff?a=..%2Fx&b=203")[0] in (400, 404)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -183,7 +208,8 @@ def test_metrics_are_valid_openmetrics_and_each_is_documented(client: Client) ->
     documented = {each.name: each for each in METRICS}
     assert families.keys() <= documented.keys()
     missing = documented.keys() - families.keys()
-    assert missing == {"holdfast_stream_lag_files", "holdfast_stream_lag_bytes"}, "the sample has no file source"
+    lags = {f"holdfast_stream_lag_{each}" for each in ("files", "bytes", "seconds")}
+    assert missing == lags, "the sample reads neither files nor Kafka: test_metrics.py has those"
     page = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
     assert [each for each in documented if f"`{each}" not in page] == []
     rows = {each.labels["stream"]: each.value for each in families["holdfast_stream_rows"].samples}

@@ -37,9 +37,9 @@ from holdfast.web.drawing.frame import View, pipeline_view, place
 from holdfast.web.drawing.history import ledger_view, runs_view, timelines_view
 from holdfast.web.drawing.one_pipeline import pipeline_overview
 from holdfast.web.drawing.pipelines import pipelines_view
-from holdfast.web.drawing.stream import SPANS, stream_view
+from holdfast.web.drawing.stream import ROWS, SPANS, StreamChoice, stream_view
 from holdfast.web.places import Place, Places
-from holdfast.web.reading.epochs import ActivityPoint, epochs_of, points
+from holdfast.web.reading.epochs import ActivityPoint, epoch_of, epochs_of, points
 from holdfast.web.reading.runs import runs_of
 from holdfast.web.reading.status import PipelineLine, status_of
 from holdfast.web.reading.verdicts import verdicts_of
@@ -47,7 +47,9 @@ from holdfast.web.reading.verdicts import verdicts_of
 _FRESH_S = 0.9
 _MOST = 256  # rendered views in memory
 _CHART_SHARE = 1 / 2000  # of the span of a chart: for so long it is not read again
+_SLOWEST_OF = 500  # epochs that are sorted by their duration
 _HOURS_MS = 3 * 3_600_000  # of the charts in an overview
+_EPOCH = re.compile("[1-9][0-9]{0,17}")
 _AGES = re.compile(r"(<time[^>]*data-at=[^>]*>)[^<]*")
 
 
@@ -195,10 +197,11 @@ class Book:
         if line is None:
             return None
         span = query.get("span", "1h") if query.get("span") in SPANS else "1h"
-        slowest = query.get("sort") == "slowest"
-        epochs = epochs_of(found.repository, stream, last=500 if slowest else 120)
+        choice = StreamChoice(span, slowest=query.get("sort") == "slowest", epoch=_number(query.get("epoch", "")))
+        epochs = epochs_of(found.repository, stream, last=_SLOWEST_OF if choice.slowest else ROWS)
         epochs = msgspec.structs.replace(epochs, activity=self._activity(found, stream, SPANS[span], now_ms))
-        return stream_view(found.slug, line, epochs, span=span, slowest=slowest, now_ms=now_ms)
+        chosen = epoch_of(found.repository, stream, choice.epoch) if choice.epoch else []
+        return stream_view(found.slug, line, epochs, choice, chosen=chosen, now_ms=now_ms)
 
     def _activity(self, found: Place, stream: str, span_s: int, now_ms: int) -> list[ActivityPoint]:
         """Return what a stream did. The longer the span, the less it changes, and the longer the result is kept."""
@@ -224,3 +227,8 @@ class Book:
             type(error).__name__,
         )
         return pipeline_view("Error", slug, "none", body, path=place(*parts[1:]) if slug else "/")
+
+
+def _number(text: str) -> int:
+    """Return the number of an epoch in an address; 0 if it is not one."""
+    return int(text) if _EPOCH.fullmatch(text) else 0

@@ -2,8 +2,8 @@
 
 Rules:
 - A value that is not known is left out, never reported as 0.
-- What the repository does not count since the beginning is a gauge: a restart of the server must not look like a reset
-  of a counter.
+- A counter begins again only with a run of the pipeline or a rewind. What a restart of the server could change is a
+  gauge.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ class Metric:
     help: str
     unit: str = ""
 
+    @property
+    def sample(self) -> str:
+        """The name of its values."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
 
 METRICS = (
     Metric("holdfast_pipeline_state", "stateset", "What the pipeline does; 1 for the current state."),
@@ -38,7 +43,7 @@ METRICS = (
     Metric("holdfast_checkpoint_last_id", "gauge", "The id of the newest restorable checkpoint."),
     Metric("holdfast_checkpoints_restorable", "gauge", "Checkpoints and savepoints that have a readable manifest."),
     Metric("holdfast_checkpoints_damaged", "gauge", "Checkpoints whose manifest cannot be read."),
-    Metric("holdfast_checkpoints_failed", "gauge", "Checkpoints that failed, among the last recorded events."),
+    Metric("holdfast_checkpoints_failed", "counter", "Checkpoints that failed in the last run."),
     Metric("holdfast_stream_epochs", "counter", "Epochs that the stream has decided since its beginning."),
     Metric("holdfast_stream_rows", "counter", "Rows given to each sink since the beginning of the stream."),
     Metric(
@@ -48,23 +53,26 @@ METRICS = (
     Metric(
         "holdfast_stream_phase_duration_seconds",
         "gauge",
-        "Seconds of each phase of the last measured epoch.",
+        "Duration of each phase of the last epoch that has all of them recorded.",
         "seconds",
     ),
     Metric("holdfast_stream_lag_records", "gauge", "Events or records of the sources that no sink has yet."),
+    Metric(
+        "holdfast_stream_lag_seconds", "gauge", "Age of the oldest record of Kafka that no sink has yet.", "seconds"
+    ),
     Metric("holdfast_stream_lag_files", "gauge", "Files of the sources that no sink has yet."),
     Metric("holdfast_stream_lag_bytes", "gauge", "Size of the files that no sink has yet.", "bytes"),
     Metric("holdfast_stream_last_epoch_age_seconds", "gauge", "Since the last epoch was decided.", "seconds"),
-    Metric("holdfast_stream_restarts", "gauge", "Restarts after failures in the last run, as far as recorded."),
-    Metric("holdfast_stream_in_doubt", "gauge", "1 if an epoch is decided and perhaps not in every sink."),
-    Metric("holdfast_stream_gaps", "gauge", "Entries of the gap ledger on the current history."),
+    Metric("holdfast_stream_restarts", "counter", "Restarts after failures in the last run."),
+    Metric("holdfast_stream_in_doubt", "gauge", "1 if an epoch is decided, but perhaps not committed in every sink."),
+    Metric("holdfast_stream_gaps", "gauge", "Entries of the gap ledger that belong to the current history."),
     Metric(
         "holdfast_sink_freshness_seconds",
         "gauge",
-        "Since the rows of the last epoch that the sink shows had arrived: now minus the start of that epoch.",
+        "Since the start of the last non-empty epoch that is known to be committed to the sink.",
         "seconds",
     ),
-    Metric("holdfast_sink_last_epoch", "gauge", "The last epoch that the sink was given for certain."),
+    Metric("holdfast_sink_last_epoch", "gauge", "The last epoch that is known to be committed to the sink."),
 )
 
 Sample = tuple[str, Mapping[str, str], float]
@@ -74,10 +82,10 @@ def exposition(
     lines: Iterable[PipelineLine], phases: Mapping[tuple[str, str], Mapping[str, float]], now_ms: int
 ) -> str:
     """Return the metrics of all pipelines as text. `phases` has the last measured epoch by repository and stream."""
-    samples: dict[str, list[Sample]] = {each.name: [] for each in METRICS}
+    samples: dict[str, list[tuple[Mapping[str, str], float]]] = {each.name: [] for each in METRICS}
     for line in lines:
         for name, labels, value in [*_pipeline(line, now_ms), *_streams(line, phases, now_ms)]:
-            samples[name].append((name, labels, value))
+            samples[name].append((labels, value))
     parts: list[str] = []
     for metric in METRICS:
         found = samples[metric.name]
@@ -85,8 +93,7 @@ def exposition(
             parts += [f"# TYPE {metric.name} {metric.kind}"]
             parts += [f"# UNIT {metric.name} {metric.unit}"] if metric.unit else []
             parts += [f"# HELP {metric.name} {metric.help}"]
-            suffix = "_total" if metric.kind == "counter" else ""
-            parts += [f"{name}{suffix}{{{_labels(labels)}}} {_number(value)}" for name, labels, value in found]
+            parts += [f"{metric.sample}{{{_labels(labels)}}} {_number(value)}" for labels, value in found]
     return "\n".join([*parts, "# EOF", ""])
 
 
@@ -139,6 +146,7 @@ def _known(each: StreamLine) -> dict[str, float | None]:
     return {
         "holdfast_stream_rows_per_second": each.rows_per_s,
         "holdfast_stream_lag_records": each.behind,
+        "holdfast_stream_lag_seconds": each.behind_s,
         "holdfast_stream_lag_files": each.unread_files,
         "holdfast_stream_lag_bytes": each.unread_bytes,
     }

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast._validation import is_name
+from holdfast.cli.target import found_at
 from holdfast.errors import HoldfastError
 from holdfast.repository import LocalRepository, Repository, open_repository
-from holdfast.repository.identity import KEY
+from holdfast.repository.files import local_path
 from holdfast.web.reading.checkpoints import CheckpointReader
 
 _FRESH_S = 2.0  # how often the roots are searched
@@ -77,25 +78,23 @@ def _place(slug: str, repository: Repository) -> Place:
 
 def _pipelines(address: str) -> list[tuple[str, Repository]]:
     """Return the pipelines in a root, or the root itself if it is one."""
-    root = open_repository(address)
-    if root.sizes([KEY])[KEY] is not None:
-        return [(_last_part(root.where), root)]
-    names = [name.removesuffix("/") for name in root.list() if name.endswith("/")]
-    names = [name for name in names if is_name(name) and _is_inside(root, name)]
-    keys = root.sizes([f"{name}/{KEY}" for name in names])
-    return [
-        (name, open_repository(f"{root.where.rstrip('/')}/{name}"))
-        for name in names
-        if keys[f"{name}/{KEY}"] is not None
-    ]
+    found = found_at(address)
+    named = [(_last_part(each.where), each) for each in found]
+    if len(found) == 1 and _is_root(address, found[0]):
+        return named
+    return [(name, each) for name, each in named if is_name(name) and _is_inside(address, each)]
 
 
-def _is_inside(root: Repository, name: str) -> bool:
-    """Whether a folder is where its name says. On a local disk, a symbolic link may lead anywhere."""
-    if not isinstance(root, LocalRepository):
+def _is_root(address: str, repository: Repository) -> bool:
+    return repository.where == open_repository(address).where
+
+
+def _is_inside(address: str, repository: Repository) -> bool:
+    """Whether a repository is below its root. On a local disk, a symbolic link may lead anywhere."""
+    if not isinstance(repository, LocalRepository):
         return True
     try:
-        return (root.root / name).resolve().is_relative_to(root.root.resolve())
+        return repository.root.resolve().is_relative_to(local_path("root", address).resolve())
     except OSError:
         return False
 

@@ -19,7 +19,6 @@ from holdfast.cli.answers import Answer
 from holdfast.cli.asking import progress_text
 from holdfast.cli.holder import holder_of
 from holdfast.cli.options import checkpoint_of
-from holdfast.cli.target import on_disk
 from holdfast.cli.verbs.cancel import cancelled_answer
 from holdfast.cli.verbs.checkpoint import taken_answer
 from holdfast.cli.verbs.prune import print_prune_plan, retention_of
@@ -30,7 +29,7 @@ from holdfast.control.records import MAX_WHY
 from holdfast.errors import BadValue, NotRunning
 from holdfast.policy import Retention, seconds_of
 from holdfast.pruning import plan_prune
-from holdfast.repository import Checkpoints, Identity, LocalRepository, Repository
+from holdfast.repository import Checkpoints, Identity, Repository
 from holdfast.repository.checkpoints import LATEST
 from holdfast.repository.rewinds import require_finished
 from holdfast.verification import Grade, verify, verify_all
@@ -96,7 +95,7 @@ class _Request(PageAction):
 
     def plan(self, place: Place, values: Values) -> ActionPlan:
         """Return which process is asked, and what it does then."""
-        repository = _local(place)
+        repository = place.repository
         holder = holder_of(repository)
         pipeline = Identity.load(repository).pipeline
         if holder is None:
@@ -111,14 +110,14 @@ class _Request(PageAction):
     def carry_out(self, place: Place, values: Values, plan: ActionPlan, job: str, report: Report) -> ActionEnd:
         """Send the request, and wait for its answer."""
         del plan
-        return end_of(self._ask(_local(place), values, job, report))
+        return end_of(self._ask(place.repository, values, job, report))
 
     @abstractmethod
     def _words(self, values: Values) -> list[str]:
         """Return the command and its own options."""
 
     @abstractmethod
-    def _ask(self, repository: LocalRepository, values: Values, job: str, report: Report) -> Answer:
+    def _ask(self, repository: Repository, values: Values, job: str, report: Report) -> Answer:
         """Send the request, and return the answer."""
 
 
@@ -134,7 +133,7 @@ class TakeCheckpoint(_Request):
         del values
         return ["checkpoint"]
 
-    def _ask(self, repository: LocalRepository, values: Values, job: str, report: Report) -> Answer:
+    def _ask(self, repository: Repository, values: Values, job: str, report: Report) -> Answer:
         why = _why(values)
         taken = request_checkpoint(
             repository, why=why, timeout_s=_SOON_S, request_id=job, watch=lambda each: report(progress_text(each))
@@ -154,7 +153,7 @@ class TakeSavepoint(_Request):
     def _words(self, values: Values) -> list[str]:
         return ["savepoint", values["savepoint"]]
 
-    def _ask(self, repository: LocalRepository, values: Values, job: str, report: Report) -> Answer:
+    def _ask(self, repository: Repository, values: Values, job: str, report: Report) -> Answer:
         why, name = _why(values), values["savepoint"]
         taken = request_savepoint(
             repository, name, why=why, timeout_s=_LATE_S, request_id=job, watch=lambda each: report(progress_text(each))
@@ -176,7 +175,7 @@ class StopPipeline(_Request):
         named = ["--savepoint", values["savepoint"]] if values["savepoint"] else []
         return ["stop", *(["--drain"] if self.drain else []), *named]
 
-    def _ask(self, repository: LocalRepository, values: Values, job: str, report: Report) -> Answer:
+    def _ask(self, repository: Repository, values: Values, job: str, report: Report) -> Answer:
         done = request_stop(
             repository,
             drain=self.drain,
@@ -212,7 +211,7 @@ class CancelCheckpoint(_Request):
         del values
         return ["cancel"]
 
-    def _ask(self, repository: LocalRepository, values: Values, job: str, report: Report) -> Answer:
+    def _ask(self, repository: Repository, values: Values, job: str, report: Report) -> Answer:
         why = _why(values)
         done = request_cancel(
             repository, why=why, timeout_s=60.0, request_id=job, watch=lambda each: report(progress_text(each))
@@ -286,7 +285,7 @@ class PruneCheckpoints(PageAction):
 
     def plan(self, place: Place, values: Values) -> ActionPlan:
         """Return what would be removed and kept."""
-        repository = _local(place)
+        repository = place.repository
         require_finished(repository)
         plan = plan_prune(repository, _retention(values), abandoned=bool(values["abandoned"]))
         text = printed(lambda console: print_prune_plan(console, plan))
@@ -301,16 +300,11 @@ class PruneCheckpoints(PageAction):
     def carry_out(self, place: Place, values: Values, plan: ActionPlan, job: str, report: Report) -> ActionEnd:
         """Prune here, or ask the running pipeline to."""
         del plan, job
-        repository = _local(place)
+        repository = place.repository
         report("prunes, or waits for the pipeline to prune between two checkpoints")
         abandoned = bool(values["abandoned"])
         done = request_prune(repository, _retention(values), timeout_s=_SOON_S, abandoned=abandoned)
         return ActionEnd(text=done.summary())
-
-
-def _local(place: Place) -> LocalRepository:
-    """Return a repository on a local disk, as the commands do; one on a store is refused."""
-    return on_disk(place.repository, "this action")
 
 
 def _why(values: Values) -> str:

@@ -22,7 +22,6 @@ from holdfast.cli.results import ErrorResult
 from holdfast.cli.verbs.rewind import Rewind
 from holdfast.errors import BadValue, describe_error
 from holdfast.formats.decoding import Undecodable, from_json
-from holdfast.formats.manifest import Manifest
 from holdfast.repository import Checkpoints, Repository
 from holdfast.web.acting.actions import WHY, FormField, PageAction, Values
 from holdfast.web.acting.jobs import Report
@@ -138,7 +137,7 @@ def _from_repository(repository: Repository, to: str) -> str:
     if to.startswith(_BEFORE):
         return ""
     manifest = Checkpoints(repository).read(checkpoint_of(repository, to))
-    lines = [f"{_named(manifest)}: the streams continue after these epochs"]
+    lines = [f"{manifest.title}: the streams continue after these epochs"]
     lines += [f"  {name}: epoch {cut.epoch}, timeline {cut.timeline}" for name, cut in manifest.streams.items()]
     return "\n".join([*lines, *filter(None, [_running(repository)])])
 
@@ -150,10 +149,6 @@ def _running(repository: Repository) -> str:
         return ""
     stop = shlex.join(["holdfast", "stop", "-r", repository.where])
     return f"The pipeline runs (process {holder.pid} on {holder.host}). Stop it first: {stop}"
-
-
-def _named(manifest: Manifest) -> str:
-    return f"savepoint {manifest.savepoint}" if manifest.savepoint else f"checkpoint {manifest.checkpoint_id}"
 
 
 def _reason(why: str) -> list[str]:

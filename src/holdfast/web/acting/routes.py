@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast.errors import HoldfastError
+from holdfast.repository import Identity
 from holdfast.web.acting.access import FormRefused, read_form
 from holdfast.web.acting.actions import PageAction
 from holdfast.web.acting.control import PageControl
@@ -62,7 +63,9 @@ class ActionRoutes:
     def _planned(self, found: Place, action: PageAction, form: dict[str, str]) -> Response:
         try:
             values = action.given(form)
-            planned = PlannedAction(found.slug, found.repository.where, action.name, values, action.plan(found, values))
+            confirm = Identity.load(found.repository).pipeline if action.typed else ""
+            plan = action.plan(found, values)
+            planned = PlannedAction(found.slug, found.repository.where, action.name, values, plan, confirm)
         except HoldfastError as error:
             failure = failed_end(action.name, error).error
             assert failure is not None  # noqa: S101 - it ended with an error
@@ -72,7 +75,7 @@ class ActionRoutes:
     def _shown(self, planned: PlannedAction, action: PageAction, note: str = "", status: int = 200) -> Response:
         ticket = "" if planned.plan.refused else self._control.tickets.issue(planned)
         view = plan_view(
-            planned.slug, action.name, action.title, planned.plan, typed=action.typed, ticket=ticket, note=note
+            planned.slug, action.name, action.title, planned.plan, confirm=planned.confirm, ticket=ticket, note=note
         )
         return _page(view, status)
 
@@ -85,8 +88,8 @@ class ActionRoutes:
             raise FormRefused(409, _USED)
         if (planned.slug, planned.where, planned.action) != (found.slug, found.repository.where, action.name):
             raise FormRefused(409, "The ticket belongs to another plan. Look at the plan again.")
-        if action.typed and form.get("name", "") != found.slug:
-            note = f"Type the name of the pipeline to confirm: {found.slug}"
+        if planned.confirm and form.get("name", "") != planned.confirm:
+            note = f"Type the name of the pipeline to confirm: {planned.confirm}"
             return self._shown(planned, action, note, 400)
         job = self._control.jobs.start(
             found.slug,

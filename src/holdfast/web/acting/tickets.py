@@ -24,6 +24,7 @@ class PlannedAction:
     action: str
     values: Mapping[str, str]
     plan: ActionPlan
+    confirm: str = ""  # what must be typed to carry it out: the name of the pipeline; empty: nothing
 
 
 class PlanTickets:

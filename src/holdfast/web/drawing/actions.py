@@ -96,8 +96,8 @@ def _input(field: FormField, value: str, checkpoints: Sequence[str], action: str
     )
 
 
-def plan_view(slug: str, action: str, title: str, plan: ActionPlan, *, typed: bool, ticket: str, note: str) -> View:
-    """Return a plan, with the form that carries it out unless it is refused."""
+def plan_view(slug: str, action: str, title: str, plan: ActionPlan, *, confirm: str, ticket: str, note: str) -> View:
+    """Return a plan, with the form that carries it out unless it is refused. `confirm`: what must be typed."""
     parts = [h("<h1>{}: {}</h1>", title, slug)]
     if note:
         parts.append(h('<div class="problem warning" role="alert"><p class="what">{}</p></div>', note))
@@ -113,8 +113,8 @@ def plan_view(slug: str, action: str, title: str, plan: ActionPlan, *, typed: bo
         )
     else:
         name = (
-            h('<label>Type <b>{}</b> to confirm<input name="name" required autocomplete="off"></label>', slug)
-            if typed
+            h('<label>Type <b>{}</b> to confirm<input name="name" required autocomplete="off"></label>', confirm)
+            if confirm
             else ""
         )
         parts.append(

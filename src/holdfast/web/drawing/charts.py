@@ -1,16 +1,27 @@
-"""Charts as SVG: strips of columns, bars of phases, lines over time, and the graph of a pipeline.
+"""Charts as SVG: strips of columns, bars of phases, and lines over time.
 
-Each figure has a title for people who cannot see it, and every mark a title with its exact value.
+Rules:
+- Each figure has a title for people who cannot see it, and every mark a title with its exact value.
+- A strip with links is a group, not an image: what an image contains is not announced. It is one stop of the keyboard,
+  at its newest column; the script of the page moves inside with the arrow keys. The table of the same view has the same
+  content for readers without a script.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
+from holdfast import _figures as figures
 from holdfast._html import Markup, h, joined
+from holdfast.web.drawing.frame import iso
 
 _WIDTH, _HEIGHT = 960, 120
+_FEWEST = 30  # columns that fill the width of a strip; fewer leave a part of it empty
+_LONG, _BREAK = 6, 4  # a pause of so many usual distances is a break, which is so many columns wide
+_LABELS, _APART, _EDGE = 4, 0.22, 0.12  # times below a chart, and their distances as shares of its width
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,40 +32,129 @@ class Column:
     title: str
     href: str = ""
     mark: str = ""  # the class of a mark above the column; empty: none
+    at_ms: int = 0  # its moment on the time axis; 0: not known
 
 
-def strip(columns: Sequence[Column], label: str, *, unit: str, ends: tuple[str, str] = ("", "")) -> Markup:
-    """Return columns next to each other, oldest first. The height of the tallest one is written at the top."""
+def strip(columns: Sequence[Column], label: str, *, unit: str, name: str = "", top: float = 0.0) -> Markup:
+    """Return columns on a time axis, oldest first.
+
+    `unit` is the height of the tallest one as text. Strips that are compared have the same `top`, and a `name` each.
+    """
     if not columns:
         return Markup("")
-    top = max((sum(size for _, size in each.parts) for each in columns), default=0.0) or 1.0
-    step = _WIDTH / max(len(columns), 30)
-    gap = min(step * 0.2, 3.0)
-    bars = []
-    for number, each in enumerate(columns):
-        x, y, marks = number * step, float(_HEIGHT), []
-        for kind, size in each.parts:
-            high = size / top * (_HEIGHT - 14)
-            if size > 0:
-                high = max(high, 0.8)
-            y -= high
-            if size > 0:
-                marks.append(_rect(kind, x, y, max(step - gap, 0.6), high))
-        if each.mark:
-            marks.append(_rect(each.mark, x, max(y - 6, 0), max(step - gap, 0.6), 4))
-        body = h("<g><title>{}</title>{}{}</g>", each.title, _rect("hit", x, 0, step, _HEIGHT), joined(marks))
-        bars.append(h('<a href="{}">{}</a>', each.href, body) if each.href else body)
+    top = top or max(sum(size for _, size in each.parts) for each in columns) or 1.0
+    axis = _TimeAxis.of([each.at_ms for each in columns])
+    stop = max((number for number, each in enumerate(columns) if each.href), default=-1)
+    drawn = [
+        _column(each, axis.lefts[number], axis.step, top, is_stop=number == stop) for number, each in enumerate(columns)
+    ]
+    pauses = [
+        h("<g><title>nothing for {}</title>{}</g>", figures.span(length / 1000), _rect("pause", left, 0, wide, _HEIGHT))
+        for left, wide, length in axis.pauses
+    ]
+    times = [each.at_ms for each in columns if each.at_ms]
+    longest = max((length for _, _, length in axis.pauses), default=0)
+    caption = [
+        name,
+        f"{_range(times[0], times[-1])} UTC" if times and not name else "",
+        h('<span class="key pause">longest pause: {}</span>', figures.span(longest / 1000)) if longest else "",
+        f"tallest: {unit}",
+    ]
+    focused = Markup('<span class="at" role="status"></span>') if stop >= 0 else ""
     return h(
-        '<figure class="chart"><svg viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
-        '<figcaption><span>{}</span><span class="max">tallest: {}</span><span>{}</span></figcaption></figure>',
+        '<figure class="chart{}"><svg viewBox="0 0 {} {}" preserveAspectRatio="none" role="{}" aria-label="{}">{}{}'
+        "</svg>{}<figcaption>{}{}</figcaption></figure>",
+        " small" if name else "",
         _WIDTH,
         _HEIGHT,
+        "group" if stop >= 0 else "img",
         label,
-        joined(bars),
-        ends[0],
-        unit,
-        ends[1],
+        joined(pauses),
+        joined(drawn),
+        "" if name else axis.labels([each.at_ms for each in columns]),
+        joined(h("<span>{}</span>", each) for each in caption if each),
+        focused,
     )
+
+
+def _column(column: Column, x: float, step: float, top: float, *, is_stop: bool) -> Markup:
+    wide, y, marks = max(step - min(step * 0.2, 3.0), 0.6), float(_HEIGHT), []
+    for kind, size in column.parts:
+        if size > 0:
+            high = max(size / top * (_HEIGHT - 14), 0.8)
+            y -= high
+            marks.append(_rect(kind, x, y, wide, high))
+    if column.mark:
+        marks.append(_rect(column.mark, x, max(y - 6, 0), wide, 4))
+    body = h("<title>{}</title>{}{}", column.title, _rect("hit", x, 0, step, _HEIGHT), joined(marks))
+    if not column.href:
+        return h("<g>{}</g>", body)
+    return h('<a href="{}" tabindex="{}">{}</a>', column.href, 0 if is_stop else -1, body)
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeAxis:
+    """Where columns stand. Their distances are those of their times, in units of the usual distance.
+
+    A pause that is much longer than usual is shown as a break, because it would squeeze all columns. Columns that
+    follow each other faster than usual are moved apart, because they would cover each other.
+    """
+
+    lefts: Sequence[float]
+    step: float  # the width of a column
+    pauses: Sequence[tuple[float, float, int]]  # left, width and milliseconds of each break
+
+    @classmethod
+    def of(cls, times: Sequence[int]) -> _TimeAxis:
+        lengths = [max(b - a, 0) if a and b else 0 for a, b in pairwise(times)]
+        usual = statistics.median([each for each in lengths if each] or [1])
+        units = [0.0]
+        for each in lengths:
+            share = each / usual
+            units.append(units[-1] + (_BREAK if share > _LONG else max(share, 1.0)))
+        step = _WIDTH / max(units[-1] + 1, _FEWEST)
+        lefts = [each * step for each in units]
+        pauses = [
+            (lefts[number] + step, (_BREAK - 1) * step, each)
+            for number, each in enumerate(lengths)
+            if each / usual > _LONG
+        ]
+        return cls(lefts, step, pauses)
+
+    def labels(self, times: Sequence[int]) -> Markup:
+        """Return the times of a few columns below them."""
+        last, chosen = self.lefts[-1], dict[int, float]()
+        for part in range(_LABELS):
+            wanted = last * part / (_LABELS - 1)
+            number = min(range(len(times)), key=lambda each: abs(self.lefts[each] - wanted))
+            share = (self.lefts[number] + self.step / 2) / _WIDTH
+            if times[number] and all(abs(share - each) > _APART for each in chosen.values()):
+                chosen[number] = share
+        known = [each for each in times if each]
+        return _labels(
+            [(share, times[number]) for number, share in chosen.items()], known[-1] - known[0] if known else 0
+        )
+
+
+def _labels(marks: Sequence[tuple[float, int]], span_ms: int) -> Markup:
+    """Return times below a chart, each at its share of the width."""
+    part = slice(11, 19) if span_ms < 900_000 else slice(11, 16) if span_ms < 129_600_000 else slice(5, 16)
+    texts = (
+        h(
+            '<text x="{}%" y="13" class="{}">{}</text>',
+            f"{share * 100:.2f}",
+            "first" if share < _EDGE else "last" if share > 1 - _EDGE else "",
+            iso(at_ms)[part].replace("T", " "),
+        )
+        for share, at_ms in marks
+    )
+    return h('<svg class="axis" aria-hidden="true">{}</svg>', joined(texts))
+
+
+def _range(first_ms: int, last_ms: int) -> str:
+    """Return two moments; the date of the second one only if it differs."""
+    first, last = (iso(each).removesuffix("Z").replace("T", " ") for each in (first_ms, last_ms))
+    return f"{first} to {last.removeprefix(first[:11])}" if first != last else first
 
 
 def phase_bar(parts: Sequence[tuple[str, float, str]], whole: float) -> Markup:
@@ -93,7 +193,7 @@ class Series:
     text: str = ""  # its greatest value, as text
 
 
-def lines(series: Sequence[Series], label: str, ends: tuple[str, str] = ("", "")) -> Markup:
+def lines(series: Sequence[Series], label: str) -> Markup:
     """Return lines over time, each on a scale of its own; the greatest value of each is in the legend."""
     every = [at for each in series for at, _ in each.points]
     if len(every) < 2:
@@ -114,139 +214,18 @@ def lines(series: Sequence[Series], label: str, ends: tuple[str, str] = ("", "")
         h('<span class="key {}">{}{}</span>', each.kind, each.name, f", at most {each.text}" if each.text else "")
         for each in series
     )
+    shares = [part / (_LABELS - 1) for part in range(_LABELS)]
     return h(
         '<figure class="chart"><svg viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
-        '<figcaption><span>{}</span><span class="legend">{}</span><span>{}</span></figcaption></figure>',
+        '{}<figcaption><span class="legend">{}</span><span>{} UTC</span></figcaption></figure>',
         _WIDTH,
         _HEIGHT,
         label,
         joined(drawn),
-        ends[0],
+        _labels([(share, int(first + share * wide)) for share in shares], last - first),
         names,
-        ends[1],
+        _range(first, last),
     )
-
-
-# --- the graph ---
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One box of the graph."""
-
-    key: str
-    kind: str  # source, stream, log or sink
-    title: str
-    lines: Sequence[str] = ()
-    href: str = ""
-    state: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """One arrow of the graph, with a text on it."""
-
-    start: str
-    end: str
-    text: str = ""
-    kind: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """Boxes and arrows."""
-
-    nodes: Sequence[Node] = field(default_factory=tuple)
-    edges: Sequence[Edge] = field(default_factory=tuple)
-
-
-_BOX_W, _BOX_H, _GAP_X, _GAP_Y = 178, 66, 76, 16
-
-
-def graph(found: Graph) -> Markup:
-    """Return the graph from left to right."""
-    depths = _depths(found)
-    columns: dict[int, list[Node]] = {}
-    for node in found.nodes:
-        columns.setdefault(depths[node.key], []).append(node)
-    tallest = max((len(each) for each in columns.values()), default=0)
-    height = max(tallest * (_BOX_H + _GAP_Y) - _GAP_Y + 8, _BOX_H + 8)
-    width = len(columns) * (_BOX_W + _GAP_X) - _GAP_X + 4
-    places: dict[str, tuple[float, float]] = {}
-    for depth, nodes in columns.items():
-        used = len(nodes) * (_BOX_H + _GAP_Y) - _GAP_Y
-        for number, node in enumerate(nodes):
-            places[node.key] = (depth * (_BOX_W + _GAP_X) + 2, (height - used) / 2 + number * (_BOX_H + _GAP_Y))
-    arrows = joined(_arrow(each, places) for each in found.edges if each.start in places and each.end in places)
-    boxes = joined(_box(each, *places[each.key]) for each in found.nodes)
-    return h(
-        '<div class="scroll" tabindex="0" role="region" aria-label="Graph"><svg class="graph" viewBox="0 0 {0} {1}" '
-        'width="{0}" height="{1}" role="img" aria-label="Sources, streams and sinks"><defs><marker id="tip" '
-        'viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path class="tip" '
-        'd="M0 0L8 4L0 8z"/></marker></defs>{2}{3}</svg></div>',
-        int(width),
-        int(height),
-        arrows,
-        boxes,
-    )
-
-
-def _depths(found: Graph) -> dict[str, int]:
-    """Return the column of each box: one more than that of the boxes before it. A cycle, which is damage, ends it."""
-    before: Mapping[str, list[str]] = {
-        node.key: [each.start for each in found.edges if each.end == node.key] for node in found.nodes
-    }
-    depths = dict.fromkeys(before, 0)
-    for _ in range(len(before)):
-        changed = False
-        for key, starts in before.items():
-            deep = max((depths[each] + 1 for each in starts if each in depths), default=0)
-            if deep > depths[key] and deep < len(before):
-                depths[key], changed = deep, True
-        if not changed:
-            break
-    order = sorted(set(depths.values()))
-    return {key: order.index(depth) for key, depth in depths.items()}
-
-
-def _box(node: Node, x: float, y: float) -> Markup:
-    lines_ = joined(
-        h('<text class="small" x="{}" y="{}">{}</text>', round(x + 12), round(y + 40 + 16 * number), _short(each, 27))
-        for number, each in enumerate(node.lines[:2])
-    )
-    body = h(
-        '<g class="node {} s-{}"><title>{}</title><rect x="{}" y="{}" width="{}" height="{}" rx="8"/>'
-        '<text x="{}" y="{}">{}</text>{}</g>',
-        node.kind,
-        node.state or "none",
-        "\n".join([node.title, *node.lines]),
-        round(x),
-        round(y),
-        _BOX_W,
-        _BOX_H,
-        round(x + 12),
-        round(y + 22),
-        _short(node.title, 21),
-        lines_,
-    )
-    return h('<a href="{}">{}</a>', node.href, body) if node.href else body
-
-
-def _arrow(edge: Edge, places: Mapping[str, tuple[float, float]]) -> Markup:
-    (x1, y1), (x2, y2) = places[edge.start], places[edge.end]
-    x1, y1, y2 = x1 + _BOX_W, y1 + _BOX_H / 2, y2 + _BOX_H / 2
-    middle = (x1 + x2) / 2
-    path = f"M{x1:.0f} {y1:.0f}C{middle:.0f} {y1:.0f} {middle:.0f} {y2:.0f} {x2 - 2:.0f} {y2:.0f}"
-    text = (
-        h('<text class="small edge-text" x="{}" y="{}">{}</text>', round(middle), round((y1 + y2) / 2 - 6), edge.text)
-        if edge.text
-        else ""
-    )
-    return h('<g class="edge {}"><path d="{}" marker-end="url(#tip)"/>{}</g>', edge.kind, path, text)
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most // 2 - 1] + "…" + text[-(most - most // 2) :]
 
 
 def _rect(kind: str, x: float, y: float, wide: float, high: float) -> Markup:

@@ -18,9 +18,9 @@ from holdfast.web.drawing.frame import (
     View,
     age,
     badge,
+    cut_off,
     empty,
     facts,
-    iso,
     moment,
     pipeline_view,
     place,
@@ -35,6 +35,7 @@ _WORDS = {"barrier": "barrier", "acknowledged": "acknowledge", "linked": "link",
 _STRIP = 120
 _ROWS = 200
 _FILES = 500
+_STREAMS = 12  # with a strip of their own
 
 
 def checkpoint_strip(slug: str, found: Sequence[Summary]) -> Markup:
@@ -50,16 +51,17 @@ def checkpoint_strip(slug: str, found: Sequence[Summary]) -> Markup:
             + (f", took {seconds(each.seconds)}" if each.seconds is not None else ""),
             place(slug, "checkpoints", each.name) if each.status is Status.RESTORABLE else "",
             {Status.DAMAGED: "m-bad", Status.ABORTED: "m-dim"}.get(each.status, "m-save" if each.savepoint else ""),
+            each.timestamp_ms,
         )
         for each in shown
     ]
     tallest = figures.size(max((each.file_bytes for each in shown), default=0))
-    ends = (iso(shown[0].timestamp_ms)[5:16].replace("T", " "), iso(shown[-1].timestamp_ms)[5:16].replace("T", " "))
     legend = Markup(
         '<p class="legend"><span class="key c-new">new</span><span class="key c-old">kept before</span>'
-        '<span class="key m-bad">damaged</span><span class="key m-dim">aborted</span></p>'
+        '<span class="key m-save">savepoint</span><span class="key m-bad">damaged</span>'
+        '<span class="key m-dim">aborted</span></p>'
     )
-    return h("{}{}", strip(columns, "Size of checkpoints", unit=tallest, ends=ends), legend)
+    return h("{}{}", strip(columns, "Size of checkpoints", unit=tallest), legend)
 
 
 def _parts(each: Summary) -> list[tuple[str, float]]:
@@ -78,13 +80,37 @@ def duration_strip(slug: str, found: Sequence[Summary]) -> Markup:
             [(f"st-{name}", size) for name, size in step_lengths(each.phases or {}, each.seconds or 0.0).items()],
             f"checkpoint {each.name}: {seconds(each.seconds)}",
             place(slug, "checkpoints", each.name),
+            at_ms=each.timestamp_ms,
         )
         for each in shown
     ]
     names = joined(h('<span class="key st-{}">{}</span>', each, word) for each, word in _WORDS.items())
     tallest = seconds(max(each.seconds or 0.0 for each in shown))
     drawn = strip(columns, "Duration of checkpoints by step", unit=tallest)
-    return h('{}<p class="legend">{}</p>', drawn, names)
+    return h('{}<p class="legend">{}</p>{}', drawn, names, _acknowledged(shown))
+
+
+def _acknowledged(shown: Sequence[Summary]) -> Markup:
+    """Return a strip for each stream: when it had acknowledged. All have the same scale, so the slow one stands out."""
+    streams = sorted({name for each in shown for name in each.acknowledged or {}})
+    top = max((size for each in shown for size in (each.acknowledged or {}).values()), default=0.0)
+    strips = joined(_acknowledge_strip(each, shown, top) for each in streams[:_STREAMS])
+    more = f"and {len(streams) - _STREAMS} more streams: each checkpoint shows all" if len(streams) > _STREAMS else ""
+    return h('<h3>Acknowledge by stream</h3>{}<p class="dim">{}</p>', strips, more)
+
+
+def _acknowledge_strip(stream: str, shown: Sequence[Summary], top: float) -> Markup:
+    sizes = [(each.acknowledged or {}).get(stream) for each in shown]
+    columns = [
+        Column(
+            [("st-acknowledged", size or 0.0)],
+            f"checkpoint {each.name}, stream {stream}: acknowledged after {seconds(size)}",
+            at_ms=each.timestamp_ms,
+        )
+        for each, size in zip(shown, sizes, strict=True)
+    ]
+    tallest = seconds(max(size or 0.0 for size in sizes))
+    return strip(columns, f"Acknowledge of stream {stream}", unit=tallest, name=stream, top=top)
 
 
 def step_lengths(phases: Mapping[str, float], whole: float) -> dict[str, float]:
@@ -104,12 +130,11 @@ def checkpoints_view(
     rows = [_row(slug, each, lineage, verdicts.get(str(each.name)), now_ms) for each in reversed(found[-_ROWS:])]
     head = ("id", "name", "status", "taken", "took", "files", "new", "size", "epochs", "last verify")
     body = scroll(table(head, rows, right=("took", "files", "new", "size"))) if rows else ""
-    more = f"the newest {_ROWS} of {figures.number(len(found))}" if len(found) > _ROWS else ""
     parts = [
         Markup("<h1>Checkpoints</h1>"),
         section("Size", checkpoint_strip(slug, found)),
         section("Duration", duration_strip(slug, found)),
-        section("All", body or empty("No checkpoints yet."), more),
+        section("All", body or empty("No checkpoints yet."), cut_off(_ROWS, len(found), "holdfast ls --all")),
     ]
     return pipeline_view("Checkpoints", slug, "checkpoints", joined(parts), ("checkpoints", place(slug, "checkpoints")))
 
@@ -169,7 +194,7 @@ def checkpoint_view(
     title = f"Savepoint {name}" if manifest.savepoint else f"Checkpoint {name}"
     notes = [text for text, wrong in (("A rewind has abandoned this checkpoint.", result.abandoned),) if wrong]
     warnings = joined(h('<div class="problem warning"><p>{}</p></div>', each) for each in notes)
-    streams = joined(_cut(each, cut, found.lists.get(each)) for each, cut in manifest.streams.items())
+    streams = joined(_cut(name, each, cut, found.lists.get(each)) for each, cut in manifest.streams.items())
     text = json.dumps(result.manifest, indent=2, ensure_ascii=False, default=str)
     parts = [
         h("<h1>{}</h1>", title),
@@ -203,6 +228,7 @@ def _steps(manifest: Manifest) -> Markup:
     if times is None:
         return empty("Not recorded: an earlier version of Holdfast took this checkpoint.")
     rows: list[tuple[str, list[tuple[str, float, float, str]]]] = []
+    numbers: list[tuple[str, ...]] = []
     for name, each in times.streams.items():
         last, bars = 0.0, []
         for step in STEPS:
@@ -210,13 +236,21 @@ def _steps(manifest: Manifest) -> Markup:
             bars.append((f"st-{step}", last, reached, f"{_WORDS[step]}: {seconds(reached - last)}"))
             last = reached
         rows.append((name, bars))
+        numbers.append((name, *(seconds(end - start) for _, start, end, _ in bars)))
     done = max((each.held for each in times.streams.values()), default=0.0)
     rows.append(("manifest", [("st-manifest", done, times.seconds, f"manifest: {seconds(times.seconds - done)}")]))
     names = joined(h('<span class="key st-{}">{}</span>', each, word) for each, word in _WORDS.items())
-    return h('{}<p class="legend">{} 0 to {}</p>', scroll(spans(rows, times.seconds)), names, seconds(times.seconds))
+    steps = tuple(_WORDS[each] for each in STEPS)
+    return h(
+        '{}<p class="legend">{} 0 to {}</p>{}',
+        scroll(spans(rows, times.seconds)),
+        names,
+        seconds(times.seconds),
+        scroll(table(("stream", *steps), numbers, right=steps)),
+    )
 
 
-def _cut(name: str, cut: StreamCut, files: FileList | None) -> Markup:
+def _cut(checkpoint: int | str, name: str, cut: StreamCut, files: FileList | None) -> Markup:
     pairs: list[tuple[str, object]] = [
         ("epoch", cut.epoch or "not started"),
         ("rows", figures.number(cut.rows)),
@@ -240,7 +274,9 @@ def _cut(name: str, cut: StreamCut, files: FileList | None) -> Markup:
             "<details><summary>{}</summary>{}{}</details>",
             figures.counted(len(files.files), "file"),
             scroll(table(("path", "size", "sha256"), rows, right=("size",))),
-            h("<p class=dim>and {} more: holdfast show --files</p>", figures.number(more)) if more > 0 else "",
+            h("<p class=dim>and {} more: <code>holdfast show {} --files</code></p>", figures.number(more), checkpoint)
+            if more > 0
+            else "",
         )
     return h("<h3>{}</h3>{}{}", name, facts(pairs), listed)
 
@@ -251,14 +287,13 @@ def _compare_form(slug: str, name: int | str, others: Sequence[Summary]) -> Mark
         return empty("There is no other checkpoint to compare it with.")
     before = [each for each in choices if isinstance(name, str) or each.checkpoint < name]
     chosen = (before or choices)[-1].name
-    options = joined(
-        h('<option value="{0}"{1}>{0}</option>', each.name, Markup(" selected") if each.name == chosen else "")
-        for each in reversed(choices)
-    )
+    options = joined(h('<option value="{}">', each.name) for each in reversed(choices))
     return h(
-        '<form action="{}"><label>with <select name="a">{}</select></label><input type="hidden" name="b" value="{}"> '
-        "<button>Compare</button></form>",
+        '<form action="{}"><label>with checkpoint or savepoint <input name="a" value="{}" required maxlength="200" '
+        'autocomplete="off" list="others"></label><datalist id="others">{}</datalist>'
+        '<input type="hidden" name="b" value="{}"> <button>Compare</button></form>',
         place(slug, "diff"),
+        chosen,
         options,
         name,
     )

@@ -124,15 +124,6 @@ def rate(value: float | None) -> str:
     return f"{value:,.0f}/s" if value >= 10 or value == 0 else f"{value:.1f}/s"
 
 
-def lag(behind: int | None, files: int | None, size: int | None) -> str:
-    """Return what is not processed yet."""
-    if behind is not None:
-        return figures.number(behind)
-    if files is None:
-        return "-"
-    return figures.counted(files, "file") + (f", {figures.size(size)}" if size else "")
-
-
 # --- parts ---
 
 
@@ -155,6 +146,13 @@ def scroll(body: object) -> Markup:
 def empty(text: str) -> Markup:
     """Return what is shown in place of something that does not exist."""
     return h('<p class="empty">{}</p>', text)
+
+
+def cut_off(shown: int, total: int, command: str) -> Markup:
+    """Return a note that a list is cut off, with the command that shows all of it; nothing if it is not."""
+    if total <= shown:
+        return Markup("")
+    return h("the newest {} of {}: <code>{}</code>", figures.number(shown), figures.number(total), command)
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Markup:

@@ -16,6 +16,7 @@ from holdfast.web.drawing.frame import (
     View,
     age,
     badge,
+    cut_off,
     damaged,
     empty,
     facts,
@@ -39,9 +40,9 @@ def runs_view(slug: str, found: RunsFound, now_ms: int) -> View:
     parts = [
         Markup("<h1>Runs</h1>"),
         damaged(found.damaged),
-        section("Errors", _errors(errors, now_ms), f"the newest of {len(errors)}" if len(errors) > _ROWS else ""),
+        section("Errors", _errors(errors, now_ms), cut_off(_ROWS, len(errors), "holdfast runs")),
         section("Starts and recoveries", runs or empty("No run is recorded yet.")),
-        section("All events", _events(found.events)),
+        section("All events", _events(found.events), cut_off(_ROWS, len(found.events), "holdfast runs")),
     ]
     return pipeline_view("Runs", slug, "runs", joined(parts), ("runs", place(slug, "runs")))
 
@@ -148,7 +149,7 @@ def ledger_view(slug: str, doubts: DoubtsFound, gaps: GapsFound, now_ms: int) ->
             scroll(table(gap_head, gap_rows, right=("timeline", "epoch")))
             if gap_rows
             else empty("No gaps: all input has reached the sinks."),
-            f"the newest {_ROWS} of {len(gaps.gaps)}" if len(gaps.gaps) > _ROWS else "",
+            cut_off(_ROWS, len(gaps.gaps), "holdfast gaps"),
         ),
     ]
     return pipeline_view("Doubt and gaps", slug, "ledger", joined(parts), ("ledger", place(slug, "ledger")))
@@ -172,6 +173,7 @@ def timelines_view(slug: str, lines: Sequence[TimelineLine], log: Log, unfinishe
         section(
             "History",
             scroll(table(("when (UTC)", "who", "what", "why"), rows)) if rows else empty("No history yet."),
+            cut_off(_ROWS, len(log.entries), "holdfast log"),
         ),
         damaged(log.damaged),
     ]

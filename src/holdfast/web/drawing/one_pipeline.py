@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from holdfast import _figures as figures
 from holdfast._html import Markup, h, table
 from holdfast.repository import Summary
-from holdfast.web.drawing.charts import Edge, Graph, Node, Series, graph, lines
+from holdfast.web.drawing.charts import Series, lines
 from holdfast.web.drawing.checkpoints import checkpoint_strip
 from holdfast.web.drawing.frame import (
     View,
@@ -15,8 +15,6 @@ from holdfast.web.drawing.frame import (
     badge,
     empty,
     facts,
-    iso,
-    lag,
     pipeline_view,
     place,
     problems,
@@ -26,6 +24,7 @@ from holdfast.web.drawing.frame import (
     section,
     state_text,
 )
+from holdfast.web.drawing.graph import Edge, Graph, Node, graph
 from holdfast.web.reading.epochs import ActivityPoint
 from holdfast.web.reading.status import PipelineLine, StreamLine
 
@@ -53,7 +52,9 @@ def pipeline_overview(
     parts = [
         head,
         problems(line.problems, now_ms),
-        section("Graph", drawn, "sources, streams, logs and sinks; with rates, and lag before each stream"),
+        section(
+            "Graph", drawn, "sources, streams, logs and sinks; with rows per second, and the lag before each stream"
+        ),
         section("Streams", _streams(slug, line.streams, now_ms)),
         section(
             "Checkpoints", checkpoint_strip(slug, checkpoints), h('<a href="{}">all</a>', place(slug, "checkpoints"))
@@ -90,7 +91,7 @@ def _streams(slug: str, streams: Sequence[StreamLine], now_ms: int) -> Markup:
             age(each.decided_at_ms, now_ms),
             figures.number(each.rows),
             rate(each.rows_per_s),
-            lag(each.behind, each.unread_files, each.unread_bytes),
+            figures.lag(each.behind, each.unread_files, each.unread_bytes, seconds=each.behind_s),
             age(each.fresh_at_ms, now_ms),
             seconds(each.epoch_s),
             each.restarts,
@@ -111,22 +112,33 @@ def graph_of(slug: str, line: PipelineLine) -> Graph:
         text = (f"epoch {each.epoch}, {each.state}", f"{figures.number(each.rows)} rows")
         nodes[f"stream {each.stream}"] = Node(f"stream {each.stream}", "stream", each.stream, text, href, each.state)
     for each in line.streams:
-        behind = lag(each.behind, each.unread_files, None)
-        note = f"lag {behind}" if behind != "-" else ""
-        for number, source in enumerate(each.sources):
+        for source in each.sources:
             key = f"log {source.stream}" if source.stream else f"source {source.kind} {source.reads or each.stream}"
             title = source.stream or source.kind
             kind = "log" if source.stream else "source"
             nodes.setdefault(key, Node(key, kind, title, (source.reads or "event log",)))
-            edges.append(Edge(key, f"stream {each.stream}", note if number == 0 else "", "late" if each.behind else ""))
-            if source.stream and f"stream {source.stream}" in nodes:
-                edges.append(Edge(f"stream {source.stream}", key))
+            late = "late" if each.behind or each.behind_s or each.unread_files else ""
+            edges.append(Edge(key, f"stream {each.stream}", _input_texts(each), late))
+            writer = next((other for other in line.streams if other.stream == source.stream), None)
+            if writer is not None:
+                edges.append(Edge(f"stream {writer.stream}", key, _texts(writer.rows_per_s)))
         for name, sink in each.sinks.items():
             key = f"sink {each.stream} {name}"
             where = sink.target.partition(" ")[2] or sink.target
             nodes[key] = Node(key, "sink", name, (sink.kind or "sink", where))
-            edges.append(Edge(f"stream {each.stream}", key, rate(each.rows_per_s) if each.rows_per_s else ""))
+            edges.append(Edge(f"stream {each.stream}", key, _texts(each.rows_per_s)))
     return Graph(tuple(nodes.values()), tuple(dict.fromkeys(edges)))
+
+
+def _texts(rows_per_s: float | None) -> tuple[str, ...]:
+    return () if rows_per_s is None else (rate(rows_per_s),)
+
+
+def _input_texts(line: StreamLine) -> tuple[str, ...]:
+    """Return the rate and the lag of a stream's input. Both are known for all of its sources together."""
+    behind = figures.lag(line.behind, line.unread_files, line.unread_bytes, seconds=line.behind_s)
+    texts = (*_texts(line.rows_per_s), *(() if behind == "-" else (f"lag {behind}",)))
+    return tuple(f"{each} in all" for each in texts) if len(line.sources) > 1 else texts
 
 
 def activity_chart(stream: str, found: Sequence[ActivityPoint]) -> Markup:
@@ -138,8 +150,11 @@ def activity_chart(stream: str, found: Sequence[ActivityPoint]) -> Markup:
     behind = [(each.end_ms, float(each.behind or each.unread_files or 0)) for each in found]
     series = [Series("k-rate", "rows per second", rates, rate(max(value for _, value in rates)))]
     if spent:
+        slow = [(each.end_ms, each.slowest) for each in found if each.epochs]
         series.append(Series("k-epoch", "seconds per epoch", spent, seconds(max(value for _, value in spent))))
+        series.append(Series("k-slow", "slowest epoch", slow, seconds(max(value for _, value in slow))))
     if any(value for _, value in behind):
-        series.append(Series("k-lag", "lag", behind, figures.number(int(max(value for _, value in behind)))))
-    ends = (iso(found[0].start_ms)[5:16].replace("T", " "), iso(found[-1].end_ms)[5:16].replace("T", " "))
-    return h("<h3>{}</h3>{}", stream, lines(series, f"Activity of stream {stream}", ends))
+        most = int(max(value for _, value in behind))
+        in_rows = any(each.behind is not None for each in found)
+        series.append(Series("k-lag", "lag", behind, figures.lag(*((most, None) if in_rows else (None, most)))))
+    return h("<h3>{}</h3>{}", stream, lines(series, f"Activity of stream {stream}"))

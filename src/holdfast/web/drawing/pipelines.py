@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast import _figures as figures
 from holdfast._html import Markup, h, joined
-from holdfast.web.drawing.frame import View, age, badge, empty, lag, place, rate
+from holdfast.web.drawing.frame import View, age, badge, empty, place, rate
 from holdfast.web.reading.status import PipelineLine
 
 
@@ -73,4 +73,5 @@ def _is_bad(name: str, value: object) -> bool:
 def _lag(line: PipelineLine) -> str:
     behind = [each.behind for each in line.streams if each.behind is not None]
     files = [each.unread_files for each in line.streams if each.unread_files is not None]
-    return lag(sum(behind) if behind else None, sum(files) if files else None, None)
+    oldest = max((each.behind_s for each in line.streams if each.behind_s is not None), default=None)
+    return figures.lag(sum(behind) if behind else None, sum(files) if files else None, seconds=oldest)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
 
 from holdfast import _figures as figures
 from holdfast._html import Markup, h, joined, table
@@ -14,8 +15,6 @@ from holdfast.web.drawing.frame import (
     damaged,
     empty,
     facts,
-    iso,
-    lag,
     moment,
     pipeline_view,
     place,
@@ -25,18 +24,36 @@ from holdfast.web.drawing.frame import (
     section,
 )
 from holdfast.web.drawing.one_pipeline import activity_chart
-from holdfast.web.reading.epochs import PHASES, EpochLine, EpochsFound, slowest_first
+from holdfast.web.reading.epochs import PHASES, ActivityPoint, EpochLine, EpochsFound, slowest_first
 from holdfast.web.reading.status import StreamLine
 
 SPANS = {"1h": 3600, "1d": 86_400, "7d": 7 * 86_400}
-_ROWS = 100
+_SLOWEST = 10  # of a span
+ROWS = 120  # of the table, and columns of the strip unless the slowest are looked for
 
 
-def stream_view(slug: str, line: StreamLine, found: EpochsFound, *, span: str, slowest: bool, now_ms: int) -> View:
-    """Return the view of one stream."""
+@dataclass(frozen=True, slots=True)
+class StreamChoice:
+    """What the reader chose to see of a stream: its address has it."""
+
+    span: str = "1h"
+    slowest: bool = False
+    epoch: int = 0  # shown by itself; 0: none
+
+    def address(self, here: str) -> str:
+        """Return the address of this choice."""
+        more = "&sort=slowest" if self.slowest else ""
+        return f"{here}?span={self.span}{more}" + (f"&epoch={self.epoch}" if self.epoch else "")
+
+
+def stream_view(
+    slug: str, line: StreamLine, found: EpochsFound, choice: StreamChoice, *, chosen: Sequence[EpochLine], now_ms: int
+) -> View:
+    """Return the view of one stream. `chosen` are the attempts at the chosen epoch."""
     here = place(slug, "streams", line.stream)
     epochs = [each for each in found.epochs if each.verdict == "commit"]
-    order = slowest_first(epochs) if slowest else list(found.epochs)
+    order = (slowest_first(epochs) if choice.slowest else list(found.epochs))[:ROWS]
+    listed = {choice.epoch, *(each.epoch for each in order)}
     head = h("<h1>{} {}</h1>", line.stream, badge(line.state) if line.state else "")
     pairs: list[tuple[str, object]] = [
         ("epoch", h("{}, {} ago", line.epoch, age(line.decided_at_ms, now_ms)) if line.epoch else "none yet"),
@@ -48,26 +65,45 @@ def stream_view(slug: str, line: StreamLine, found: EpochsFound, *, span: str, s
         ("timeline", line.timeline),
         ("gaps", line.gaps),
     ]
-    sort = _choice(here, span, slowest=slowest)
     chart = activity_chart(line.stream, found.activity)
     note = f"the last {len(epochs)}; " if epochs else ""
     parts = [
         head,
         facts(pairs),
         damaged(found.damaged),
-        section("Epochs", epoch_strip(epochs, here), h("{}{}", note, legend())),
+        _chosen(choice.epoch, chosen) if choice.epoch else "",
         section(
-            "Over time", chart or empty("Nothing is recorded for this span yet."), _spans(here, span, slowest=slowest)
+            "Epochs", epoch_strip(epochs, lambda epoch: _link(here, choice, epoch, listed)), h("{}{}", note, legend())
         ),
-        section("Slowest first" if slowest else "Newest first", _table(order[:_ROWS]), sort),
+        section("Over time", chart or empty("Nothing is recorded for this span yet."), _spans(here, choice)),
+        section(
+            "Slowest epochs of this span", _slowest(found.activity, lambda epoch: _link(here, choice, epoch, listed))
+        ),
+        section(
+            "Slowest first" if choice.slowest else "Newest first", _table(order, choice.epoch), _order(here, choice)
+        ),
         section("Sinks", _sinks(line, now_ms)),
     ]
-    path = f"{here}?span={span}" + ("&sort=slowest" if slowest else "")
-    return pipeline_view(line.stream, slug, "", joined(parts), (line.stream, here), path=path)
+    return pipeline_view(line.stream, slug, "", joined(parts), (line.stream, here), path=choice.address(here))
+
+
+def _link(here: str, choice: StreamChoice, epoch: int, listed: Container[int]) -> str:
+    """Return the address of an epoch: its row on this view, or a view that shows it by itself."""
+    other = "" if epoch in listed else replace(choice, epoch=epoch).address(here)
+    return f"{other}#epoch-{epoch}"
+
+
+def _chosen(epoch: int, attempts: Sequence[EpochLine]) -> Markup:
+    text = (
+        "The decision of this epoch is not kept: decisions are kept as long as a checkpoint or Spark needs them. "
+        'Only the totals per minute remain, under "Over time".'
+    )
+    body = _table(attempts) if attempts else empty(text)
+    return h('<div id="epoch-{}">{}</div>', epoch, section(f"Epoch {epoch}", body))
 
 
 def _lag(line: StreamLine, now_ms: int) -> Markup:
-    text = lag(line.behind, line.unread_files, line.unread_bytes)
+    text = figures.lag(line.behind, line.unread_files, line.unread_bytes, seconds=line.behind_s)
     return h("{}, counted {} ago", text, age(line.lag_at_ms, now_ms)) if line.lag_at_ms else h("not known")
 
 
@@ -78,7 +114,7 @@ def legend() -> Markup:
     )
 
 
-def epoch_strip(epochs: Sequence[EpochLine], here: str) -> Markup:
+def epoch_strip(epochs: Sequence[EpochLine], link: Callable[[int], str]) -> Markup:
     """Return epochs, given newest first, as columns on a time axis: the oldest is on the left."""
     timed = [each for each in epochs if each.seconds is not None][::-1]
     if not timed:
@@ -86,39 +122,61 @@ def epoch_strip(epochs: Sequence[EpochLine], here: str) -> Markup:
     columns = [
         Column(
             [(f"ph-{name}", each.phases.get(name, 0.0)) for name in PHASES],
-            f"epoch {each.epoch}: {seconds(each.seconds)}, {figures.counted(each.rows, 'row')}"
-            + (f"; quarantined: {each.quarantined}" if each.quarantined else ""),
-            f"{here}#epoch-{each.epoch}",
+            _told(each),
+            link(each.epoch),
             "m-bad" if each.quarantined else "",
+            each.decided_at_ms,
         )
         for each in timed
     ]
     tallest = seconds(max(each.seconds or 0.0 for each in timed))
-    ends = (iso(timed[0].decided_at_ms)[5:19].replace("T", " "), iso(timed[-1].decided_at_ms)[5:19].replace("T", " "))
-    return strip(columns, "Duration of epochs by phase", unit=tallest, ends=ends)
+    return strip(columns, "Duration of epochs by phase", unit=tallest)
 
 
-def _table(epochs: Sequence[EpochLine]) -> Markup:
+def _told(each: EpochLine) -> str:
+    """Return an epoch in words: its duration by phase, and by sink."""
+    words = [
+        f"epoch {each.epoch}: {seconds(each.seconds)}, {figures.counted(each.rows, 'row')}",
+        ", ".join(f"{name} {seconds(size)}" for name, size in each.phases.items()),
+        *(
+            f"{sink}: prepare {seconds(each.prepare.get(sink))}, commit {seconds(each.commit.get(sink))}"
+            for sink in _sinks_of(each)
+        ),
+        f"quarantined: {each.quarantined}" if each.quarantined else "",
+    ]
+    return "\n".join(filter(None, words))
+
+
+def _sinks_of(each: EpochLine) -> list[str]:
+    return list(dict.fromkeys([*each.prepare, *each.commit]))
+
+
+def _table(epochs: Sequence[EpochLine], without: int | None = None) -> Markup:
+    """Return epochs as a table. A row is the target of the links to its epoch, unless the epoch is shown elsewhere."""
     if not epochs:
         return empty("No epoch is decided yet.")
     whole = max((each.seconds or 0.0 for each in epochs), default=0.0)
+    targets = {each.epoch: each for each in reversed(epochs)}  # the first row of each epoch
     rows = [
         (
-            h('<span id="epoch-{0}">{0}</span>', each.epoch)
-            if each.attempt == 1
-            else h('<span id="epoch-{0}">{0}</span> <span class="dim">attempt {1}</span>', each.epoch, each.attempt),
+            _number(each, is_target=without is not None and each.epoch != without and targets.get(each.epoch) is each),
             _verdict(each),
             moment(each.decided_at_ms) if each.decided_at_ms else "-",
             _rows(each),
             seconds(each.seconds),
             phase_bar([(f"ph-{n}", s, f"{n}: {seconds(s)}") for n, s in each.phases.items()], whole),
             joined((h("<span class=nowrap>{}: {}</span>", n, seconds(s)) for n, s in each.phases.items()), ", "),
-            _by_sink(each),
+            joined(_by_sink(each, name, whole) for name in _sinks_of(each)),
         )
         for each in epochs
     ]
-    head = ("epoch", "verdict", "decided (UTC)", "rows", "took", "phases", "in numbers", "by sink")
+    head = ("epoch", "verdict", "decided (UTC)", "rows", "took", "phases", "in numbers", "prepare and commit by sink")
     return scroll(table(head, rows, right=("rows", "took")))
+
+
+def _number(each: EpochLine, *, is_target: bool) -> Markup:
+    number = h('<span id="epoch-{0}">{0}</span>', each.epoch) if is_target else h("{}", each.epoch)
+    return h('{} <span class="dim">attempt {}</span>', number, each.attempt) if each.attempt > 1 else number
 
 
 def _rows(each: EpochLine) -> str:
@@ -132,20 +190,28 @@ def _verdict(each: EpochLine) -> Markup:
     return badge("committed" if each.verdict == "commit" else "aborted")
 
 
-def _by_sink(each: EpochLine) -> Markup:
-    names = dict.fromkeys([*each.prepare, *each.commit])
-    return joined(
+def _by_sink(each: EpochLine, sink: str, whole: float) -> Markup:
+    """Return the part of one sink as a bar and in numbers. Sinks prepare at the same time, so the bars may overlap."""
+    sizes = {name: part[sink] for name, part in (("prepare", each.prepare), ("commit", each.commit)) if sink in part}
+    bar = phase_bar([(f"ph-{n}", size, f"{sink}, {n}: {seconds(size)}") for n, size in sizes.items()], whole)
+    text = " + ".join(map(seconds, sizes.values()))
+    return h('<div class="by-sink"><span>{}</span>{}<span class="nowrap">{}</span></div>', sink, bar, text)
+
+
+def _slowest(activity: Sequence[ActivityPoint], link: Callable[[int], str]) -> Markup:
+    """Return the slowest epochs of a span. One is recorded for each minute; long spans have one for several."""
+    found = sorted((each for each in activity if each.epochs and each.slowest_epoch), key=lambda each: -each.slowest)
+    rows = [
         (
-            h(
-                "<span class=nowrap>{}: {} + {}</span>",
-                name,
-                seconds(each.prepare.get(name)),
-                seconds(each.commit.get(name)),
-            )
-            for name in names
-        ),
-        ", ",
-    )
+            h('<a href="{}">{}</a>', link(each.slowest_epoch), each.slowest_epoch),
+            seconds(each.slowest),
+            h("{} to {}", moment(each.start_ms), moment(each.end_ms)),
+        )
+        for each in found[:_SLOWEST]
+    ]
+    if not rows:
+        return empty("Nothing is recorded for this span yet.")
+    return scroll(table(("epoch", "took", "the slowest between (UTC)"), rows, right=("took",)))
 
 
 def _sinks(line: StreamLine, now_ms: int) -> Markup:
@@ -157,24 +223,19 @@ def _sinks(line: StreamLine, now_ms: int) -> Markup:
     return scroll(table(head, rows, right=("epoch",))) if rows else empty("The sinks are not recorded yet.")
 
 
-def _choice(here: str, span: str, *, slowest: bool) -> Markup:
-    address = f"{here}?span={span}" + ("" if slowest else "&sort=slowest")
-    return h('<a href="{}">{}</a>', address, "newest first" if slowest else "slowest first")
+def _order(here: str, choice: StreamChoice) -> Markup:
+    other = replace(choice, slowest=not choice.slowest)
+    return h('<a href="{}">{}</a>', other.address(here), "newest first" if choice.slowest else "slowest first")
 
 
-def _spans(here: str, span: str, *, slowest: bool) -> Markup:
-    more = "&sort=slowest" if slowest else ""
-    return joined(
-        (
-            h(
-                '<a href="{}?span={}{}"{}>{}</a>',
-                here,
-                each,
-                more,
-                Markup(" aria-current=true") if each == span else "",
-                each,
-            )
-            for each in SPANS
-        ),
-        " ",
+def _spans(here: str, choice: StreamChoice) -> Markup:
+    links = (
+        h(
+            '<a href="{}"{}>{}</a>',
+            replace(choice, span=each).address(here),
+            Markup(" aria-current=true") if each == choice.span else "",
+            each,
+        )
+        for each in SPANS
     )
+    return joined(links, " ")

@@ -17,6 +17,7 @@ from holdfast.repository.decisions import newest_slots, slot_key, streams_of
 
 PHASES = ("open", "prepare", "harden", "decide", "commit")
 _REMEMBERED = 5_000  # decisions in memory, without their handles
+_LONGEST_S = 1e9  # of a phase; more is damage, and would overflow in sums
 _BUCKETS = 240  # points of a chart
 
 
@@ -72,6 +73,7 @@ class _Facts(msgspec.Struct, frozen=True):
     dead_rows: int = 0
     total_dead_rows: int = 0
     decided_at_ms: int = 0
+    fresh_at_ms: int = 0
     watermark_ms: int = 0
     quarantined: str | None = None
     times: PhaseTimes | None = None
@@ -109,7 +111,16 @@ def _remembered(sealed: _Sealed, key: str) -> ReadDecision:
     decision = Decision.unsealed(sealed.data or b"", key)
     sealed.data = None  # the cache keeps the key
     slim = msgspec.structs.replace(decision, facts={})  # the handles of sinks are not needed
-    return ReadDecision(slim, decision.facts_as(_Facts) if decision.verdict is Verdict.COMMIT else _Facts())
+    facts = decision.facts_as(_Facts) if decision.verdict is Verdict.COMMIT else _Facts()
+    if not all(abs(each) < _LONGEST_S for each in _durations(facts)):
+        raise RecordCorrupt(key=key, why="the duration of a phase is impossible")
+    return ReadDecision(slim, facts)
+
+
+def _durations(facts: _Facts) -> list[float]:
+    times, end = facts.times, facts.last_commit
+    found = [times.open, times.prepare, times.harden, *times.sinks.values()] if times else []
+    return [*found, end.decide, end.commit, *end.sinks.values()] if end else found
 
 
 def read_decision(repository: Repository, key: str) -> ReadDecision:
@@ -147,6 +158,20 @@ def epochs_of(
         activity=points(periods, stream),
         damaged=[error.summary for error in [*bad, *damaged]],
     )
+
+
+def epoch_of(repository: Repository, stream: str, epoch: int) -> list[EpochLine]:
+    """Return the attempts at one epoch on the current lineage, the newest first; none if its decision is not kept."""
+    places = Lineage.load(repository).places(stream)
+    timeline = next(number for number, last in places if last is None or epoch <= last)
+    slots = [
+        *newest_slots(repository, stream, timeline, 1, epoch),
+        *newest_slots(repository, stream, timeline, 1, epoch + 1),
+    ]
+    keys = dict.fromkeys(slot_key(each) for each in slots if each.epoch in (epoch, epoch + 1))
+    read, _ = read_each(lambda key: read_decision(repository, key), keys)
+    lines = _epoch_lines([each for each in read if each.decision.verdict is not Verdict.END])
+    return [each for each in reversed(lines) if each.epoch == epoch]
 
 
 def measured_phases(repository: Repository, stream: str) -> dict[str, float]:

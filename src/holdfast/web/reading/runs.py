@@ -52,7 +52,7 @@ def runs_of(repository: Repository, last: int | None = None) -> RunsFound:
     taken, bad_leases = seen_leases(repository)
     events = [_event_line(each) for each in found]
     leases = {each.number: each for each in taken if each.why == RUN}
-    numbers = sorted({*leases, *(each.lease for each in events if each.kind != kinds.VERIFIED)}, reverse=True)
+    numbers = sorted({*leases, *(each.lease for each in events)}, reverse=True)
     runs = []
     for number in numbers:
         record, own = leases.get(number), [each for each in events if each.lease == number]

@@ -25,8 +25,8 @@ from holdfast.program.description import SourceDescription
 from holdfast.program.records import Programs
 from holdfast.repository import Checkpoints, Gaps, Lineage, Repository, Status, Summary
 from holdfast.repository import activity as kinds
-from holdfast.repository.activity import Activity, ActivityEvent, Period
-from holdfast.repository.lease import RUN, seen_leases
+from holdfast.repository.activity import Activity, ActivityEvent, Period, StreamActivity
+from holdfast.repository.lease import RUN, LeaseRecord, seen_leases
 from holdfast.repository.rewinds import unfinished_rewind
 from holdfast.repository.targets import newest_targets
 from holdfast.web.reading.epochs import ReadDecision, all_streams, read_decision, slot_keys
@@ -45,7 +45,7 @@ class RunState(StrEnum):
 
     NEW = "new"  # no run has begun yet
     RUNNING = "running"
-    TROUBLED = "troubled"  # it runs, and a stream restarts or waits for a source or a sink
+    TROUBLED = "troubled"  # it runs, and a stream restarts or waits for an outage to end
     STOPPING = "stopping"  # it was asked to stop, and has not ended
     STOPPED = "stopped"  # the last run has ended gracefully
     FAILED = "failed"  # the last run has ended with an error
@@ -59,8 +59,8 @@ class SinkLine(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str = ""  # its class
     target: str = ""  # where it writes
-    epoch: int = 0  # the last epoch that it was given for certain; 0: none
-    fresh_at_ms: int = 0  # the rows of that epoch had arrived by then; 0: not known
+    epoch: int = 0  # the last epoch that is known to be committed to it; 0: none
+    fresh_at_ms: int = 0  # when the last such epoch with rows began: its rows had arrived by then; 0: not known
 
 
 class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +85,13 @@ class StreamLine(msgspec.Struct, frozen=True, kw_only=True):
     behind: int | None  # input that is not processed yet, when the lag was counted last
     unread_files: int | None  # the same in files
     unread_bytes: int | None  # their size
+    behind_s: float | None = None  # the age of the oldest record of Kafka that is not processed yet; 0: none
     lag_at_ms: int  # when the lag was counted; 0: never
     watermark_ms: int  # of event time; 0: none
-    in_doubt: int | None  # an epoch that is decided and perhaps not in every sink
-    gaps: int  # in the ledger, on the current history
-    restarts: int  # in the last run, as far as recorded
-    fresh_at_ms: int  # the rows of the last epoch that every sink has had arrived by then; 0: not known
+    in_doubt: int | None  # an epoch that is decided, but perhaps not committed in every sink
+    gaps: int  # in the ledger, of the current history
+    restarts: int  # after failures, in the last run
+    fresh_at_ms: int  # when the last epoch with rows that every sink has began; 0: not known
     sinks: dict[str, SinkLine] = {}  # by name
     sources: list[SourceLine] = []
     dead_rows: int = 0  # given to the dead letter since the first epoch, or since the last rewind
@@ -123,10 +124,10 @@ class PipelineLine(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_bytes: int = 0  # size of the files that it needs
     checkpoints: int = 0  # those that the pipeline can go back to, with savepoints
     checkpoints_damaged: int = 0  # whose manifest cannot be read
-    checkpoints_failed: int = 0  # checkpoints that failed, as far as recorded
+    checkpoints_failed: int = 0  # in the last run
     doubts: list[Doubt] = []  # epochs in doubt
     gaps: int = 0  # in the ledger, on the current history
-    restarts: int = 0  # of all streams in the last run, as far as recorded
+    restarts: int = 0  # of all streams after failures, in the last run
     problems: list[Problem] = []  # the most severe first
 
 
@@ -176,11 +177,14 @@ class _StatusReader:
         holder, unknown = readable_holder(repository)
         events, bad = Activity(repository).events(100)
         self._damaged(bad)
-        state, since = self._state(holder, unknown, events)
-        lease = holder.lease if holder else max((each.lease for each in events), default=0)
+        leases = self._leases() if holder is None and unknown is None else []
+        state, since = self._state(holder, unknown, events, leases)
+        ended = [*(each.number for each in leases if each.why == RUN), *(each.lease for each in events)]
+        lease = holder.lease if holder else max(ended, default=0)
         own = [each for each in events if each.lease == lease]
+        run = self._guarded(lambda: Activity(repository).last_period(lease))
         doubts = self._doubts(holder, state)
-        streams = self._streams(own, doubts, running=holder is not None)
+        streams = self._streams(own, doubts, run, running=holder is not None)
         taken = self._guarded(self._summaries) or []
         newest = next((each for each in reversed(taken) if self._counts(each)), None)
         self._checkpoint_problems(taken)
@@ -208,7 +212,9 @@ class _StatusReader:
             checkpoint_bytes=newest.file_bytes if newest else 0,
             checkpoints=sum(self._is_base(each) for each in taken),
             checkpoints_damaged=sum(each.status is Status.DAMAGED for each in taken),
-            checkpoints_failed=sum(each.kind == kinds.CHECKPOINT_FAILED for each in events),
+            checkpoints_failed=max(
+                run.run_checkpoints_failed if run else 0, sum(each.kind == kinds.CHECKPOINT_FAILED for each in own)
+            ),
             doubts=doubts,
             gaps=gaps,
             restarts=sum(each.restarts for each in streams),
@@ -217,15 +223,20 @@ class _StatusReader:
 
     # --- the run ---
 
-    def _state(self, holder: Holder | None, unknown: str | None, events: list[ActivityEvent]) -> tuple[RunState, int]:
+    def _leases(self) -> list[LeaseRecord]:
+        found, bad = seen_leases(self._repository)
+        self._damaged(bad)
+        return found
+
+    def _state(
+        self, holder: Holder | None, unknown: str | None, events: list[ActivityEvent], leases: list[LeaseRecord]
+    ) -> tuple[RunState, int]:
         """Return the state of the pipeline, and since when."""
         if unknown is not None:
             self._add("warning", f"it is not known whether the pipeline runs: {unknown}", "restore the lease record")
             return RunState.UNKNOWN, 0
         if holder is not None:
             return self._running_state(holder, events), holder.taken_at_ms
-        leases, bad = seen_leases(self._repository)
-        self._damaged(bad)
         runs = [each for each in leases if each.why == RUN]
         if not runs:
             return (RunState.STOPPED if leases else RunState.NEW), 0
@@ -276,7 +287,9 @@ class _StatusReader:
 
     # --- streams ---
 
-    def _streams(self, events: list[ActivityEvent], doubts: list[Doubt], *, running: bool) -> list[StreamLine]:
+    def _streams(
+        self, events: list[ActivityEvent], doubts: list[Doubt], run: Period | None, *, running: bool
+    ) -> list[StreamLine]:
         names = self._guarded(lambda: all_streams(self._repository, self._lineage)) or []
         targets, bad = newest_targets(self._repository)
         self._damaged(bad)
@@ -284,7 +297,7 @@ class _StatusReader:
         periods, bad_periods = Activity(self._repository).periods(since)
         self._damaged(bad_periods)
         states = _stream_states(events)
-        restarts = {name: sum(each.kind == kinds.RESTART and each.stream == name for each in events) for name in names}
+        restarts = {name: _restarts(events, run, name) for name in names}
         doubtful = {each.stream: each.epoch for each in doubts}
         lines = []
         for name in names:
@@ -335,7 +348,8 @@ class _StatusReader:
             behind=lag.behind if lag else None,
             unread_files=lag.unread_files if lag else None,
             unread_bytes=lag.unread_bytes if lag else None,
-            lag_at_ms=period.end_ms if period and lag and (lag.behind, lag.unread_files) != (None, None) else 0,
+            behind_s=lag.behind_s if lag else None,
+            lag_at_ms=period.end_ms if period and lag and _has_lag(lag) else 0,
             watermark_ms=facts.watermark_ms if facts else 0,
             in_doubt=in_doubt,
             gaps=Gaps(self._repository).newest(name, self._lineage, _NO_LIMIT, 1)[0],
@@ -368,12 +382,19 @@ class _StatusReader:
         return None
 
     def _fresh_at(self, slots: list[tuple[int, int, str]], *, before: int | None) -> int:
-        """Return when the last epoch with rows that every sink has began: its rows had arrived by then."""
+        """Return when the last epoch with rows that every sink has began: its rows had arrived by then.
+
+        Each decision records it. In those of earlier versions, it is looked for among the last epochs.
+        """
         for epoch, _, key in reversed(slots[-_RATE_EPOCHS:]):
             if before is not None and epoch >= before:
                 continue
             found = read_decision(self._repository, key)
-            if found.decision.verdict == "commit" and found.facts.rows and not found.facts.quarantined:
+            if found.decision.verdict != "commit":
+                continue
+            if found.facts.fresh_at_ms:
+                return found.facts.fresh_at_ms
+            if found.facts.rows and not found.facts.quarantined:
                 times = found.facts.times
                 spent = times.open + times.prepare + times.harden if times else 0.0
                 return int(found.facts.decided_at_ms - spent * 1000)
@@ -466,8 +487,18 @@ def _stream_states(events: Iterable[ActivityEvent]) -> dict[str, str]:
     return {each.stream: words[each.kind] for each in events if each.stream and each.kind in words}
 
 
+def _restarts(events: list[ActivityEvent], run: Period | None, stream: str) -> int:
+    """Return the restarts of a stream in a run. The last period counts them all, except those of the last minute."""
+    counted = run.streams[stream].run_restarts if run and stream in run.streams else 0
+    return max(counted, sum(each.kind == kinds.RESTART and each.stream == stream for each in events))
+
+
 def _last_period(periods: list[Period], stream: str) -> Period | None:
     return next((each for each in reversed(periods) if stream in each.streams), None)
+
+
+def _has_lag(stream: StreamActivity) -> bool:
+    return any(each is not None for each in (stream.behind, stream.behind_s, stream.unread_files))
 
 
 def _seconds(newest: ReadDecision | None) -> float | None:

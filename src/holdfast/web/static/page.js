@@ -24,17 +24,25 @@
   const say = (text, kind) => { mark.textContent = text; mark.className = "live " + kind; };
 
   // Replace the content, and keep what the reader has opened, selected or reached by keyboard.
-  const keyOf = (each) => each && (each.id || each.getAttribute("href") || each.getAttribute("name"));
+  const keyOf = (each) => {
+    const key = each && (each.id || each.getAttribute("href") || each.getAttribute("name"));
+    return key && (each.closest("svg") ? "in a chart: " : "") + key; // a chart and a table may have the same link
+  };
   const replace = (html) => {
     const selection = window.getSelection();
     if (selection && !selection.isCollapsed && main.contains(selection.anchorNode)) return false;
     if (main.contains(document.activeElement) && /^(SELECT|INPUT)$/.test(document.activeElement.tagName)) return false;
     const opened = [...main.querySelectorAll("details")].map((each) => each.open);
     const scrolled = [...main.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
+    const typed = [...main.querySelectorAll("input[name]")].filter((each) => each.value !== each.defaultValue);
     const focused = main.contains(document.activeElement) ? keyOf(document.activeElement) : null;
     main.innerHTML = html;
     main.querySelectorAll("details").forEach((each, n) => { each.open = Boolean(opened[n]); });
     main.querySelectorAll(".scroll").forEach((each, n) => { each.scrollLeft = scrolled[n] || 0; });
+    for (const old of typed) {
+      const again = main.querySelector(`input[name="${CSS.escape(old.name)}"]`);
+      if (again) again.value = old.value;
+    }
     if (focused) {
       const again = [...main.querySelectorAll("a, summary, button, [id]")].find((each) => keyOf(each) === focused);
       if (again) again.focus({ preventScroll: true });
@@ -42,6 +50,23 @@
     ages();
     return true;
   };
+
+  // A strip of columns is one stop of the keyboard: the arrow keys move inside, and the chosen column is described below.
+  main.addEventListener("focusin", (event) => {
+    const column = event.target.closest(".chart a");
+    if (!column) return;
+    for (const each of column.parentNode.querySelectorAll("a")) each.setAttribute("tabindex", each === column ? "0" : "-1");
+    column.closest("figure").querySelector(".at").textContent = column.querySelector("title").textContent;
+  });
+  main.addEventListener("keydown", (event) => {
+    const column = event.target.closest(".chart a");
+    if (!column || event.altKey || event.ctrlKey || event.metaKey) return;
+    const all = [...column.parentNode.querySelectorAll("a")], at = all.indexOf(column);
+    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: all.length - 1 }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    if (all[next]) all[next].focus();
+  });
 
   // The token of the actions stays in this tab until it is closed: the storage belongs to this address and port alone.
   const tokens = [...document.querySelectorAll("input[name=token]")];

@@ -1,0 +1,120 @@
+"""Recorded verdicts of verifications: bounded by the checkpoints, and apart from what happened to the runs."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.verbs.verify import record_verdicts
+from holdfast.repository import MemoryRepository, Repository
+from holdfast.repository.activity import KEPT_EVENTS, Activity
+from holdfast.repository.checkpoint_keys import AttemptRecord, attempt_key
+from holdfast.testing import FaultyRepository
+from holdfast.verification import Finding, Grade, Verification, verify_all
+from holdfast.web.reading.runs import runs_of
+from holdfast.web.reading.status import RunState, status_of
+from holdfast.web.reading.verdicts import verdicts_of
+from webfixture import Sample
+
+
+def verification(checkpoint: int | str, *findings: Finding) -> Verification:
+    return Verification(checkpoint, Grade.DIGESTS, findings, files=1, bytes=1, seconds=0.1)
+
+
+def with_checkpoints(*numbers: int) -> Repository:
+    """Return a repository in which these ids exist."""
+    repository = MemoryRepository()
+    for number in numbers:
+        record = AttemptRecord(checkpoint_id=number, lease=1, begun_at_ms=1)
+        repository.put_if_absent(attempt_key(1, number), record.sealed())
+    return repository
+
+
+@pytest.fixture
+def failed(tmp_path: Path) -> Sample:
+    sample = Sample(tmp_path).healthy(3, 0)
+    sample.lease(2, ago_s=20)
+    sample.event("failed", "no disk", stream="orders", next="free some space", lease=2, ago_s=4)
+    return sample
+
+
+def test_verdicts_of_many_checkpoints_do_not_hide_a_failed_run(failed: Sample) -> None:
+    for number in range(1, 121):
+        failed.checkpoint(number, files=1)
+    record_verdicts(failed.repository, verify_all(failed.repository, grade=Grade.STRUCTURE))
+    line = status_of(failed.repository)
+    assert line.state is RunState.FAILED
+    assert "no disk" in [each.what for each in line.problems]
+    assert len(verdicts_of(failed.repository)) == 120
+
+
+def test_verdicts_that_an_earlier_version_recorded_as_events_are_shown_and_hide_nothing(failed: Sample) -> None:
+    for number in range(1, 121):
+        failed.checkpoint(number, files=1)
+        facts = {"checkpoint": str(number), "ok": number != 7, "grade": "digests"}
+        failed.event("verified", "found", lease=0, n=number, facts=facts)
+    assert status_of(failed.repository).state is RunState.FAILED
+    assert {each.kind for each in runs_of(failed.repository).events} >= {"failed", "ended"}
+    found = verdicts_of(failed.repository)
+    assert [name for name, each in found.items() if not each.ok] == ["7"]
+    record_verdicts(failed.repository, [verification(7)])
+    found = verdicts_of(failed.repository)
+    assert len(found) == 120
+    assert found["7"].ok
+    assert not list(failed.folder.glob("activity/events/*.00000000.*")), "they are in the new record"
+
+
+def test_a_thousand_verdicts_are_all_kept_and_those_of_deleted_checkpoints_are_not() -> None:
+    numbers = range(1, 2 * KEPT_EVENTS + 1)
+    repository = with_checkpoints(*numbers)
+    record_verdicts(repository, [verification(number) for number in numbers])
+    assert len(verdicts_of(repository)) == len(numbers)
+    repository.delete(attempt_key(1, 5))
+    for _ in range(3):
+        record_verdicts(repository, [verification(9)])
+    assert verdicts_of(repository).keys() == {str(number) for number in numbers} - {"5"}
+    assert len(repository.list("activity/verdicts")) == 1
+
+
+def test_two_that_record_at_the_same_moment_lose_nothing() -> None:
+    repository, met = with_checkpoints(1, 2, 3), []
+    record_verdicts(repository, [verification(1)])
+
+    def meet(action: str, key: str) -> None:
+        if action == "put" and not met:
+            met.append(key)
+            record_verdicts(repository, [verification(2)])
+
+    record_verdicts(FaultyRepository(repository, meet), [verification(3)])
+    assert met
+    assert verdicts_of(repository).keys() == {"1", "2", "3"}
+
+
+def test_a_record_that_is_replaced_while_it_is_read_is_not_missed() -> None:
+    repository, met = with_checkpoints(1, 2), []
+    record_verdicts(repository, [verification(1)])
+
+    def meet(action: str, key: str) -> None:
+        if action == "read" and not met:
+            met.append(key)
+            record_verdicts(repository, [verification(2)])
+
+    assert verdicts_of(FaultyRepository(repository, meet)).keys() == {"1", "2"}
+    assert met
+
+
+def test_a_damaged_record_of_verdicts_hides_only_itself(failed: Sample) -> None:
+    failed.checkpoint(1)
+    record_verdicts(failed.repository, [verification(1)])
+    (path,) = failed.folder.glob("activity/verdicts/*")
+    path.write_bytes(path.read_bytes()[:-9])
+    assert verdicts_of(failed.repository) == {}
+    record_verdicts(failed.repository, [verification(1)])
+    assert verdicts_of(failed.repository)["1"].ok
+
+
+def test_only_the_newest_events_of_earlier_versions_are_kept(failed: Sample) -> None:
+    for number in range(KEPT_EVENTS + 3):
+        failed.event("verified", lease=0, n=number)
+    Activity(failed.repository).tidy(lease=3)
+    assert len(list(failed.folder.glob("activity/events/*.00000000.*"))) == KEPT_EVENTS
+    assert status_of(failed.repository).state is RunState.FAILED
