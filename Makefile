@@ -1,5 +1,5 @@
 # Every target sets up what it needs: on a new machine with Python 3.11, `make test` is enough.
-.PHONY: help check test test-long test-store test-kafka matrix demo soak lint docs jar bench bench-quick bench-docs bench-peers lock clean
+.PHONY: help check test test-long test-store test-kafka matrix demo soak lint docs captures jar bench bench-quick bench-docs bench-peers lock clean
 SHELL := /bin/sh
 UV := 0.13.7
 
@@ -21,7 +21,7 @@ help:
 	@echo "make test-long    run the tests that make test leaves out because they take long"
 	@echo "make test-store   run the tests of pipelines and sinks on object stores, and of clusters"
 	@echo "make test-kafka   fetch a Kafka broker, and run the tests that need it"
-	@echo "make matrix  run the tests of crashes, checkpoints, recovery and commands on Spark 4.1 and 4.2"
+	@echo "make matrix  run the tests of crashes, checkpoints, recovery, commands and pipelines on S3 on Spark 4.1 and 4.2"
 	@echo "make demo    kill a pipeline and a plain Spark job several times, and compare their outputs,"
 	@echo "             then deploy a bug and undo it with a rewind; two minutes, with ARGS=--fast one"
 	@echo "make soak    long tests: kill KILLS=n drivers at random moments (50), on one machine and on a cluster;"
@@ -30,12 +30,15 @@ help:
 	@echo "             stop PostgreSQL under a running pipeline for OUTAGE_S=n seconds (600);"
 	@echo "             run a pipeline RUNS=n times in one session (200) and report leaks;"
 	@echo "             compare the rows of two sinks over SAME_ROWS=n epochs of a query that is not deterministic (500);"
+	@echo "             let two drivers commit the same epoch RACES=n times (500) to each sink, and lose LOST_ANSWERS=n answers (200)"
+	@echo "             of the store to Delta and Iceberg;"
 	@echo "             send 50 rounds of requests from other processes, and kill the processes and the drivers;"
 	@echo "             make 3,000 random walks over run, checkpoint, rewind, undo, prune and compact;"
 	@echo "             take a chain of streams back to each of ten checkpoints, and run it to the end again"
 	@echo "make lint    run ruff and mypy"
 	@echo "make jar     rebuild the Java class; needs javac"
 	@echo "make docs    regenerate docs/reference from the code, and the benchmark pages from their results"
+	@echo "make captures  make the screenshots of the page in docs/captures again; needs Chromium"
 	@echo "make bench   run the benchmarks, under 30 minutes; ARGS=\"durable start\" runs only these modules;"
 	@echo "             the exit code is 1 if a goal was missed"
 	@echo "make bench-quick  run them with few rounds and small sizes, in about six minutes"
@@ -51,7 +54,8 @@ $(ENV)/ready: $(LOCK) pyproject.toml tools/setup.sh tools/find-java.sh
 # A module stays with one worker, which has one Spark session and one PostgreSQL server for all of its modules. A test
 # that waits leaves its core to the others, so there are more workers than cores. Slow modules come first (tests/conftest.py).
 WORKERS ?= 3
-PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# The reasons of skipped tests are printed at the end (-rs).
+PYTEST = $(RUN) -m pytest -rs -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Spark starts faster with an archive of its classes. Java ignores an archive that does not fit.
 JAVA_FAST := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
@@ -74,6 +78,10 @@ $(ENV)/iceberg-rest/ready: tools/iceberg_rest.py tools/maven.py tools/iceberg-re
 $(ENV)/kafka/ready: tools/kafka.py tools/maven.py $(wildcard tools/kafka-*.lock) | $(ENV)/ready
 	@$(RUN) -m tools.kafka fetch $(@D)
 
+# Spark's connectors for Delta and Iceberg, likewise; only for the versions of Spark that have one.
+$(ENV)/lake/ready: tools/lake.py tools/maven.py $(wildcard tools/lake-*.lock) | $(ENV)/ready
+	@$(RUN) -m tools.lake fetch $(@D)
+
 test: $(ENV)/spark.jsa $(ENV)/s3proxy.jar $(ENV)/iceberg-rest/ready
 	@SPARK_SUBMIT_OPTS="$(JAVA_FAST) -XX:SharedArchiveFile=$(CURDIR)/$(ENV)/spark.jsa" $(PYTEST) -m "$(LANE)" $(ARGS)
 
@@ -88,10 +96,12 @@ test-kafka: $(ENV)/kafka/ready test
 
 # What depends on Spark's own files and calls; the rest of the suite is the same on every version.
 MATRIX := tests/acceptance/test_run.py $(addprefix tests/spark/test_,$(addsuffix .py,versions environment crash_matrix \
-    checkpoints cuts recovery_spark restored_state log_stream blame))
+    checkpoints cuts recovery_spark restored_state log_stream blame lake_connectors lake_sources storefiles)) \
+    'tests/spark/test_store_crashes.py::test_a_crash_at_a_point[stateful-decided]'
 matrix:
 	@for version in $(OLDER); do \
-	    echo "Spark $$version" && $(MAKE) --no-print-directory test SPARK=$$version ARGS="$(MATRIX) $(ARGS)" || exit 1; \
+	    echo "Spark $$version" && $(MAKE) --no-print-directory .venv-$$version/lake/ready test SPARK=$$version \
+	        LANE="not long and not kafka" ARGS="$(MATRIX) $(ARGS)" || exit 1; \
 	done
 
 check: WORKERS = 2
@@ -108,6 +118,8 @@ CUTS ?= 60
 OUTAGE_S ?= 600
 RUNS ?= 200
 SAME_ROWS ?= 500
+RACES ?= 500
+LOST_ANSWERS ?= 200
 soak: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready $(ENV)/kafka/ready
 	@CUTS=$(CUTS) RESTORED=$(CUTS) $(RUN) -m pytest tests/spark/test_cuts.py --timeout 0 -q -s
 	@STORE_CUTS=$(CUTS) $(RUN) -m pytest tests/spark/test_store_cuts.py -k each_checkpoint --timeout 0 -q -s
@@ -125,8 +137,12 @@ soak: $(ENV)/ready $(ENV)/s3proxy.jar $(ENV)/s3a/ready $(ENV)/kafka/ready
 	@HOLDFAST_SOAK=1 $(RUN) -m pytest tests/spark/test_rewind_chain.py --timeout 0 -q -s
 	@HOLDFAST_SOAK=1 $(RUN) -m pytest tests/unit tests/faults/test_worker_killed.py tests/faults/test_log_killed.py \
 	    -k "eight_threads or forgotten or random_moments or anyorder" --timeout 0 -q
-	@HOLDFAST_ICEBERG_ROUNDS=500 $(RUN) -m pytest tests/faults/test_iceberg_races.py -k "not lost" --timeout 0 -q
-	@HOLDFAST_ICEBERG_ROUNDS=200 $(RUN) -m pytest tests/faults/test_iceberg_races.py -k lost --timeout 0 -q
+	@HOLDFAST_ICEBERG_ROUNDS=$(RACES) $(RUN) -m pytest tests/faults/test_iceberg_races.py -k "not lost" --timeout 0 -q
+	@HOLDFAST_ICEBERG_ROUNDS=$(LOST_ANSWERS) $(RUN) -m pytest tests/faults/test_iceberg_races.py -k lost --timeout 0 -q
+	@HOLDFAST_DELTA_ROUNDS=$(RACES) $(RUN) -m pytest tests/faults/test_delta_races.py -k "not lost" --timeout 0 -q
+	@HOLDFAST_DELTA_ROUNDS=$(LOST_ANSWERS) $(RUN) -m pytest tests/faults/test_delta_races.py -k lost --timeout 0 -q
+	@HOLDFAST_SINK_ROUNDS=$(RACES) $(RUN) -m pytest tests/faults/test_sink_races.py -k at_once --timeout 0 -q
+	@KAFKA_RACES=$(RACES) $(RUN) -m pytest tests/contract/test_kafka_commits.py -k the_same_moment --timeout 0 -q
 	@HOLDFAST_SOAK=1 HOLDFAST_FUZZ_SEED=random HOLDFAST_FUZZ_FACTOR=20 $(RUN) -m pytest tests/formats/test_fuzz.py \
 	    tests/formats/test_fuzz_command.py --timeout 0 -q
 
@@ -138,6 +154,9 @@ lint: $(ENV)/ready
 docs: $(ENV)/ready
 	@$(RUN) -m tools.reference $(ARGS)
 	@$(RUN) -m bench.report $(ARGS)
+
+captures: $(ENV)/ready
+	@$(RUN) tools/page_captures.py
 
 jar: $(ENV)/ready
 	@$(RUN) -m tools.jar

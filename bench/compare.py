@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from bench.questions import QUESTIONS
 
-Unit = Literal["s", "rows/s"]
+Unit = Literal["s", "rows/s", "B"]
 ENOUGH = 20  # samples that a p99 needs
 ENOUGH_TO_SPREAD = 5  # samples that a spread needs
 DIGITS = 5  # of a stored figure: more than the precision of any clock
@@ -39,7 +39,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Result:
-    """One comparison. The ratio must be at most the goal for seconds, and at least the goal for rows per second."""
+    """One comparison. The ratio must be at most the goal, for rows per second at least the goal."""
 
     question: str  # a key of `QUESTIONS`
     name: str
@@ -90,7 +90,7 @@ class Result:
     @property
     def less_is_better(self) -> bool:
         """Whether a small ratio is good."""
-        return self.unit == "s"
+        return self.unit != "rows/s"
 
     @property
     def behind(self) -> bool:

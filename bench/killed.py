@@ -35,7 +35,7 @@ from bench.spark import PLAIN, Side
 from bench.visible import OURS, plain_program
 from bench.watched import Program, Watched, watched
 from holdfast.spark.adapter import FAST_FILES
-from holdfast.spark.class_archive import VARIABLE, ClassArchive
+from holdfast.spark.class_archive import VARIABLE, ClassArchive, is_intact
 from holdfast.spark.java_environment import CLASS_PATH, OPTIONS, with_jar
 from holdfast.spark.localfiles import CLASS, SETTING
 
@@ -90,7 +90,7 @@ def first_killed(side: Watched, moment: Callable[[float, float], float]) -> floa
 def archive_of(program: Program) -> Path:
     """Wait until the archive of a program is complete, and return it."""
     folder, end = Path(program.variables[VARIABLE]), time.monotonic() + _MAKING_S
-    while not (found := list(folder.glob("*.jsa"))):
+    while not (found := list(filter(is_intact, folder.glob("*.jsa")))):  # not one that is being written
         if time.monotonic() > end:
             raise CannotMeasure("this Java writes no archive of classes\nuse an OpenJDK of version 17 or newer")
         time.sleep(0.05)

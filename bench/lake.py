@@ -6,19 +6,23 @@ readers may see part of them, a repetition writes them twice, and nothing is syn
 session, so its settings are the same.
 
 Growth: a thousand epochs of a few rows into one table. The times of the commits of the last hundred are compared with
-those of the first hundred; both include one checkpoint of Delta's log.
+those of the first hundred; both include one checkpoint of Delta's log. The floor of Delta's growth is delta-rs alone,
+which looks at all files of the table in each commit: the same files are added, without a ledger, a check or a sync.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.compare import Result, in_turn, timed
+from bench.compare import Floor, Result, in_turn, timed
 from bench.rival import apart
 from bench.spark import QUICK_FILES, session
 from holdfast import DeltaSink, EpochKey, IcebergSink, Sink, SinkContext, StreamIdentity
@@ -92,8 +96,30 @@ def growth(spark: SparkSession, folder: Path, epochs: int, window: int) -> list[
         run = Epochs(spark, make(folder / "growth"), df)
         times = [run() for _ in range(epochs)]
         what, against = f"{name}, a commit after {epochs:,} epochs", f"a commit in the first {window}"
-        found.append(Result("lake", what, against, times[-window:], times[:window], GOAL))
+        floor = None
+        if name == "Delta Lake":
+            bare = bare_commits(folder / "growth/delta", folder / "bare", epochs)
+            floor = Floor("delta-rs alone", bare[-window:], bare[:window])
+        found.append(Result("lake", what, against, times[-window:], times[:window], GOAL, floor=floor))
     return found
+
+
+def bare_commits(like: Path, folder: Path, epochs: int) -> list[float]:
+    """Return the times of commits by delta-rs alone: each adds a file like the last one of a table."""
+    written = DeltaTable(like)
+    files = written.get_add_actions(flatten=True)
+    size, rows = (files.column(name).to_pylist()[0] for name in ("size_bytes", "num_records"))
+    stats = json.dumps({"numRecords": rows})
+    DeltaTable.create(folder, schema=written.schema())
+    table = DeltaTable(folder)
+
+    def commit(epoch: int) -> None:
+        table.update_incremental()
+        added = AddAction(f"{epoch}.parquet", size, {}, 0, True, stats)
+        properties = CommitProperties(app_transactions=[Transaction("bare", epoch)])
+        table.create_write_transaction([added], "append", table.schema(), [], commit_properties=properties)
+
+    return [timed(partial(commit, epoch)) for epoch in range(1, epochs + 1)]
 
 
 def measure(folder: Path, quick: bool) -> list[Result]:

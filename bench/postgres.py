@@ -1,10 +1,10 @@
 """Rows into PostgreSQL: an epoch of `PostgresSink` against Spark's JDBC writer, into tables without indexes.
 
 The server has its default settings with fsync on; only `max_prepared_transactions` is raised. It is reached by TCP on
-this machine, because the JDBC driver does not support Unix sockets. All sides use one Spark session and one cached
-DataFrame of two partitions. A million rows show the cost per row, a thousand rows the fixed cost of an epoch. The sizes
-in between show where the copy moves from the driver to the executors: by default, the driver copies an epoch of at most
-20,000 rows. As "on the executors", the same epochs are copied with `driver_rows=0`.
+this machine, because the JDBC driver does not support Unix sockets. All sides use one Spark session, with the jar of
+Holdfast, and one cached DataFrame of two partitions. A million rows show the cost per row, a thousand rows the fixed
+cost of an epoch. The sizes in between show where the copy moves from the driver to the executors: by default, the
+driver copies an epoch of at most 20,000 rows. As "on the executors", the same epochs are copied with `driver_rows=0`.
 
 - Holdfast is measured by the work of its sink in an epoch: `prepare`, then `commit`. No side includes Spark's logs or
   Holdfast's decision.
@@ -15,7 +15,7 @@ in between show where the copy moves from the driver to the executors: by defaul
   plain transaction, without Spark; and Spark passing the rows to Python, where they are counted and dropped.
 - The floor of an epoch of a thousand rows is a bare two-phase commit: Spark collects the rows in one job, and they are
   copied in one prepared transaction, which is then committed, over two connections that are kept open. There is no
-  ledger. The rows are not frozen, so a batch that turned out to be too large would have to be computed again.
+  ledger, and the memory that a large batch would take is not bounded.
 
 Between two samples the table is truncated and the server takes a checkpoint, outside the measured time. After each
 sample the rows are counted. The first rounds do not count, because Java needs them to warm up.
@@ -41,12 +41,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.compare import CannotMeasure, Floor, Result, in_turn, timed
 from bench.scratch import scratch
-from bench.spark import session
+from bench.spark import QUICK_FILES, session
 from holdfast import PostgresSink
 from holdfast.epoch import Attempt
 from holdfast.sinks.base import EpochKey, SinkContext, StreamIdentity
 from holdfast.sinks.postgres.sink import Method
-from holdfast.spark.adapter import kept_by_first_action
+from holdfast.spark.adapter import few_rows
 
 ROWS, QUICK_ROWS, FEW_ROWS = 1_000_000, 200_000, 1_000
 BETWEEN = (10_000, 50_000, 200_000)
@@ -137,8 +137,9 @@ class Epochs:
 
     def __init__(self, server: Server, df: DataFrame, method: Method, table: str, **options: int) -> None:
         self._sink = PostgresSink(server.dsn, table, method=method, **options)  # type: ignore[arg-type]
-        context = SinkContext(OWNER, df.schema, "append", df.sparkSession, tell=print, keep=kept_by_first_action)
-        self._sink.open(context)
+        spark = df.sparkSession
+        collect = few_rows(spark, freezes=False)
+        self._sink.open(SinkContext(OWNER, df.schema, "append", spark, tell=print, collect=collect))
         self._df = df
         self._numbers = itertools.count(1)
 
@@ -248,7 +249,7 @@ def run(quick: bool) -> list[Result]:
     jar = driver_jar()
     sizes = () if quick else BETWEEN
     with scratch(__name__) as folder, serving(folder) as server:
-        spark = session({"spark.jars": jar})
+        spark = session({**QUICK_FILES, "spark.jars": jar})
         try:
             many = measured(server, orders(spark, QUICK_ROWS if quick else ROWS), *((2, 1) if quick else (7, 4)))
             few = measured(server, orders(spark, FEW_ROWS), *((4, 4) if quick else (20, 8)), FEW)

@@ -19,6 +19,7 @@ QUESTIONS = {
     "growth": "Growth",
     "back": "Going back",
     "store": "On an object store",
+    "page": "The web page",
     "path": "Other costs of an epoch, a checkpoint and the command",
     # On the page that compares Holdfast with Flink:
     "flink visible": "Time until a row is visible, Flink",
@@ -45,6 +46,7 @@ PROSE = {
     "growth": "Costs that may grow with the age and the size of a pipeline.",
     "back": "The plan of a rewind, and a rewind compared with the file operations that it consists of.",
     "store": "A small micro-batch whose checkpoint is on an object store, its requests, and a restart.",
+    "page": "The cost of open pages for a running pipeline, and the time until the first view of a long history.",
     "path": "Smaller costs of each epoch and each checkpoint, and the time that a user waits for the command.",
     "flink visible": "From the arrival of a row to the moment at which a reader of the output finds it, at a low rate.",
     "flink cpu": "The CPU time that the program uses per second while it waits for rows and handles a few of them.",
@@ -56,8 +58,8 @@ PROSE = {
 NOT_IN_OUR_FAVOUR = """\
 Every goal that was missed, and every result that is worse than that of the other side, with or without a goal.
 
-Not measured: a start after a reboot, with an empty page cache; memory usage, reading many epoch folders, Kafka, network
-disks and clusters, state that does not fit into memory, machines with more cores."""
+Not measured: a start after a reboot, with an empty page cache; memory usage, reading many epoch folders, network disks
+and clusters, state that does not fit into memory, machines with more cores."""
 
 # Each module has a `run(quick)` that returns results, and may have a dict `VERSIONS` of other software that it ran.
 # Modules that are most sensitive to other load come first.
@@ -69,6 +71,7 @@ MODULES = (
     "postgres",
     "lake",
     "kafka",
+    "openpages",
     "restart",
     "coldstart",
     "idle",

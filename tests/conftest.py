@@ -33,7 +33,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from holdfast._extras import minor_version, pyspark_version
-from lanes import is_long, is_of_store, is_slow, stale
+from lanes import is_long, is_of_store, is_slow, left_out, stale
 from s3fixture import FIXTURES, s3, s3_faults  # noqa: F401 - fixtures for all tests
 from unclosed import LEAVES_SOCKETS, SOCKET
 
@@ -124,6 +124,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
         failed = dict.fromkeys(report.nodeid for report in reports)
         Path(path).write_text("".join(f"{each}\n" for each in failed))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Name the lanes that were left out, after the last line of pytest."""
+    if (line := left_out(config.option.markexpr)) and not hasattr(config, "workerinput"):
+        print(line)
 
 
 @pytest.hookimpl(wrapper=True)

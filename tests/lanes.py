@@ -12,6 +12,11 @@ Rules:
 
 import re
 
+LANES = {  # by their mark: what they contain, and the command that runs them
+    "long": ("long tests", "make test-long"),
+    "store": ("pipelines on object stores, and clusters", "make test-store"),
+    "kafka": ("tests with a Kafka broker", "make test-kafka"),
+}
 _LONG = (
     # folder/module, what of it; all of it if there is no pattern
     ("acceptance/test_demo", ""),  # unit/test_demo needs no Spark
@@ -21,7 +26,7 @@ _LONG = (
     (
         "acceptance/test_run",
         "again_and_again|as_soon_as|for_all_processes|reader_goes_away|by_sys_exit|outage_is|a_second_signal|while_spark_starts"
-        "|a_document_a_line|a_pipe_gets_lines",
+        "|a_document_a_line|a_pipe_gets_lines|the_page_is_served",
     ),
     ("acceptance/test_signals", "a_second_signal"),
     ("acceptance/test_typing", "a_typo|a_sound_program"),
@@ -45,6 +50,7 @@ _LONG = (
     ("spark/test_adopt_spark", ""),  # unit/test_adopt needs no Spark
     ("spark/test_backfill", r"whatever_dies\[postgres|after_a_kill"),
     ("spark/test_blame", "session_that_is_lost"),
+    ("spark/test_broken_pages", ""),  # web/test_browser has pipelines that need no Spark
     (
         "spark/test_checkpoints",
         "drain_has_the_time|idle_slow|was_replaced|not_started_enter|every_stream_of_a_chain",
@@ -66,6 +72,7 @@ _LONG = (
     ("spark/test_localfiles", "which_sessions"),
     ("spark/test_log_retention", ""),  # unit/test_trimming needs no Spark
     ("spark/test_outages", "waited_for|long_outage|neither_lost|of_a_source"),
+    ("spark/test_page_views", ""),  # web/test_browser has the same views of pipelines that need no Spark
     ("spark/test_postgres_pipeline", "many_crashes|server_killed|told_nowhere"),
     ("spark/test_log_stream", "a_rewind_of_the_log"),
     ("spark/test_supervision", "two_poison"),
@@ -98,6 +105,12 @@ _SLOW = (
     ("unit/test_rewind_walks", ""),
     ("unit/test_store_index", "few_requests"),
 )
+
+
+def left_out(expression: str) -> str | None:
+    """Return a line that names the lanes that an expression for `-m` leaves out; `None` if it leaves out none."""
+    named = [f"{what} ({how})" for mark, (what, how) in LANES.items() if f"not {mark}" in expression]
+    return f"left out: {'; '.join(named)}" if named else None
 
 
 def is_of_store(node: str) -> bool:

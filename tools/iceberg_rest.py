@@ -7,7 +7,6 @@ Without a network the tests that need it are skipped; the reason is printed.
 from __future__ import annotations
 
 import sys
-import urllib.error
 from pathlib import Path
 
 from tools import maven
@@ -18,12 +17,7 @@ _LOCK = Path(__file__).with_name("iceberg-rest.lock")
 def main(words: list[str]) -> int:
     """Fetch into a folder."""
     folder = Path(words[0])
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        maven.fetch(_LOCK, folder)
-    except (OSError, urllib.error.URLError) as error:
-        print(f"set-up: the tests of an Iceberg REST catalog are skipped: {error}", file=sys.stderr)
-    (folder / "ready").touch()
+    maven.provide(folder, "an Iceberg REST catalog", {folder: _LOCK})
     return 0
 
 

@@ -4,14 +4,12 @@ The jars of the broker go to `broker/`, those of the connector to `connector/`. 
 file `tools/kafka-<folder>.lock` with the digest and the path of each jar. `python -m tools.kafka lock` writes both
 again, which needs Maven.
 
-Without a network the tests that need the jars are skipped. So this reports the reason and ends with exit code 0; the
-reason is also written to the file `missing` beside the folders, where the tests read it.
+Without a network the tests that need the jars are skipped, and the reason is reported.
 """
 
 from __future__ import annotations
 
 import sys
-import urllib.error
 from pathlib import Path
 
 from tools import maven
@@ -32,25 +30,11 @@ def _lock_file(folder: str) -> Path:
     return _HERE / f"kafka-{folder}.lock"
 
 
-def fetch(target: Path) -> None:
-    """Fetch both sets; say why that is not possible."""
-    missing = target / "missing"
-    try:
-        for folder in _SETS:
-            maven.fetch(_lock_file(folder), target / folder)
-        missing.unlink(missing_ok=True)
-    except (OSError, urllib.error.URLError) as error:
-        missing.write_text(f"{maven.REPOSITORY}: {error}")
-        print(f"set-up: the tests of Kafka will be skipped: {error}", file=sys.stderr)
-    (target / "ready").touch()
-
-
 def main(words: list[str]) -> None:
     """Fetch into a folder, or lock."""
     if words[0] == "fetch":
         target = Path(words[1])
-        target.mkdir(parents=True, exist_ok=True)
-        fetch(target)
+        maven.provide(target, "Kafka", {target / folder: _lock_file(folder) for folder in _SETS})
         return
     for folder, (packages, excluded) in _SETS.items():
         maven.write_lock(_lock_file(folder), "python -m tools.kafka lock", packages, excluded, lambda _jar: True)

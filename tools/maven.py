@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,6 +36,24 @@ def fetch(lock: Path, folder: Path) -> None:
         list(threads.map(lambda path: _fetch(folder / path.rpartition("/")[2], path, wanted[path]), wanted))
     for other in set(folder.glob("*.jar")) - {folder / path.rpartition("/")[2] for path in wanted}:
         other.unlink()  # of another version
+
+
+def provide(target: Path, tests: str, locks: Mapping[Path, Path]) -> None:
+    """Fetch the jars of tests: those of each lock file, by the folder that gets them. `target` contains these folders.
+
+    Without a network, the tests are skipped. So this reports the reason, and writes it to the file `missing`, where the
+    tests read it.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    missing = target / "missing"
+    missing.unlink(missing_ok=True)
+    try:
+        for folder, lock in locks.items():
+            fetch(lock, folder)
+    except OSError as error:  # of a file, or of a connection
+        missing.write_text(f"{REPOSITORY}: {error}")
+        print(f"set-up: the tests of {tests} are skipped: {error}", file=sys.stderr)
+    (target / "ready").touch()
 
 
 def _fetch(target: Path, path: str, digest: str) -> None:

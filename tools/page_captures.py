@@ -1,4 +1,4 @@
-"""Screenshots of the page for the docs, made in a real Chromium: `python tools/page_captures.py`.
+"""Screenshots of the page for the docs, made in a real Chromium: `make captures`.
 
 The pipelines are those of the browser tests. Needs the package `chromium`, and playwright.
 """
@@ -23,6 +23,7 @@ VIEWS = {
     "page-pipelines": ("/", 1200, "light"),
     "page-pipeline": ("/p/stopped", 1200, "light"),
     "page-stream": ("/p/stopped/streams/orders?span=1d", 1200, "light"),
+    "page-checkpoints": ("/p/stopped/checkpoints", 1200, "light"),
     "page-checkpoint": ("/p/stopped/checkpoints/3", 1200, "dark"),
     "page-runs": ("/p/failed/runs", 1200, "light"),
     "page-narrow": ("/p/killed", 360, "dark"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-import urllib.error
+from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
@@ -31,9 +31,10 @@ def _lock_file(version: str) -> Path:
     return _HERE / f"s3a-{version}.lock"
 
 
-def _included() -> set[str]:
-    """Return the names of the jars that Spark includes, without their versions: those are on the class path already."""
-    return {_name(each) for each in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
+def missing_in_spark() -> Callable[[Path], bool]:
+    """Return whether Spark lacks a jar, in any version. Those that it includes are on the class path already."""
+    included = {_name(each) for each in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
+    return lambda jar: _name(jar) not in included
 
 
 def _name(jar: Path) -> str:
@@ -42,14 +43,8 @@ def _name(jar: Path) -> str:
 
 def lock(version: str) -> None:
     """Resolve the packages that the error of a start names, and write their digests."""
-    included = _included()
-    maven.write_lock(
-        _lock_file(version),
-        "python -m tools.s3a lock",
-        packages(version).split(","),
-        EXCLUDED,
-        lambda jar: _name(jar) not in included,
-    )
+    command = "python -m tools.s3a lock"
+    maven.write_lock(_lock_file(version), command, packages(version).split(","), EXCLUDED, missing_in_spark())
 
 
 def main(words: list[str]) -> int:
@@ -57,12 +52,7 @@ def main(words: list[str]) -> int:
     verb, what = words
     if verb == "fetch":
         folder = Path(what)
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            maven.fetch(_lock_file(hadoop()), folder)
-        except (OSError, urllib.error.URLError) as error:
-            print(f"set-up: the tests of Spark on S3 are skipped: {error}", file=sys.stderr)
-        (folder / "ready").touch()
+        maven.provide(folder, "Spark on S3", {folder: _lock_file(hadoop())})
     else:
         lock(what)
     return 0

@@ -18,7 +18,7 @@ fi
 new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
 python=""
-for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
+for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3.14 python3; do
     [ -n "$candidate" ] || continue
     if new_enough "$candidate"; then python=$candidate; break; fi
 done
