@@ -55,7 +55,9 @@ class Sample:
 
     # --- runs ---
 
-    def lease(self, number: int = 1, *, ago_s: float = 60, pid: int = 4242, closed: bool = True) -> None:
+    def lease(
+        self, number: int = 1, *, ago_s: float = 60, pid: int = 4242, closed: bool = True, program: str = ""
+    ) -> None:
         """Write a lease of a run that is over."""
         record = LeaseRecord(
             number=number,
@@ -64,6 +66,7 @@ class Sample:
             token="t",  # noqa: S106 - it only tells two holders apart
             taken_at_ms=self.now_ms - int(ago_s * 1000),
             why="run",
+            started_as=program,
         )
         self.write(f"lease/{number:08}.json", record.sealed())
         if closed:

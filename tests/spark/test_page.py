@@ -14,7 +14,8 @@ from holdfast.errors import BadValue
 from holdfast.repository.activity import Activity
 from holdfast.web.reading.epochs import epochs_of
 from holdfast.web.reading.runs import runs_of
-from holdfast.web.reading.status import RunState, status_of
+from holdfast.web.reading.status import status_of
+from holdfast.web.reading.status_lines import RunState
 from sparkfixture import session
 
 

@@ -10,7 +10,8 @@ from holdfast.repository.lease import LeaseRecord
 from holdfast.web.reading.checkpoints import CheckpointReader
 from holdfast.web.reading.epochs import epochs_of, measured_phases, points, slowest_first
 from holdfast.web.reading.runs import runs_of
-from holdfast.web.reading.status import RunState, status_of
+from holdfast.web.reading.status import status_of
+from holdfast.web.reading.status_lines import RunState
 from webfixture import Sample
 
 
@@ -48,6 +49,27 @@ def test_a_killed_run_is_an_error_that_names_the_next_step(sample: Sample) -> No
     assert "epoch 5 of stream orders is in doubt" in line.problems[1].what
     assert line.streams[0].sinks == {}
     assert line.streams[0].in_doubt == 5
+
+
+def test_a_killed_run_was_last_seen_at_its_last_epoch_and_names_the_program_as_it_was_typed(sample: Sample) -> None:
+    sample.lease(closed=False, ago_s=3600, program="jobs/shop.py:shop")
+    sample.event("recovered", stream="orders", ago_s=3590)
+    assert sample.now_ms - status_of(sample.repository).since_ms == 3590_000
+    sample.now_ms -= 60_000
+    sample.epochs("orders", 5, committed=False)
+    line = status_of(sample.repository)
+    assert line.since_ms == sample.now_ms == line.problems[0].at_ms
+    assert [each.state for each in line.streams] == ["killed"]
+    assert all(each.next.endswith("holdfast run jobs/shop.py:shop") for each in line.problems)
+
+
+def test_events_name_the_program_of_the_newest_run_that_has_one(sample: Sample) -> None:
+    sample.lease(1, program="old.py")
+    sample.lease(2, program="new.py")
+    sample.lease(3)
+    sample.event("failed", "no disk", stream="orders", lease=3, next="holdfast rewind app.py:pipeline --to 5")
+    assert status_of(sample.repository).problems[0].next == "holdfast rewind new.py --to 5"
+    assert runs_of(sample.repository).events[0].next == "holdfast rewind new.py --to 5"
 
 
 def test_a_failed_run_shows_its_error_and_its_next_step(sample: Sample) -> None:

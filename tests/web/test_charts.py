@@ -18,7 +18,7 @@ from holdfast.web.drawing.charts import Column, Series, lines, strip
 from holdfast.web.drawing.graph import Edge, graph
 from holdfast.web.drawing.one_pipeline import graph_of
 from holdfast.web.places import Places
-from holdfast.web.reading.status import PipelineLine, RunState, SinkLine, SourceLine, StreamLine
+from holdfast.web.reading.status_lines import PipelineLine, RunState, SinkLine, SourceLine, StreamLine
 from webfixture import Sample
 
 NOON = 1_800_014_400_000  # 2027-01-15 12:00:00 UTC

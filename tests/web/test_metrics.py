@@ -13,7 +13,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from holdfast.repository.activity import Activity, Period, StreamActivity
 from holdfast.spark.activity import ActivityTally, ActivityWriter, Lag
 from holdfast.web.metrics import METRICS, exposition
-from holdfast.web.reading.status import PipelineLine, RunState, SinkLine, StreamLine, status_of
+from holdfast.web.reading.status import status_of
+from holdfast.web.reading.status_lines import PipelineLine, RunState, SinkLine, StreamLine
 from webfixture import Sample
 
 ROOT = Path(__file__).parents[2]

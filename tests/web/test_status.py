@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from holdfast.web.reading.status import RunState, status_of
+from holdfast.web.reading.status import status_of
+from holdfast.web.reading.status_lines import RunState
 from webfixture import Sample
 
 

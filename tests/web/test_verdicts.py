@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.verbs.ls import listing_of
 from holdfast.cli.verbs.verify import record_verdicts
+from holdfast.formats.manifest_parts import Severity
 from holdfast.repository import MemoryRepository, Repository
 from holdfast.repository.activity import KEPT_EVENTS, Activity
 from holdfast.repository.checkpoint_keys import AttemptRecord, attempt_key
 from holdfast.testing import FaultyRepository
 from holdfast.verification import Finding, Grade, Verification, verify_all
 from holdfast.web.reading.runs import runs_of
-from holdfast.web.reading.status import RunState, status_of
+from holdfast.web.reading.status import status_of
+from holdfast.web.reading.status_lines import RunState
 from holdfast.web.reading.verdicts import verdicts_of
 from webfixture import Sample
 
@@ -118,3 +121,22 @@ def test_only_the_newest_events_of_earlier_versions_are_kept(failed: Sample) -> 
     Activity(failed.repository).tidy(lease=3)
     assert len(list(failed.folder.glob("activity/events/*.00000000.*"))) == KEPT_EVENTS
     assert status_of(failed.repository).state is RunState.FAILED
+
+
+def test_an_unsound_checkpoint_is_a_problem_and_no_longer_the_one_to_go_back_to(failed: Sample) -> None:
+    for number in (1, 2):
+        failed.checkpoint(number)
+    assert (status_of(failed.repository).checkpoint, status_of(failed.repository).checkpoints) == (2, 2)
+    broken = Finding("file-digest", Severity.ERROR, "a file has other bytes", "orders")
+    record_verdicts(failed.repository, [verification(1), verification(2, broken)])
+    line = status_of(failed.repository)
+    assert (line.checkpoint, line.checkpoints, line.checkpoints_damaged) == (1, 1, 1)
+    (problem,) = [each for each in line.problems if "checkpoint 2" in each.what]
+    assert (problem.severity, "unsound" in problem.what) == ("error", True)
+    assert "holdfast verify 2 --record" in problem.next
+    (listed,) = [each for each in listing_of(failed.repository).checkpoints if each.checkpoint == 2]
+    assert listed.status == "restorable"
+    assert (listed.last_verify and listed.last_verify.ok) is False
+    record_verdicts(failed.repository, [verification(2)])
+    assert status_of(failed.repository).checkpoint == 2
+    assert status_of(failed.repository).checkpoints_damaged == 0

@@ -28,6 +28,7 @@ from holdfast.cli.tables import TableRows
 from holdfast.cli.target import shown
 from holdfast.errors import HoldfastError, Locked, ProgramFailed, StreamFailed
 from holdfast.repository import GapRecord, Gaps, Lineage
+from holdfast.repository.lease import LONGEST_PROGRAM
 from holdfast.repository.opening import local_root
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class PipelineRun:
                 take_over=take_over,
                 callbacks=self._callbacks(),
                 page=page,
+                program=formatting.harmless(shlex.quote(self.target.text))[:LONGEST_PROGRAM],
                 watch=self._observe,
             )
         except Exception as error:

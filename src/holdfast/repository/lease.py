@@ -28,6 +28,7 @@ from holdfast.repository.oslock import OsLock
 
 RUN = "run"  # the reason that a running pipeline gives
 _CLOCK_S = 5.0  # tolerated clock adjustment between the start of a process and its lease
+LONGEST_PROGRAM = 1000  # characters
 KEPT = 16  # older lease records are of no use
 _NAME = re.compile(r"(\d{8,})\.(json|beat|released)")
 
@@ -42,6 +43,7 @@ class LeaseRecord(Record, frozen=True, kw_only=True):
     taken_at_ms: int
     why: str = ""  # why it was taken
     shared: bool = False  # there is no OS lock that keeps others out: only the number does
+    started_as: str = ""  # the program, as it was typed after `holdfast run`; empty: not known
 
     @property
     def holder(self) -> str:
@@ -84,9 +86,10 @@ class Lease:
         shared: bool = False,
         take_over: bool = False,
         why: str = "",
+        started_as: str = "",
         clock: Callable[[], float] = time.time,
     ) -> Lease:
-        """Become the writer; `why` is recorded as the reason.
+        """Become the writer; `why` is recorded as the reason, and `started_as` for the next steps of later errors.
 
         1. Pass the guard. On a local disk, `Locked` names the process that holds the OS lock; `locker` takes that lock
            in another way, for example through the JVM, or returns `None` if there is none; `shared` records that there
@@ -109,6 +112,7 @@ class Lease:
                 taken_at_ms=now_ms(clock),
                 why=why,
                 shared=shared,
+                started_as=started_as,
             )
             put = repository.put_if_absent(_key(repository, record.number), record.sealed())  # 2
             if not put.won:

@@ -65,6 +65,7 @@ class StartOptions(TypedDict, total=False):
     take_over: bool
     callbacks: StreamCallbacks | None
     page: int | None
+    program: str
     reach: Reach
 
 
@@ -97,6 +98,7 @@ START_DEFAULTS: StartOptions = {
     "take_over": False,
     "callbacks": None,
     "page": None,
+    "program": "",
     "reach": unwatched,
 }
 

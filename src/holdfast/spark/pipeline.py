@@ -223,6 +223,8 @@ class Pipeline:
         - `callbacks`: called after the pipeline's own.
         - `page`: serve the page of this pipeline at this port of this machine while it runs, in a process of its own;
           0: at any free port. The address is logged. Needs the extra `page`.
+        - `program`: what `holdfast run` starts, such as "app.py:pipeline". The page and `holdfast status` name it in
+          next steps. `holdfast run` passes it.
         - `reach`: called at each point of the protocol, for tests.
         """
         require_running_allowed(self.name)

@@ -31,7 +31,7 @@ from holdfast.repository import Checkpoints, Identity, Lease, Lineage, LocalRepo
 from holdfast.repository.activity import START_FAILED
 from holdfast.repository.files import failing_as, make_folder
 from holdfast.repository.guards import LOCK
-from holdfast.repository.lease import RUN
+from holdfast.repository.lease import LONGEST_PROGRAM, RUN
 from holdfast.repository.objectstore import ObjectRepository
 from holdfast.repository.opening import local_repository, local_root
 from holdfast.repository.probe import probe
@@ -90,6 +90,7 @@ class RunSettings:
     take_over: bool
     callbacks: StreamCallbacks | None
     page: int | None
+    program: str
     reach: Reach
 
     @classmethod
@@ -105,6 +106,7 @@ class RunSettings:
             take_over=options["take_over"],
             callbacks=options["callbacks"],
             page=checked_page(options["page"]),
+            program=checked_program(options["program"]),
             reach=options["reach"],
         )
 
@@ -116,6 +118,13 @@ def checked_accept(accept: Accept | Collection[Accept]) -> frozenset[str]:
         if word not in ACCEPTABLE:
             raise BadValue(what="accept", value=word, expected=f"one of {', '.join(ACCEPTABLE)}")
     return frozenset(words)
+
+
+def checked_program(program: str) -> str:
+    """Return the name of the program, which the page and `holdfast status` show in next steps."""
+    if not isinstance(program, str) or len(program) > LONGEST_PROGRAM or not program.isprintable():
+        raise BadValue(what="program", value=program, expected=f"one line of at most {LONGEST_PROGRAM} characters")
+    return program
 
 
 def obtain_session(
@@ -161,7 +170,7 @@ def start_pipeline(
     with undo:
         retain = max(adapter.require_retention(session), adapter.RETAINED)
         prepare_session(session, pipeline.repository)
-        lease = take_lease(pipeline, session, take_over=settings.take_over)  # 1
+        lease = take_lease(pipeline, session, take_over=settings.take_over, program=settings.program)  # 1
         undo.callback(lease.release)
         sinks = [sink for spec in pipeline.streams.values() for sink in spec.sinks]
         require_cluster(session, pipeline.repository, sinks)  # 2
@@ -337,16 +346,20 @@ def _require_fit(pipeline: PipelineDefinition, spark: SparkSession) -> None:
         )
 
 
-def take_lease(pipeline: PipelineDefinition, spark: SparkSession, *, take_over: bool = False) -> Lease:
+def take_lease(
+    pipeline: PipelineDefinition, spark: SparkSession, *, take_over: bool = False, program: str = ""
+) -> Lease:
     """Become the only process that writes to the pipeline's repository.
 
     On a store there is no lock: a start waits for the beat of the last holder to end, unless it takes over.
     """
     repository = pipeline.repository
     if not isinstance(repository, LocalRepository):
-        return Lease.take(repository, take_over=take_over, why=RUN)
+        return Lease.take(repository, take_over=take_over, why=RUN, started_as=program)
     root = repository.root
-    return Lease.take(repository, locker=lambda: _lock(pipeline, root, spark), shared=pipeline.shared, why=RUN)
+    return Lease.take(
+        repository, locker=lambda: _lock(pipeline, root, spark), shared=pipeline.shared, why=RUN, started_as=program
+    )
 
 
 def _lock(pipeline: PipelineDefinition, root: Path, spark: SparkSession) -> adapter.JvmLock | None:

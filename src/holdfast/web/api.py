@@ -16,7 +16,7 @@ from holdfast.cli.verbs.runs import runs
 from holdfast.cli.verbs.show import show
 from holdfast.cli.verbs.status import status
 from holdfast.errors import BadValue
-from holdfast.web.reading.status import PipelineLine, StatusFound
+from holdfast.web.reading.status_lines import PipelineLine, StatusFound
 
 _MOST = 10_000
 

@@ -40,8 +40,10 @@ from holdfast.web.drawing.pipelines import pipelines_view
 from holdfast.web.drawing.stream import ROWS, SPANS, StreamChoice, stream_view
 from holdfast.web.places import Place, Places
 from holdfast.web.reading.epochs import ActivityPoint, epoch_of, epochs_of, points
+from holdfast.web.reading.problems import NextSteps
 from holdfast.web.reading.runs import runs_of
-from holdfast.web.reading.status import PipelineLine, status_of
+from holdfast.web.reading.status import status_of
+from holdfast.web.reading.status_lines import PipelineLine
 from holdfast.web.reading.verdicts import verdicts_of
 
 _FRESH_S = 0.9
@@ -182,7 +184,7 @@ class Book:
         repository = found.repository
         lineage = Lineage.load(repository)
         rewinding = unfinished_rewind(repository, lineage)
-        text = None if rewinding is None else unfinished_text(rewinding)
+        text = None if rewinding is None else NextSteps(repository).of(unfinished_text(rewinding))
         return timelines_view(found.slug, timeline_lines(repository, lineage), history_of(repository), text)
 
     def _overview(self, found: Place, now_ms: int) -> View:
@@ -190,7 +192,8 @@ class Book:
         periods, _ = Activity(found.repository).periods(now_ms - _HOURS_MS)
         activity = {each.stream: points(periods, each.stream) for each in line.streams}
         checkpoints = found.checkpoints.all() if line.uid else []
-        return pipeline_overview(found.slug, line, activity, checkpoints, now_ms)
+        verdicts = verdicts_of(found.repository)
+        return pipeline_overview(found.slug, line, activity, checkpoints, verdicts=verdicts, now_ms=now_ms)
 
     def _stream(self, found: Place, stream: str, query: Mapping[str, str], now_ms: int) -> View | None:
         line = next((each for each in self._status(found).streams if each.stream == stream), None)
@@ -219,11 +222,13 @@ class Book:
 
     def _error_view(self, parts: list[str], error: HoldfastError) -> View:
         slug = parts[1] if len(parts) > 1 else ""
+        found = self.places.get(slug) if slug else None
+        do = NextSteps(found.repository).of(error.what_next) if found else error.what_next
         body = h(
             '<h1>This cannot be shown</h1><div class="problem error"><p class="what">{}</p>'
             '<p class="next"><b>Next:</b> {}</p><p class="dim">{}</p></div>',
             error.summary,
-            error.next_step.format(e=error),
+            do,
             type(error).__name__,
         )
         return pipeline_view("Error", slug, "none", body, path=place(*parts[1:]) if slug else "/")

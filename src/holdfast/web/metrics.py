@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from holdfast.web.reading.status import PipelineLine, RunState, StreamLine
+from holdfast.web.reading.status_lines import PipelineLine, RunState, StreamLine
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 

@@ -182,7 +182,7 @@ def _checkpoint_rows(checkpoints: list[CheckpointLine]) -> TableRows:
         rows.add(
             str(each.checkpoint) if each.checkpoint else "?",
             each.savepoint or "",
-            Text("abandoned", "dim") if _is_left(each) else Text(each.status, _COLOURS[each.status]),
+            _status_text(each),
             formatting.moment(each.timestamp_ms) if each.timestamp_ms else "",
             formatting.age(each.timestamp_ms) if each.timestamp_ms else "",
             formatting.number(each.file_count) if restorable else "",
@@ -195,6 +195,13 @@ def _checkpoint_rows(checkpoints: list[CheckpointLine]) -> TableRows:
 
 def _has_damage(checkpoints: list[CheckpointLine]) -> bool:
     return any(each.status is Status.DAMAGED for each in checkpoints)
+
+
+def _status_text(each: CheckpointLine) -> Text:
+    if _is_left(each):
+        return Text("abandoned", "dim")
+    unsound = each.status is Status.RESTORABLE and each.last_verify is not None and not each.last_verify.ok
+    return Text("unsound", _COLOURS[Status.DAMAGED]) if unsound else Text(each.status, _COLOURS[each.status])
 
 
 def _is_left(each: CheckpointLine) -> bool:

@@ -13,7 +13,8 @@ from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, Repo
 from holdfast.cli.tables import TableRows
 from holdfast.cli.target import all_looked_at
-from holdfast.web.reading.status import PipelineLine, RunState, StatusFound, status_of
+from holdfast.web.reading.status import status_of
+from holdfast.web.reading.status_lines import PipelineLine, RunState, StatusFound
 
 SHAPES = {"status": StatusFound}
 COLOURS = {
@@ -52,7 +53,11 @@ def status(repo: Repo = None, as_json: Json = False) -> Answer:
 
 def print_status(console: Console, line: PipelineLine) -> None:
     """Print the status of one pipeline."""
-    since = f" for {formatting.age(line.since_ms)}" if line.since_ms and line.state is RunState.RUNNING else ""
+    since = ""
+    if line.since_ms and line.state is RunState.RUNNING:
+        since = f" for {formatting.age(line.since_ms)}"
+    elif line.since_ms and line.state is RunState.KILLED:
+        since = f", last sign of life {formatting.age(line.since_ms)} ago"
     console.print(
         Text.assemble(
             (formatting.harmless(line.pipeline), "bold"),

@@ -19,7 +19,8 @@ from holdfast.cli.verbs.status import print_status
 from holdfast.policy import seconds_of
 from holdfast.repository import Repository
 from holdfast.web.reading.checkpoints import CheckpointReader
-from holdfast.web.reading.status import StatusFound, status_of
+from holdfast.web.reading.status import status_of
+from holdfast.web.reading.status_lines import StatusFound
 
 SHAPES = {"top": StatusFound}
 

@@ -89,16 +89,16 @@ def verify(
             found = [verify_one(repository, asked, grade=grade, progress=progress, read_data=reader)]
     if record:
         record_verdicts(repository, found)
-    return verified_answer(found, repository.where)
+    return verified_answer(found, repository.where, every=every)
 
 
-def verified_answer(found: list[Verification], where: str) -> Answer:
-    """Return the result of a verification."""
+def verified_answer(found: list[Verification], where: str, *, every: bool) -> Answer:
+    """Return the result of a verification: of `every` checkpoint, or of one."""
     bad = any(not each.ok for each in found)
 
     def print_it(console: Console) -> None:
         _print_table(console, found)
-        _print_findings(console, found)
+        _print_findings(console, found, every=every)
 
     result = Verify([msgspec.convert(each.to_dict(), Verified) for each in found])
     return Answer(result, print_it, found=bad, repository=where)
@@ -128,7 +128,7 @@ def _print_table(console: Console, found: list[Verification]) -> None:
     rows.print(console)
 
 
-def _print_findings(console: Console, found: list[Verification]) -> None:
+def _print_findings(console: Console, found: list[Verification], *, every: bool) -> None:
     for each in found:
         for finding in each.findings:
             colour = "bold red" if finding.severity is Severity.ERROR else "yellow"
@@ -139,7 +139,12 @@ def _print_findings(console: Console, found: list[Verification]) -> None:
             )
     if any(not each.ok for each in found):
         sound = [each.checkpoint for each in found if each.ok]
-        advice = f"use a sound one: holdfast show {sound[-1]}" if sound else "find a sound one: holdfast verify --all"
+        if sound:
+            advice = f"use a sound one: holdfast show {sound[-1]}"
+        elif every:
+            advice = "take a new checkpoint: holdfast checkpoint, while the pipeline runs"
+        else:
+            advice = "find a sound one: holdfast verify --all"
         console.print(f"next: restore the files from a copy, or {advice}", soft_wrap=True)
 
 

@@ -265,7 +265,7 @@ class VerifyCheckpoint(PageAction):
             asked = checkpoint_of(place.repository, values["checkpoint"] or LATEST)
             found = [verify(place.repository, asked, grade=grade, progress=progress)]
         record_verdicts(place.repository, found)
-        return end_of(verified_answer(found, place.repository.where))
+        return end_of(verified_answer(found, place.repository.where, every=bool(values["every"])))
 
 
 class PruneCheckpoints(PageAction):

@@ -10,7 +10,7 @@ from holdfast.web.acting.actions import FormField, PageAction
 from holdfast.web.acting.jobs import ActionJob
 from holdfast.web.acting.plans import ActionPlan
 from holdfast.web.drawing.frame import View, age, badge, pipeline_view, place, scroll, section, state_text
-from holdfast.web.reading.status import PipelineLine
+from holdfast.web.reading.status_lines import PipelineLine
 
 _TOKEN = Markup(
     '<label class="token">Token<input type="password" name="token" required autocomplete="off" spellcheck="false">'

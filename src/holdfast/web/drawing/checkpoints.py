@@ -36,9 +36,11 @@ _STRIP = 120
 _ROWS = 200
 _FILES = 500
 _STREAMS = 12  # with a strip of their own
+_UNSOUND = "unsound"  # in place of restorable, if the last recorded verification found it so
+_MARKS = {Status.DAMAGED: "m-bad", _UNSOUND: "m-bad", Status.ABORTED: "m-dim"}
 
 
-def checkpoint_strip(slug: str, found: Sequence[Summary]) -> Markup:
+def checkpoint_strip(slug: str, found: Sequence[Summary], verdicts: Mapping[str, LastVerify]) -> Markup:
     """Return the last checkpoints as columns: the size of each, with the new part below."""
     shown = [each for each in found if each.status is not Status.OPEN][-_STRIP:]
     if not shown:
@@ -46,11 +48,11 @@ def checkpoint_strip(slug: str, found: Sequence[Summary]) -> Markup:
     columns = [
         Column(
             _parts(each),
-            f"checkpoint {each.name}, {each.status}: {figures.size(each.file_bytes)}"
+            f"checkpoint {each.name}, {_status(each, verdicts.get(str(each.name)))}: {figures.size(each.file_bytes)}"
             + (f", {figures.size(each.new_bytes)} new" if each.new_bytes is not None else "")
             + (f", took {seconds(each.seconds)}" if each.seconds is not None else ""),
             place(slug, "checkpoints", each.name) if each.status is Status.RESTORABLE else "",
-            {Status.DAMAGED: "m-bad", Status.ABORTED: "m-dim"}.get(each.status, "m-save" if each.savepoint else ""),
+            _MARKS.get(_status(each, verdicts.get(str(each.name))), "m-save" if each.savepoint else ""),
             each.timestamp_ms,
         )
         for each in shown
@@ -58,7 +60,7 @@ def checkpoint_strip(slug: str, found: Sequence[Summary]) -> Markup:
     tallest = figures.size(max((each.file_bytes for each in shown), default=0))
     legend = Markup(
         '<p class="legend"><span class="key c-new">new</span><span class="key c-old">kept before</span>'
-        '<span class="key m-save">savepoint</span><span class="key m-bad">damaged</span>'
+        '<span class="key m-save">savepoint</span><span class="key m-bad">damaged or unsound</span>'
         '<span class="key m-dim">aborted</span></p>'
     )
     return h("{}{}", strip(columns, "Size of checkpoints", unit=tallest), legend)
@@ -132,7 +134,7 @@ def checkpoints_view(
     body = scroll(table(head, rows, right=("took", "files", "new", "size"))) if rows else ""
     parts = [
         Markup("<h1>Checkpoints</h1>"),
-        section("Size", checkpoint_strip(slug, found)),
+        section("Size", checkpoint_strip(slug, found, verdicts)),
         section("Duration", duration_strip(slug, found)),
         section("All", body or empty("No checkpoints yet."), cut_off(_ROWS, len(found), "holdfast ls --all")),
     ]
@@ -147,7 +149,7 @@ def _row(slug: str, each: Summary, lineage: Lineage, verdict: LastVerify | None,
     return (
         h('<a href="{}">{}</a>', place(slug, "checkpoints", each.name), name) if restorable else name,
         each.savepoint or "",
-        badge("abandoned" if left and restorable else str(each.status)),
+        badge("abandoned" if left and restorable else _status(each, verdict)),
         h("{} ago", age(each.timestamp_ms, now_ms)) if each.timestamp_ms else "-",
         seconds(each.seconds),
         figures.number(each.file_count) if restorable else "",
@@ -158,11 +160,15 @@ def _row(slug: str, each: Summary, lineage: Lineage, verdict: LastVerify | None,
     )
 
 
+def _status(each: Summary, verdict: LastVerify | None) -> str:
+    return _UNSOUND if each.status is Status.RESTORABLE and verdict and not verdict.ok else str(each.status)
+
+
 def verdict_text(verdict: LastVerify | None, now_ms: int) -> Markup:
     """Return the verdict of the last verification."""
     if verdict is None:
         return Markup('<span class="dim">never</span>')
-    return h("{} {} ago", badge("sound" if verdict.ok else "unsound"), age(verdict.at_ms, now_ms))
+    return h("{} {} ago", badge("sound" if verdict.ok else _UNSOUND), age(verdict.at_ms, now_ms))
 
 
 # --- one checkpoint ---

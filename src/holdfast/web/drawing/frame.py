@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from holdfast import _figures as figures
 from holdfast._html import Markup, h, joined
-from holdfast.web.reading.status import PipelineLine, Problem, RunState
+from holdfast.web.reading.status_lines import PipelineLine, Problem, RunState
 
 VIEWS = (  # of one pipeline: the last part of the address, and the name
     ("", "Overview"),
@@ -194,5 +194,5 @@ def state_text(line: PipelineLine, now_ms: int) -> Markup:
         who = f"process {holder.pid} on {holder.host}, lease {holder.lease}{by}"
         return h("{} for {}: {}", badge(line.state), age(holder.taken_at_ms, now_ms), who)
     since = h(" {} ago", age(line.since_ms, now_ms)) if line.since_ms else ""
-    begun = " its last run began" if line.state is RunState.KILLED and since else ""
-    return h("{}{}{}", badge(line.state), begun, since)
+    sign = ", last sign of life" if line.state is RunState.KILLED and since else ""
+    return h("{}{}{}", badge(line.state), sign, since)

@@ -26,7 +26,8 @@ from holdfast.web.drawing.frame import (
 )
 from holdfast.web.drawing.graph import Edge, Graph, Node, graph
 from holdfast.web.reading.epochs import ActivityPoint
-from holdfast.web.reading.status import PipelineLine, StreamLine
+from holdfast.web.reading.status_lines import PipelineLine, StreamLine
+from holdfast.web.reading.verdicts import LastVerify
 
 
 def pipeline_overview(
@@ -34,6 +35,8 @@ def pipeline_overview(
     line: PipelineLine,
     activity: Mapping[str, Sequence[ActivityPoint]],
     checkpoints: Sequence[Summary],
+    *,
+    verdicts: Mapping[str, LastVerify],
     now_ms: int,
 ) -> View:
     """Return the overview of one pipeline."""
@@ -57,7 +60,9 @@ def pipeline_overview(
         ),
         section("Streams", _streams(slug, line.streams, now_ms)),
         section(
-            "Checkpoints", checkpoint_strip(slug, checkpoints), h('<a href="{}">all</a>', place(slug, "checkpoints"))
+            "Checkpoints",
+            checkpoint_strip(slug, checkpoints, verdicts),
+            h('<a href="{}">all</a>', place(slug, "checkpoints")),
         ),
         section("Last hours", Markup("".join(charts))) if any(charts) else "",
         section("Facts", facts(pairs)),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from holdfast import _figures as figures
 from holdfast._html import Markup, h, joined
 from holdfast.web.drawing.frame import View, age, badge, empty, place, rate
-from holdfast.web.reading.status import PipelineLine
+from holdfast.web.reading.status_lines import PipelineLine
 
 
 def pipelines_view(found: Mapping[str, PipelineLine], roots: Sequence[str], now_ms: int) -> View:

@@ -25,7 +25,7 @@ from holdfast.web.drawing.frame import (
 )
 from holdfast.web.drawing.one_pipeline import activity_chart
 from holdfast.web.reading.epochs import PHASES, ActivityPoint, EpochLine, EpochsFound, slowest_first
-from holdfast.web.reading.status import StreamLine
+from holdfast.web.reading.status_lines import StreamLine
 
 SPANS = {"1h": 3600, "1d": 86_400, "7d": 7 * 86_400}
 _SLOWEST = 10  # of a span

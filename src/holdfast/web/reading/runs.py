@@ -8,6 +8,7 @@ from holdfast.repository import Identity, Repository
 from holdfast.repository import activity as kinds
 from holdfast.repository.activity import Activity, ActivityEvent
 from holdfast.repository.lease import RUN, seen_leases
+from holdfast.web.reading.problems import NextSteps
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +51,8 @@ def runs_of(repository: Repository, last: int | None = None) -> RunsFound:
     Identity.load(repository)
     found, bad = Activity(repository).events()
     taken, bad_leases = seen_leases(repository)
-    events = [_event_line(each) for each in found]
+    next_steps = NextSteps(repository)
+    events = [_event_line(each, next_steps) for each in found]
     leases = {each.number: each for each in taken if each.why == RUN}
     numbers = sorted({*leases, *(each.lease for each in events)}, reverse=True)
     runs = []
@@ -77,14 +79,14 @@ def _run(number: int, who: str, began_ms: int, events: list[EventLine]) -> RunLi
     )
 
 
-def _event_line(event: ActivityEvent) -> EventLine:
+def _event_line(event: ActivityEvent, next_steps: NextSteps) -> EventLine:
     return EventLine(
         at_ms=event.at_ms,
         lease=event.lease,
         kind=event.kind,
         stream=event.stream,
         text=event.text,
-        next=event.next,
+        next=next_steps.of(event.next),
         error=event.error,
         seconds=event.seconds,
         steps=event.steps,
