@@ -72,6 +72,7 @@ PLAIN_MANAGER = Side("plain Spark with the same file manager", ours=False, setti
 PLAIN_ALL = Side("plain Spark with all our settings", ours=False, settings=_settings(FAST_FILES, STATE, QUICK_FILES))
 PLAIN_PERSISTS = replace(PLAIN_ALL, name="plain Spark with all our settings, persisted", persists=True)
 BARE = replace(PLAIN_ALL, name="plain Spark with all our settings and a bare two-phase commit", bare=True)
+BARE_MANAGER = replace(PLAIN_MANAGER, name=f"{PLAIN_MANAGER.name} and a bare two-phase commit", bare=True)
 OWN_SINK = replace(PLAIN_ALL, name="Spark's own file sink with all our settings", own_sink=True)
 OURS = Side("Holdfast", ours=True, settings=_settings(QUICK_FILES))
 OURS_OWN = Side("Holdfast without its file system", ours=True)

@@ -13,9 +13,10 @@ system, as in a session of your own that does not configure it. It then has the 
 `shared` pipeline keeps Spark's default file manager. Spark's own file sink is exactly-once too, for readers that use
 its log; it does not fsync either. These two run only with the stateless query, because that sink only appends.
 
-The floor is plain Spark with all of these settings and a bare two-phase commit: it writes into a new folder, syncs the
-file system once, publishes one small file as the decision, and renames the folder (see `bench/bare.py`). It checks and
-counts nothing, and could not recover. What Holdfast takes in addition is spent on its checks and records.
+The floor is plain Spark with the same settings as the side of Holdfast, and a bare two-phase commit: it writes into a
+new folder, syncs the file system once, publishes one small file as the decision, and renames the folder (see
+`bench/bare.py`). It checks and counts nothing, and could not recover. What Holdfast takes in addition is spent on its
+checks and records.
 
 The first epoch of each turn does not count. Java continues to compile for hundreds of epochs, so all sides would
 become still faster.
@@ -33,7 +34,19 @@ from pyspark.sql import functions as f
 from bench.compare import Floor, Result, in_turn
 from bench.rival import rivals
 from bench.scratch import scratch
-from bench.spark import BARE, OURS, OURS_OWN, OWN_SINK, PLAIN, PLAIN_ALL, PLAIN_MANAGER, Job, Side, as_it_is
+from bench.spark import (
+    BARE,
+    BARE_MANAGER,
+    OURS,
+    OURS_OWN,
+    OWN_SINK,
+    PLAIN,
+    PLAIN_ALL,
+    PLAIN_MANAGER,
+    Job,
+    Side,
+    as_it_is,
+)
 
 SCHEMA = "k long, v string"
 ROWS = 100
@@ -72,7 +85,7 @@ class Small:
 def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
     others = [PLAIN_MANAGER] if stateful else [OWN_SINK, PLAIN_MANAGER]  # Spark's own sink only appends
     same = [] if quick and stateful else [PLAIN_ALL]
-    without = [OURS_OWN] if not quick and not stateful else []
+    without = [BARE_MANAGER, OURS_OWN] if not quick and not stateful else []
     sides = [PLAIN, *same, *([] if quick else [BARE, *others]), *without, OURS]
     rounds, warm_up, epochs = (QUICK_ROUNDS, QUICK_WARM_UP, QUICK_EPOCHS) if quick else (ROUNDS, WARM_UP, EPOCHS)
     with scratch(__name__) as folder:
@@ -86,7 +99,8 @@ def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
     def result(ours: Side, theirs: Side, goal: float | None = None, **details: float) -> Result:
         samples = found[ours.name], found[theirs.name]
         name, alike = f"{ours.name}, {what}", ours is OURS and theirs in (PLAIN_ALL, OWN_SINK)
-        floor = Floor(BARE.name, found[BARE.name]) if ours is OURS and goal and BARE in sides else None
+        bare = BARE if ours is OURS else BARE_MANAGER
+        floor = Floor(bare.name, found[bare.name]) if goal and bare in sides else None
         return Result(question, name, theirs.name, *samples, goal=goal, alike=alike, details=details, floor=floor)
 
     spent = {f"{part}, {side.name}": s for side in (OURS, PLAIN) for part, s in sorted(parts[side.name].items())}
@@ -94,8 +108,8 @@ def compared(question: str, stateful: bool, quick: bool) -> list[Result]:
     results = [result(OURS, PLAIN, GOALS[stateful], **spent), *(result(OURS, each, alike) for each in same)]
     if not quick:
         results += [*(result(OURS, each) for each in others), result(PLAIN_MANAGER, PLAIN)]
-    for each in without:
-        results += [result(each, PLAIN, OWN_GOAL), result(each, PLAIN_MANAGER)]
+    if without:
+        results += [result(OURS_OWN, PLAIN, OWN_GOAL), result(OURS_OWN, PLAIN_MANAGER)]
     return results
 
 
