@@ -10,8 +10,8 @@ Holdfast starts Java with an archive of Spark's classes, if there is one. After 
 none yet: that start makes it, in the background, from the list of classes that the killed process has left. All later
 starts use it. Both cases are measured, each with its own folder of archives. For later kills, the program was killed
 once before the measurement. For the first kill, the archive is removed after each sample. Plain Spark has no archive.
-The floor has one: it is plain Spark with the settings, the class path and the archive of Holdfast, which recovers
-nothing and syncs nothing.
+The floor is plain Spark with the settings, the class path and the archive of Holdfast. It recovers nothing and syncs
+nothing.
 
 The programs and the reader are those of `bench/visible.py`. Holdfast may find an epoch in doubt, and completes it
 first. At the end every row must be in the output; for Holdfast, every row must be there once. Plain Spark may write a

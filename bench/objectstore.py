@@ -9,9 +9,9 @@ state store needs more requests. Holdfast also writes its own records to the sto
 triggers are measured.
 
 The requests of an epoch are those of Spark and of Holdfast. A round trip is a group of our own requests that overlap in
-time; those of Spark do not count. Nor do the beat of the lease and the look for requests of other processes, once per
-second: no epoch waits for them. A checkpoint is taken on request while no input arrives, after the epochs that were
-measured.
+time. Requests of Spark do not count as round trips. Neither do the beat of the lease and the search for requests of
+other processes, once per second, because no epoch waits for them. A checkpoint is taken on request while no input
+arrives, after the epochs that were measured.
 
 The restart is measured after a history that was really run, without the delay. It lasts from the construction of the
 stream until its first new epoch has ended, with the delay, in a warm session.

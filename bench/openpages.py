@@ -1,13 +1,13 @@
 """The cost of the page: for a pipeline whose page is open in ten places, and for the first visitor of a long history.
 
 - Epochs: one pipeline in a process of its own runs the same small epochs as in `bench/triggers.py`. `holdfast serve` is
-  another process. In one turn, ten event streams are open, each at another address, so that the server renders ten
-  views, as in ten windows of a browser, and are read all the time; in the other turn, that process is suspended. Both
-  share the two cores of the pipeline, and the cost of the readers, which run in this process, counts too. The first
-  epoch of each turn does not count.
+  another process. In one turn, ten event streams are open and are read all the time. Each has another address, so the
+  server renders ten views, as for ten windows of a browser. In the other turn, the server is suspended. The server and
+  the pipeline share two cores. The readers run in this process; their cost counts too. The first epoch of each turn
+  does not count.
 - First view: a repository with 1,000 checkpoints of 3,000 files each, one every ten minutes, and a week of epochs, one
-  per second, of which none was pruned. It is written without running, and most slots are hard links of a few, because
-  only their names are looked at. Each sample is the first request to a new process, after it has said that it serves.
+  per second, of which none was pruned. It is generated, not run. Most slots are hard links to a few files, because
+  only their names are looked at. Each sample is the first request to a new process that has reported that it serves.
 - Memory: that of the process after it has shown all of these views of the same repository.
 """
 

@@ -60,26 +60,28 @@ MAIN = Page(
 
 This page shows what the guarantees cost. Each figure of Holdfast (*ours*) is compared with that of another side
 (*theirs*), such as plain Spark. The sides run alternately, in the same run on the same machine. A few figures are
-compared with a fixed limit instead; the tables say so. This page and its plots are generated from [{json}]({json}),
-which contains every sample. No figure is typed by hand; a test checks this.
-`make bench` runs the benchmarks on your machine, `make bench-quick` runs a short version, and `make bench-docs` updates
-this page. [Another page](benchmarks-peers.md) compares Holdfast with Apache Flink.
+compared with a fixed limit instead; the tables say so. *Plain Spark* is a job that writes in `foreachBatch`, as most
+jobs do. It writes each row at least once. The goals were set before the first measurement.
 
-Plain Spark is a job that writes in `foreachBatch`, as most jobs do: at least once. The goals were set before the first
-measurement.
+This page and its plots are generated from [{json}]({json}), which contains every sample. No figure is typed by hand; a
+test checks this. `make bench` runs the benchmarks on your machine, `make bench-quick` runs a short version, and
+`make bench-docs` updates this page. [Another page](benchmarks-peers.md) compares Holdfast with Apache Flink.
 
 **{total}**
 {price}
 ![Ratios of ours to theirs, with their goals]({plot})
 
-A ratio is our figure divided by theirs. Figures are medians, or the best samples where the table says so. For times,
-less is better; for rows per second, more. The numbers of samples and the spreads are given as ours : theirs. The spread
-is the interquartile range divided by the median. The p99 is given for sides with at least {enough} samples. In every
-figure, all durable writes of Holdfast are synced; Spark syncs none of its own files.
+How to read the tables:
 
-A floor is a side of the same run that does nothing but what is unavoidable: Spark alone, or Spark with a bare two-phase
-commit. It is compared in the same way as our side. A goal that is missed is shown with its floor, if it has one: the
-guarantees forbid a goal beyond the floor. What lies between the floor and our figure is the cost of Holdfast itself.
+- The *ratio* is our figure divided by theirs. For times, less is better; for rows per second, more is better.
+- Figures are medians, or the best samples where the table says so. The *p99* is given for sides with at least {enough}
+  samples.
+- *Samples* and *spread* are given as ours : theirs. The spread is the interquartile range divided by the median.
+- A *floor* is a side of the same run that does only the unavoidable work: Spark alone, or Spark with a bare two-phase
+  commit. It is compared in the same way as our side. A goal that is missed is shown with its floor, if it has one. A
+  goal beyond the floor is out of reach for any job on Spark with the same guarantees. The difference between the floor
+  and our figure is the cost of Holdfast itself.
+- In every figure, all durable writes of Holdfast are synced; Spark syncs none of its own files.
 """,
 )
 
@@ -108,10 +110,12 @@ once. It has no state. Both systems run on one machine, as their users start the
   and retained, so that a restart continues from the last one.
 - Rows in Flink's output become visible when a checkpoint completes, so the interval between checkpoints matters most.
   Flink runs twice: with an interval that is common, and with one that is as short as is sensible.
-- There is a pause of at least four fifths of the interval between two checkpoints. Without it, Flink would make up for
-  all checkpoints that it missed while another side ran, and its rows would be visible sooner than in normal use.
+- Between two checkpoints there is a pause of at least four fifths of the interval. Flink is suspended while another
+  side runs. Without the pause, it would then make up for all checkpoints that it has missed, and its rows would be
+  visible sooner than in normal use.
 - The source polls for new files a hundred times per second, as Spark does. By default, Flink lists a folder only once.
-- Its JVM has the default heap, a quarter of the memory. It is larger than that of Holdfast, which has Spark's default.
+- Its JVM has the default heap, a quarter of the memory. This heap is larger than that of Holdfast, which has Spark's
+  default.
 
 Holdfast runs with all defaults: a pipeline with one file sink, in an embedded session. The goals were set before the
 first measurement on this page.
@@ -120,18 +124,23 @@ first measurement on this page.
 
 ![Ratios of ours to theirs, with their goals]({plot})
 
-A ratio is our figure divided by that of Flink. Figures are medians. For times, less is better; for rows per second,
-more. The numbers of samples and the spreads are given as ours : theirs. The spread is the interquartile range divided
-by the median. The p99 is given for sides with at least {enough} samples. A floor is Spark without Holdfast: no system
-on Spark can be faster with these settings.
+How to read the tables:
+
+- The *ratio* is our figure divided by that of Flink. Figures are medians. For times, less is better; for rows per
+  second, more is better.
+- The *p99* is given for sides with at least {enough} samples.
+- *Samples* and *spread* are given as ours : theirs. The spread is the interquartile range divided by the median.
+- A *floor* is Spark without Holdfast: no system on Spark can be faster with these settings.
 """,
     not_in_our_favour="""\
 Every goal that was missed, and every result in which Flink is better, with or without a goal.
 
 Not measured: state, joins and windows; Kafka; clusters and machines with more cores; memory usage; recovery of large
-state. Flink handles each row as it arrives. Where a reader may see rows before a checkpoint completes, for example
-through Kafka without transactions, a row does not wait for an interval at all. In Spark, a row always waits for the end
-of its batch.""",
+state.
+
+Flink handles each row as it arrives. If readers may see rows before a checkpoint completes, for example through Kafka
+without transactions, a row in Flink does not wait for an interval at all. In Spark, a row always waits for the end of
+its batch.""",
 )
 
 PAGES = (MAIN, PEERS)

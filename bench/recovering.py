@@ -4,11 +4,13 @@ Included: all that Holdfast does for a stream at a start, from the check of the 
 the sink, compares the last decision with Spark's logs and with the position of the sink, and reads the slots of the
 next epoch. A sample is one such recovery, in this process, with files that are in the page cache on both sides.
 
-Not included: Spark. The session, the plan of the query and its settings are replaced by constants, because their time
-would hide ours. Whole restarts, with Spark's own growth, are measured by `bench/restart.py`. A file
-source is not included either: Spark keeps a list of all files that it has read, and Holdfast compares the bytes of that
-list with its digest, so with such a source our time grows with the list. Nor are checkpoints: their number depends on
-the retention, not on the epochs.
+Not included:
+
+- Spark. The session, the plan of the query and its settings are replaced by constants, because their time would hide
+  ours. Whole restarts, with Spark's own growth, are measured by `bench/restart.py`.
+- A file source. Spark keeps a list of all files that it has read, and Holdfast compares the bytes of that list with its
+  digest, so with such a source our time grows with the list.
+- Checkpoints. Their number depends on the retention, not on the epochs.
 
 The history is generated, not run (see `bench/longlived.py`). All but its last ten epochs are written directly, in the
 layout of the sink: 100,000 folders, 100,000 records in the index of a log, a million rows of a table. The last ten are

@@ -6,10 +6,11 @@ its checkpoints are generated. Files are small, because a rewind copies and move
 - Plan: the base is the newest checkpoint, of 3,000 files, and 20 epochs are abandoned. Both sides have the same files.
 - Epochs: each round is a rewind and its undo; only the rewind is measured. It includes a second plan, with the rows of
   every abandoned epoch, and about 40 fsyncs that do not depend on the number of epochs. The other side renames as many
-  folders, then syncs both parents: it neither counts rows nor records anything. The goal tolerates that the record of
-  each epoch is read; rows that were copied would cost far more.
+  folders, then syncs both parents. It neither counts rows nor records anything. The goal leaves room for reading the
+  record of each epoch, but not for copying rows, which would cost far more.
 - Files: the same, with one abandoned epoch. The other side links as many files into as many new folders, then syncs the
-  file system once, as the restore of a checkpoint does. It has no plan, which looks at every file, and no fixed cost.
+  file system once, as the restore of a checkpoint does. It makes no plan, for which Holdfast looks at every file, and
+  has no fixed cost.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The duration of a trigger that writes every row to two sinks.
 
 JSON files to two Parquet folders, with small and with larger batches. Plain Spark writes one after the other in
-`foreachBatch`. If it dies between the two writes, one folder has rows that the other does not have, and the restart
-writes the first again. Holdfast computes the rows once, stages both outputs at the same time, and decides once for
-both. It has the settings of `bench/triggers.py`. Plain Spark runs with its defaults, with the same settings, and with
-the same settings and the rows persisted for both writes.
+`foreachBatch`. If it dies between the two writes, one folder has rows that the other lacks, and the restart writes them
+to the first folder a second time. Holdfast computes the rows once, stages both outputs at the same time, and decides
+once for both. It has the settings of `bench/triggers.py`. Plain Spark runs with its defaults, with the same settings,
+and with the same settings and the rows persisted for both writes.
 
 The floor is plain Spark with the same settings and a bare two-phase commit (see `bench/bare.py`): the rows are frozen
 on use, and both writes run at the same time.

@@ -1,8 +1,8 @@
 """A program that runs in its own process, whose input is written and whose output is read while it runs.
 
 The program reads the CSV files of a folder and writes CSV files to another one. This process writes the input, one row
-per file, and polls the output about a thousand times per second, as a reader does that does not know the program: it
-skips hidden names (`.` or `_` first), and reads each new file or folder once.
+per file, and polls the output about a thousand times per second, as any reader of such a folder would: it skips hidden
+names (`.` or `_` first), and reads each new file or folder once.
 """
 
 from __future__ import annotations

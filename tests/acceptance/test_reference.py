@@ -170,10 +170,8 @@ def test_every_error_stands_there_with_its_facts(error: type[HoldfastError]) -> 
 def test_next_steps_that_a_property_chooses_are_texts_and_not_code() -> None:
     """The texts are read from the source of the property, in which other strings are compared with values."""
     text = section(page("errors.md"), "### NotRunning")
-    steps = (
-        "`…; or use the last checkpoint that it has taken: holdfast ls`; or `…, or list its checkpoints: holdfast ls`"
-    )
-    start = "start it: holdfast run with its program, such as app.py:pipeline"
+    steps = "`…; or use its last checkpoint, which holdfast ls lists`; or `…, or list its checkpoints: holdfast ls`"
+    start = "start it: holdfast run app.py:pipeline"
     assert f"- Next: `{start}`; or {steps}; or `nothing needs to be done`.\n" in text
     assert not re.search(r"^- Next:.*[^.\n]$", page("errors.md"), re.MULTILINE), "a step goes over several lines"
 

@@ -41,9 +41,9 @@ class NotRunning(Absent):
     @property
     def advice(self) -> str:
         """The next step."""
-        start = "start it: holdfast run with its program, such as app.py:pipeline"
+        start = "start it: holdfast run app.py:pipeline"
         if self.kind in ("checkpoint", "savepoint"):
-            return f"{start}; or use the last checkpoint that it has taken: holdfast ls"
+            return f"{start}; or use its last checkpoint, which holdfast ls lists"
         return f"{start}, or list its checkpoints: holdfast ls" if self.kind != "cancel" else "nothing needs to be done"
 
 
@@ -79,9 +79,9 @@ class CheckpointMissing(Absent):
         if isinstance(self.checkpoint, int):
             return text
         if self.checkpoint.isdecimal():
-            return f"{text}; an id is a number, not text"
-        forms = "an id, the name of a savepoint or latest, for rewind and fork also before:STREAM:EPOCH"
-        return f"{text}; name one by {forms}"
+            return f"{text}; pass the id as an integer, not as text"
+        forms = "an id, the name of a savepoint, or latest; rewind and fork also accept before:STREAM:EPOCH"
+        return f"{text}; pass {forms}"
 
     @property
     def kind(self) -> str:

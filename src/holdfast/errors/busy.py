@@ -102,9 +102,10 @@ class CursorFenced(Fenced):
     where: str
     holder: str = ""
     says = (
-        "cursor {e.cursor!r} in {e.where} was saved by another process: number {e.newer}, where {e.number} was expected"
+        "cursor {e.cursor!r} in {e.where} was saved by another process: number {e.newer} of its saves exists, and this "
+        "process was to write number {e.number}"
     )
-    next_step = "let only one process use the cursor; opened again, it continues after the position that was saved last"
+    next_step = "let only one process use the cursor, and open it again: it continues after the last saved position"
 
 
 class RequestUnanswered(Busy):

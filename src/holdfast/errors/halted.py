@@ -185,5 +185,5 @@ class OutageTooLong(StreamFailed):
     tries: int = 0
     says = (
         "stream {e.stream!r} of pipeline {e.pipeline!r} failed{e.where}: an outage ({e.failure}) has lasted "
-        "{e.waited:.0f} s and {e.tries} tries, and its limit is {e.policy}: {e.why}"
+        "{e.waited:.0f} s and {e.tries} tries; the limit of the stream is {e.policy}: {e.why}"
     )

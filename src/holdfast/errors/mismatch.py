@@ -1,4 +1,4 @@
-"""Open the right thing: what was found is intact, but it is not what was asked for."""
+"""Resolve the difference: what was found is intact, but it is not what was expected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from holdfast.errors.base import PROGRAM, RESTORE_FOLDER, HoldfastError
 
 
 class Mismatch(HoldfastError):
-    """What was found is intact, but it is not what was asked for."""
+    """What was found is intact, but it is not what was expected."""
 
 
 class AlreadyExists(Mismatch):
@@ -35,7 +35,7 @@ class LogTrimmed(Mismatch):
     path: str
     sequence: int
     floor: int
-    says = "the events from sequence {e.sequence} on are no longer in event log {e.path}: it begins with {e.floor}"
+    says = "event log {e.path} no longer has the event with sequence {e.sequence}: it begins with {e.floor}"
     next_step = (
         "restore the log from a backup, or read the rows from another sink of the stream; to keep events longer, pass "
         "LogSink(..., keep=...), and register a reader of your own as a durable cursor"
@@ -249,9 +249,9 @@ class SourceGap(Mismatch):
     source: int
     what: str
     do: str = (
-        "restore the topic; or continue without these records, and record a gap: run once with the source's option "
-        "failOnDataLoss set to false (hf.read_kafka sets it) and holdfast run --accept gaps, or "
-        "pipeline.run(accept=['gaps'])"
+        "restore the topic; or continue without these records, and record a gap: run once with holdfast run --accept "
+        "gaps or pipeline.run(accept=['gaps']); if the stream uses Spark's own reader and not hf.read_kafka, also set "
+        "its option failOnDataLoss to false for this run"
     )
     says = "epoch {e.epoch} of stream {e.stream!r} cannot continue in source {e.source}: {e.what}"
     next_step = "{e.do}"
@@ -317,8 +317,8 @@ class SinkBehind(Mismatch):
     committed: bool = True  # False: the epoch may have been decided and not committed
     says = "sink {e.sink!r} of stream {e.stream!r} {e.state}, but {e.what}"
     next_step = (
-        "restore {e.lost} from a copy that holds epoch {e.decided}, because its staged rows no longer exist; or go "
-        f"back to a checkpoint that the sink still holds: holdfast rewind {PROGRAM} --to latest --dry-run names it; or "
+        "restore {e.lost} from a copy that holds epoch {e.decided}, because its staged rows no longer exist. Or go "
+        f"back to a checkpoint that the sink still holds: holdfast rewind {PROGRAM} --to latest --dry-run names it. Or "
         "replace the sink: give it another name (name=NEW) and an empty target, and fill it from another sink of the "
         f"stream: holdfast backfill {PROGRAM} --stream {{e.stream}} --sink NEW --accept sinks"
     )
@@ -378,9 +378,9 @@ class MarkerLost(Mismatch):
     why: str
     says = "sink {e.sink!r}: the record of the epochs in topic {e.topic} is lost: {e.why}"
     next_step = (
-        "check that the topic holds the last rows of the stream; if so, go back to the latest checkpoint, which writes "
-        f"the record again: holdfast rewind {PROGRAM} --to latest --leave {{e.sink}}; the rows of later epochs are "
-        "then written a second time; otherwise, use another topic and fill it: holdfast backfill"
+        "check whether the topic holds the last rows of the stream. If it does, go back to the latest checkpoint: "
+        f"holdfast rewind {PROGRAM} --to latest --leave {{e.sink}}. This writes the record again; the rows of epochs "
+        "after that checkpoint are written a second time. Otherwise, use another topic and fill it: holdfast backfill"
     )
 
 

@@ -38,11 +38,18 @@ METRICS = (
     Metric(
         "holdfast_checkpoint_age_seconds", "gauge", "Since the newest restorable checkpoint was started.", "seconds"
     ),
-    Metric("holdfast_checkpoint_duration_seconds", "gauge", "How long the newest checkpoint took.", "seconds"),
-    Metric("holdfast_checkpoint_size_bytes", "gauge", "Size of the files that the newest checkpoint needs.", "bytes"),
+    Metric(
+        "holdfast_checkpoint_duration_seconds", "gauge", "How long the newest restorable checkpoint took.", "seconds"
+    ),
+    Metric(
+        "holdfast_checkpoint_size_bytes",
+        "gauge",
+        "Size of the files that the newest restorable checkpoint needs.",
+        "bytes",
+    ),
     Metric("holdfast_checkpoint_last_id", "gauge", "The id of the newest restorable checkpoint."),
-    Metric("holdfast_checkpoints_restorable", "gauge", "Checkpoints and savepoints that have a readable manifest."),
-    Metric("holdfast_checkpoints_damaged", "gauge", "Checkpoints whose manifest cannot be read."),
+    Metric("holdfast_checkpoints_restorable", "gauge", "Checkpoints and savepoints that the pipeline can go back to."),
+    Metric("holdfast_checkpoints_damaged", "gauge", "Checkpoints and savepoints that are damaged or unsound."),
     Metric("holdfast_checkpoints_failed", "counter", "Checkpoints that failed in the last run."),
     Metric("holdfast_stream_epochs", "counter", "Epochs that the stream has decided since its beginning."),
     Metric("holdfast_stream_rows", "counter", "Rows given to each sink since the beginning of the stream."),

@@ -36,15 +36,18 @@ def epochs(
     ] = False,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="DURATION", help="With --json: also the activity in this time: 1h, 7d."),
+        typer.Option(
+            "--since", metavar="DURATION", help="With --json: also return totals of this time, such as 1h or 7d."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> Answer:
     """Show the epochs of a stream, and how long each phase took.
 
     An epoch is opened, prepared by every sink, made durable (harden), decided, and committed to every sink. The times
-    of the last two phases are known once the next epoch is decided. Rows that went to a dead letter are counted
-    separately. Decisions that no checkpoint needs are pruned; for earlier epochs there are only totals per minute.
+    of the last two phases are recorded with the next epoch. Rows that went to a dead letter are counted separately.
+    Decisions that neither a checkpoint nor Spark needs are pruned. For epochs before them there are only totals per
+    minute.
 
     [bold]Examples[/]
 

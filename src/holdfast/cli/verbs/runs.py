@@ -19,8 +19,8 @@ _SHOWN = 20
 def runs(repo: Repo = None, last: Last = None, as_json: Json = False) -> Answer:
     """Show the runs of a pipeline: what each start found, what failed, and what to do next.
 
-    Recoveries, restarts, outages, failures and ends are recorded by the running pipeline; the newest 500 are kept.
-    What a run did in the moments before a kill is not recorded. Exits with 1 if a record is damaged.
+    The running pipeline records starts, recoveries, restarts, outages, failures and ends as events. The newest 500
+    events are kept. Those of the last moments before a kill may be missing. Exits with 1 if a record is damaged.
 
     [bold]Examples[/]
 

@@ -39,11 +39,20 @@ def serve(
         list[str] | None,
         typer.Argument(metavar="ROOT", help="Roots or repositories. Default: the current folder and ./checkpoints."),
     ] = None,
-    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            metavar="HOST",
+            help="The address to listen on. One that other machines can reach also needs --allow-host.",
+        ),
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", metavar="PORT", help="The port; 0: any free one.")] = PORT,
     metrics: Annotated[
         int | None,
-        typer.Option("--metrics", metavar="PORT", help="Also serve /metrics alone, on this port."),
+        typer.Option(
+            "--metrics", metavar="PORT", help="Also serve the metrics on this port, which serves nothing else."
+        ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
@@ -72,13 +81,16 @@ def serve(
 ) -> Answer:
     """Show every pipeline under the roots on a web page, and serve metrics.
 
-    The page is live while pipelines run and complete when they do not: everything on it is read from the repositories.
-    It listens on this machine only, unless --host is given. There is no password: if other machines can reach it,
-    everyone on them can read it. /metrics has the metrics for Prometheus, /api what --json prints.
+    Everything on the page is read from the repositories. The page is updated while pipelines run, and also shows
+    pipelines that have stopped or were killed. /metrics has the metrics for Prometheus, and /api returns the documents
+    that commands print with --json.
+
+    The server listens on this machine only, unless --host is given. There is no password: if other machines can reach
+    the server, every user of them can read the page.
 
     The page is read-only unless --allow-control is given. Then it offers checkpoint, savepoint, cancel, stop, verify,
-    prune and rewind. Each shows its plan first, and needs a confirmation and the token, which is printed at the start
-    and is valid until the server ends.
+    prune and rewind. Each action shows its plan first, and needs a confirmation and the token. The token is printed at
+    the start, and is valid until the server ends.
 
     [bold]Examples[/]
 

@@ -31,8 +31,8 @@ COLOURS = {
 def status(repo: Repo = None, as_json: Json = False) -> Answer:
     """Show what each pipeline is doing, its problems, and what to do next.
 
-    Reads the repository alone, so it works for pipelines that run, have stopped or were killed. Lag is counted by the
-    running pipeline about once a minute. Exits with 1 if a pipeline has a problem that is an error.
+    Reads only the repository, so it works for pipelines that run, have stopped or were killed. A running pipeline
+    counts its lag about once a minute. Exits with 1 if a pipeline has a problem that is an error.
 
     [bold]Examples[/]
 

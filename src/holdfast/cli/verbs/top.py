@@ -32,7 +32,8 @@ def top(
 ) -> Answer:
     """Watch all pipelines of a root in the terminal, until Ctrl-C.
 
-    Shows the output of holdfast status, and updates it. Without a terminal, or with --json, prints the status once.
+    Shows the output of holdfast status, and updates it. If the output is not a terminal, or with --json, prints the
+    status once.
 
     [bold]Example[/]
 
