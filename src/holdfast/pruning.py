@@ -18,8 +18,8 @@ Rules:
 - An attempt that is open while no checkpoint is being taken was left by a driver that died: it is aborted.
 
 Not guaranteed if the lease has no OS lock (`shared`): that a driver that is paused in the middle of a deletion, and
-replaced, deletes nothing more. It checks its lease before every hundred objects, and on an object store before every
-thousand. There, what it still deletes is nothing that its successor needs.
+replaced, deletes nothing more. It checks its lease before each checkpoint, and before every hundred objects, on an
+object store every thousand. There, what it still deletes is nothing that its successor needs.
 """
 
 from __future__ import annotations
@@ -199,8 +199,9 @@ def apply_prune(
     1. Refuse if the lease was lost, if a rewind is unfinished (no compaction may merge across its base), or if an id
     was reserved or a timeline begun since the plan was made.  2. Record the prune in the
     history with `why`; `None` is for the routine prune after each checkpoint, which would fill the history.  3. Abort
-    unfinished attempts.  4. Delete the manifests, oldest first, and abandoned timelines.  5. Delete the objects, and
-    check the lease before every hundred (a thousand on an object store).  6. Delete the oldest segments of event logs.
+    unfinished attempts.  4. Delete the manifests, oldest first, and abandoned timelines, and check the lease before
+    each.  5. Delete the objects, and check the lease before every hundred (a thousand on an object store).  6. Delete
+    the oldest segments of event logs.
     """
     lease.check()  # 1
     checkpoints = Checkpoints(repository)
@@ -218,6 +219,7 @@ def apply_prune(
     for number in sorted(left):
         checkpoints.abort(plan.timeline, number, lease.number, "it was left unfinished")  # 3
     for number in plan.drops:
+        lease.check()
         with contextlib.suppress(CheckpointMissing):  # an interrupted prune has deleted its manifest
             checkpoints.drop(checkpoints.find(number)[1], number)  # 4
         reach("manifest dropped")

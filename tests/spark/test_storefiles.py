@@ -213,6 +213,46 @@ def test_every_fault_of_a_conditional_put_leaves_the_truth(faulty: Files, s3_fau
     assert faulty.repository.read("logs/0") == b"ours"
 
 
+@pytest.fixture
+def impatient(spark: SparkSession, s3: S3Place, s3_faults: FaultProxy) -> Iterator[Files]:
+    """The connector behind the proxy. It waits for an answer for half a second."""
+    connect(spark, s3, s3_faults.endpoint)
+    conf: Any = spark.sparkContext._jsc.hadoopConfiguration()
+    for name, value in {"connection.timeout": "500ms", "attempts.maximum": "1", "retry.limit": "1"}.items():
+        conf.set(f"fs.s3a.bucket.{s3.bucket}.{name}", value)
+    jvm: Any = spark._jvm
+    client = jvm.org.apache.hadoop.fs.s3a.impl.AWSClientConfig
+    client.setMinimumOperationDuration(jvm.java.time.Duration.ofMillis(100))  # its own minimum is 15 s
+    before = adapter.setting(spark, adapter.FILE_MANAGER)
+    yield Files(spark, ObjectRepository(s3.url("root")))
+    client.resetMinimumOperationDuration()
+    _restore(spark, before)
+
+
+def test_an_entry_whose_answers_time_out_is_read_back(impatient: Files, s3_faults: FaultProxy) -> None:
+    """For Java, a timeout is a kind of interruption. But nothing was interrupted, and the entry may be written."""
+    s3_faults.hang_s = 1.5
+    s3_faults.fail(Fault.HANG, "CREATE", key="logs/", chance=1.0)
+    assert impatient.ours.write("0", b"ours")
+    assert not impatient.ours.write("0", b"another")
+    assert impatient.repository.read("logs/0") == b"ours"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_whose_bytes_are_gone_is_not_written_in_part(files: Files, overwrite: bool, tmp_path: Path) -> None:
+    """The bytes of a large file are on a disk of the machine, which may fail while they are sent."""
+    source = tmp_path / "data"
+    source.write_bytes(os.urandom(9 << 20))
+    before = parts()
+    stream = files.create("logs/0", overwrite=overwrite)
+    files.jvm.java.nio.file.Files.copy(source_path(files, source), stream)
+    (spooled,) = parts() - before
+    spooled.unlink()
+    with pytest.raises(Py4JJavaError, match="NoSuchFileException"):
+        stream.close()
+    assert files.repository.list("logs") == []
+
+
 @pytest.mark.parametrize("fault", [Fault.DROP_BEFORE, Fault.ANSWER_503])
 def test_a_write_that_never_succeeds_is_an_error_and_writes_nothing(
     faulty: Files, s3_faults: FaultProxy, fault: Fault

@@ -193,6 +193,22 @@ def test_a_replaced_holder_stops_in_the_middle(made: Fabricated) -> None:
     assert len(plan_prune(made.repository, TWO).garbage) == 150
 
 
+def test_a_replaced_holder_drops_no_further_checkpoint(made: Fabricated) -> None:
+    """Its successor may keep more of them."""
+    for text in "abcdef":
+        made.take(text)
+    lease, plan = Lease.take(made.repository), plan_prune(made.repository, TWO)
+    assert len(plan.drops) == 4
+
+    def replace(point: str) -> None:
+        if point == "manifest dropped":
+            Lease.take(made.repository, locker=lambda: None)
+
+    with pytest.raises(Fenced):
+        apply_prune(made.repository, plan, lease, reach=replace)
+    assert [each.checkpoint for each in made.checkpoints.restorable()] == [2, 3, 4, 5, 6]
+
+
 class Died(BaseException):
     pass
 

@@ -38,6 +38,7 @@ from holdfast.repository import (
     TimelineRecord,
 )
 from holdfast.repository.activity import START_FAILED, Activity
+from holdfast.repository.base import StoredObject
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.repository.lineage import begin_timeline
 from holdfast.repository.rewinds import require_finished
@@ -272,6 +273,48 @@ def test_a_savepoint_depends_on_nothing_else(made: StoreStream, tmp_path: Path) 
     assert (tmp_path / "new/commits/5").exists()
 
 
+def test_a_driver_that_was_replaced_does_not_write_into_a_savepoint_of_its_successor(made: StoreStream) -> None:
+    """It was paused while it took a savepoint. After a rewind, the same name was asked for again."""
+    made.run(3)
+    made.snapshot_all()
+    late = made.checkpoints.claim(1, 1)
+    pinned = made.snapshots.pin(made.batch, made.checkpoints.place(1, late, "keep"), copy=True)
+    begin_timeline(made.repository, TimelineRecord(timeline=2, parent=1, bases={STREAM: 0}))
+    new = StoreStream(made.repository.where, timeline=2)
+    new.run(3)
+    new.snapshot_all()
+    new.checkpoint("keep")
+    while made.snapshots.keep(pinned) is None:
+        pass
+    assert verify(made.repository, "keep", grade=Grade.DIGESTS).ok
+
+
+def test_a_late_clean_up_leaves_a_savepoint_that_was_finished_meanwhile(
+    made: StoreStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver was replaced while it removed what an earlier one had left of a savepoint of this name."""
+    made.run(3)
+    made.snapshot_all()
+    left = made.checkpoints.claim(1, 1)
+    made.cut(left, "keep")
+    late, looked = Checkpoints(ObjectRepository(made.repository.where)), []
+
+    def flat(folder: str = "") -> list[StoredObject]:
+        found = made.repository.flat(folder)
+        if folder.startswith("savepoints/") and not looked:
+            looked.append(folder)  # the late driver is paused now
+            made.checkpoints.close_open(1, 2)
+            made.checkpoint("keep")
+        return found
+
+    monkeypatch.setattr(late.repository, "flat", flat)
+    late.drop_unfinished("keep")
+    assert looked
+    assert verify(made.repository, "keep", grade=Grade.DIGESTS).ok
+    late.drop_unfinished("keep")
+    assert verify(made.repository, "keep", grade=Grade.DIGESTS).ok
+
+
 def _of_savepoint(made: StoreStream) -> list[object]:
     plan = plan_restore(made.repository, "keep")
     keys = set(plan.objects)
@@ -497,7 +540,7 @@ def test_an_ended_timeline_stays_until_a_prune_names_abandoned_ones(made: StoreS
 def test_places_on_a_store_are_below_the_checkpoint() -> None:
     assert place_of(1, 7, shared=False).object("ab" * 32) == f"timelines/1/checkpoints/7/files/ab/{'ab' * 32}"
     assert place_of(1, 7).object("ab" * 32) == f"objects/ab/{'ab' * 32}"
-    assert place_of(1, 7, "x", shared=False).copies("s") == "savepoints/x/spark/s"
+    assert place_of(1, 7, "x", shared=False).copies("s") == "savepoints/x/spark/7/s"
 
 
 # --- stages, requests, numbers ---

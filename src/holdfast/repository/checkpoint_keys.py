@@ -13,7 +13,10 @@ instead:
 
 timelines/<t>/checkpoints/<id>/files/<ab>/<sha256>     lists of files
 timelines/<t>/checkpoints/<id>/spark/<stream>/<path>   copies of entries of Spark's logs
-savepoints/<name>/spark/<stream>/<path>                copies of all of Spark's files
+savepoints/<name>/spark/<id>/<stream>/<path>           copies of all of Spark's files
+
+The copies of a savepoint are under its id, because a name may be used again: after a driver was replaced that took a
+savepoint, its successor may take one of the same name, and the old driver may still write.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ class CheckpointPlace:
 
     folder: str
     objects: str
+    copied: str  # on an object store: where new copies of Spark's files go, by stream
 
     @property
     def manifest(self) -> str:
@@ -79,8 +83,8 @@ class CheckpointPlace:
         return held_key(self.objects, sha256)
 
     def copies(self, stream: str) -> str:
-        """Return the folder of the copies of a stream's files, on an object store."""
-        return f"{self.folder}/{_COPIES}/{stream}"
+        """Return the folder for the copies of a stream's files, on an object store. A file list names its folder."""
+        return f"{self.copied}/{stream}"
 
     def key(self, listed: FileList, file: HeldFile) -> str:
         """Return the key of a file of a cut."""
@@ -90,7 +94,9 @@ class CheckpointPlace:
 def place_of(timeline: int, checkpoint: int, savepoint: str | None = None, *, shared: bool = True) -> CheckpointPlace:
     """Return the location of a checkpoint, or of the savepoint with this name. `shared`: not on an object store."""
     folder = checkpoint_folder(timeline, checkpoint) if savepoint is None else savepoint_folder(savepoint)
-    return CheckpointPlace(folder, OBJECTS if shared and savepoint is None else f"{folder}/{_OWN_FILES}")
+    objects = OBJECTS if shared and savepoint is None else f"{folder}/{_OWN_FILES}"
+    copied = f"{folder}/{_COPIES}" if savepoint is None else f"{folder}/{_COPIES}/{checkpoint}"
+    return CheckpointPlace(folder, objects, copied)
 
 
 def checkpoint_folder(timeline: int, checkpoint: int) -> str:

@@ -46,6 +46,7 @@ from holdfast.repository.checkpoint_keys import (
 from holdfast.repository.checkpoint_records import ABORTED_BEFORE_FINISH, CheckpointRecords, misplaced
 from holdfast.repository.filelist import FileList, HeldFile
 from holdfast.repository.lineage import Lineage
+from holdfast.repository.objectstore import ObjectRepository
 from holdfast.repository.summary import Status, Summary, utc
 
 _SHOWN = 50  # in a notebook
@@ -333,7 +334,7 @@ class Checkpoints:
     def drop_unfinished(self, savepoint: str) -> None:
         """Delete the files of an aborted savepoint; one that has a manifest is not touched."""
         if savepoint not in self._records.finished_savepoints():
-            self.repository.clear(savepoint_folder(savepoint))
+            self._clear_unfinished(savepoint)
 
     # --- internal ---
 
@@ -385,7 +386,24 @@ class Checkpoints:
         aborted = {each.savepoint for each in self.savepoints() if each.status is Status.ABORTED}
         finished = set(self._records.finished_savepoints()) - aborted
         for name in sorted(set(self._records.savepoint_names()) - finished):
-            self.repository.clear(savepoint_folder(name))
+            if name in aborted:
+                self.repository.clear(savepoint_folder(name))
+            else:
+                self._clear_unfinished(name)
+
+    def _clear_unfinished(self, savepoint: str) -> None:
+        """Delete the files of a savepoint that has no manifest.
+
+        On an object store, one listing shows that it has none, and its files. So a driver that is paused here and
+        replaced deletes no copy that its successor has written since, for a savepoint of the same name.
+        """
+        folder = savepoint_folder(savepoint)
+        if not isinstance(self.repository, ObjectRepository):
+            self.repository.clear(folder)
+            return
+        found = [each.key for each in self.repository.flat(folder)]
+        if self.place(0, 0, savepoint).manifest not in found:
+            self.repository.delete_all(found)
 
     def _read(self, place: CheckpointPlace, checkpoint: int | str, timeline: int) -> Manifest:
         try:

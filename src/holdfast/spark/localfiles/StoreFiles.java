@@ -4,6 +4,7 @@ import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.InterruptedIOException;
+import java.net.SocketTimeoutException;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
@@ -170,8 +171,13 @@ public final class StoreFiles implements CheckpointFileManager {
     if (onlyIfAbsent) {
       builder.must(ONLY_IF_ABSENT, "true");
     }
-    try (FSDataOutputStream out = builder.build(); InputStream in = content.read()) {
-      in.transferTo(out);
+    try (InputStream in = content.read(); FSDataOutputStream out = builder.build()) {
+      try {
+        in.transferTo(out);
+      } catch (IOException | RuntimeException failed) {
+        out.abort(); // otherwise close would write what has arrived as if it were the whole file
+        throw failed;
+      }
     }
   }
 
@@ -182,6 +188,8 @@ public final class StoreFiles implements CheckpointFileManager {
       try {
         put(path, content, true);
         return;
+      } catch (SocketTimeoutException error) { // a kind of the next one, but nobody has interrupted this thread
+        failed = error;
       } catch (InterruptedIOException stopped) {
         throw stopped;
       } catch (IOException error) {
