@@ -278,6 +278,9 @@ def test_other_stores_are_refused_by_name(scheme: str) -> None:
         Pipeline("orders", f"{scheme}://bucket/pipelines")
 
 
+_ROUND_S = 0.5  # how long each request takes: much longer than what a busy machine adds to it
+
+
 class Answers(list[Any]):
     """Requests that the proxy has seen, and when each was answered."""
 
@@ -294,7 +297,7 @@ class Answers(list[Any]):
         found: list[list[str]] = []
         before = 0.0
         for number in range(first, last):
-            if re.search(r"requests%2F|/activity/|\.beat$", self[number].key):
+            if re.search(r"(requests|activity)(/|%2F)|\.beat$", self[number].key):
                 continue  # of threads that run beside the epochs
             if self.at[number] - before > apart_s:
                 found.append([])
@@ -318,7 +321,7 @@ def test_an_epoch_takes_at_most_five_round_trips_of_ours(
     def reach(point: str) -> None:
         if point == "opening":
             begun.append(len(seen))
-            s3_faults.delay_s = 0.1 if len(begun) > 2 else 0.0
+            s3_faults.delay_s = _ROUND_S if len(begun) > 2 else 0.0
 
     def on_epoch(*_: object) -> None:
         ended.append(len(seen))
@@ -329,6 +332,6 @@ def test_an_epoch_takes_at_most_five_round_trips_of_ours(
     with executors(spark, s3.environment):
         rig.run(reach, callbacks=StreamCallbacks(on_epoch=on_epoch))
     for first, last in list(zip(begun, ended, strict=True))[2:]:
-        rounds = seen.rounds(first, last, 0.06)
+        rounds = seen.rounds(first, last, _ROUND_S * 0.7)
         assert 3 <= len(rounds) <= (5 if "log" in kind else 4), rounds
         assert len([each for group in rounds for each in group if each.startswith("LIST")]) <= 2
