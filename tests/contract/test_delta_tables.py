@@ -307,6 +307,17 @@ def test_a_table_that_changes_between_two_epochs(tmp_path: Path) -> None:
     assert numbers(sink) == [1, 2, 3, 10]
 
 
+@pytest.mark.parametrize("name", [".day", "_day"])
+def test_partitions_by_a_column_whose_name_looks_hidden(name: str, tmp_path: Path) -> None:
+    schema = t.StructType([t.StructField("n", t.LongType()), t.StructField(name, t.StringType())])
+    sink = opened(tmp_path / "table", schema=schema, partition_by=name)
+    frame: Any = LakeFrame(pa.table({"n": [1, 2], name: ["a", "b"]}), schema)
+    staged = sink.prepare(frame, key_of(1))
+    assert staged.rows == 2
+    sink.commit(key_of(1), staged.handle)
+    assert DeltaTable(sink.path).count() == 2
+
+
 def test_a_table_that_gets_other_partitions(tmp_path: Path) -> None:
     sink = filled(tmp_path / "table", 1)
     handle = sink.prepare(frame_of(2), key_of(2)).handle
