@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +318,29 @@ def test_partitions_by_a_column_whose_name_looks_hidden(name: str, tmp_path: Pat
     assert staged.rows == 2
     sink.commit(key_of(1), staged.handle)
     assert DeltaTable(sink.path).count() == 2
+
+
+@pytest.mark.parametrize("commits", [0, 1, 9])
+def test_a_table_that_is_created_again_while_the_stream_runs(commits: int, tmp_path: Path) -> None:
+    """delta-rs reads only what is newer than the version that it knows, so it takes the new table for the old one."""
+    sink = filled(tmp_path / "table", 2)
+    handle = sink.prepare(frame_of(3), key_of(3)).handle
+    for _ in range(2):  # as after a restart
+        sink.commit(key_of(3), handle)
+    assert sink.inspect(OWNER, 1).epoch == 3
+    shutil.rmtree(sink.path)
+    key = replace(key_of(4), before=Link(3, None))
+    with pytest.raises(SinkFailed, match="there is no Delta table"):
+        sink.commit(key, sink.prepare(frame_of(4), key).handle)
+    shutil.rmtree(sink.path)
+    handmade(Path(sink.path))
+    for number in range(commits):
+        write_deltalake(sink.path, table_of(100 + number), mode="append")
+    entries = sorted(Path(sink.path, "_delta_log").iterdir())
+    with pytest.raises(SinkBehind):
+        sink.commit(key, sink.prepare(frame_of(4), key).handle)
+    assert sorted(Path(sink.path, "_delta_log").iterdir()) == entries
+    assert sink.inspect(OWNER, 1).epoch == 0
 
 
 def test_a_table_that_gets_other_partitions(tmp_path: Path) -> None:
