@@ -617,6 +617,43 @@ def test_going_back_is_refused_after_an_optimize(tmp_path: Path) -> None:
     assert numbers(sink) == everything
 
 
+def test_going_back_is_refused_after_rows_were_marked_as_deleted(tmp_path: Path) -> None:
+    """delta-rs would remove such a file without its deletion vector, and the file would stay in the table."""
+    sink = filled(tmp_path / "table", 3)
+    log = Path(sink.path, "_delta_log")
+    added = [
+        json.loads(line)["add"] for line in log.joinpath(f"{3:020}.json").read_text().splitlines() if "add" in line
+    ]
+    removed = {"path": added[0]["path"], "dataChange": True, "deletionTimestamp": 1}
+    vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4, "sizeInBytes": 40}
+    actions = [
+        {"protocol": newest(["deletionVectors"], ["deletionVectors"])},
+        {"remove": removed},
+        {"add": added[0] | {"deletionVector": vector | {"cardinality": 1}}},
+    ]
+    log.joinpath(f"{4:020}.json").write_text("".join(json.dumps(each) + "\n" for each in actions))
+    found = sink.can_take_back(OWNER, (1, 1))
+    assert isinstance(found, CannotTakeBack)
+    assert "deletion vectors" in found.why
+    with pytest.raises(SinkFailed, match="deletion vectors"):
+        sink.take_back(OWNER, (1, 1), 2)
+    assert DeltaTable(sink.path).version() == 4
+    assert isinstance(sink.can_take_back(OWNER, (1, 3)), TakeBack)
+
+
+def test_an_empty_epoch_replaces_no_rows_of_a_table_that_cannot_be_written(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "table")
+    sink.open(context_for(OWNER, "complete"))
+    sink.commit(key_of(1), sink.prepare(frame_of(1), key_of(1)).handle)
+    protocol = {"protocol": newest(["deletionVectors"], ["deletionVectors"])}
+    version = DeltaTable(sink.path).version() + 1
+    Path(sink.path, "_delta_log", f"{version:020}.json").write_text(json.dumps(protocol) + "\n")
+    handle = sink.prepare(frame_of(), key_of(2)).handle
+    with pytest.raises(NotSupported, match="deletion vectors"):
+        sink.commit(key_of(2), handle)
+    assert DeltaTable(sink.path).version() == version
+
+
 def test_an_undo_is_refused_after_a_vacuum(tmp_path: Path) -> None:
     sink = filled(tmp_path / "table")
     sink.take_back(OWNER, (1, 2), 2)

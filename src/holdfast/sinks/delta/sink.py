@@ -296,6 +296,8 @@ class DeltaSink(base.Sink):
             self._check(state, files[0].columns)
             if handle["mode"] != DeltaMode.UPSERT:
                 check_partitions(self.name, self.path, files[0], state.partition_by)
+        else:
+            refuse_features(self.path, state.features, state.settings, state.columns)
         self._reach("committing")
         mode = DeltaMode(handle["mode"])
         owner = {"pipeline": key.owner.pipeline, "stream": key.owner.stream, "uid": key.owner.uid}
