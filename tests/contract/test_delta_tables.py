@@ -309,6 +309,48 @@ def test_a_table_that_changes_between_two_epochs(tmp_path: Path) -> None:
     assert numbers(sink) == [1, 2, 3, 10]
 
 
+def test_a_table_that_gets_columns_without_null_while_an_epoch_is_staged(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table", 1)
+    rows = pa.table({"n": pa.array([2, None], pa.int64()), "text": ["a", "b"]})
+    frame: Any = LakeFrame(rows, SCHEMA)
+    handle = sink.prepare(frame, key_of(2)).handle
+    before = DeltaTable(sink.path).to_pyarrow_table().schema
+    write_deltalake(sink.path, table_of(7).cast(required(before)), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(SinkFailed, match="column n is null in some rows") as caught:
+        sink.commit(key_of(2), handle)
+    assert "Next: let the column of the table be null" in str(caught.value)
+    write_deltalake(sink.path, table_of(7).cast(before), mode="overwrite", schema_mode="overwrite")
+    sink.commit(key_of(2), handle)
+    assert sorted(DeltaTable(sink.path).to_pyarrow_table()["n"].to_pylist(), key=str) == [2, 7, None]
+
+
+def required(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([each.with_nullable(False) for each in schema])
+
+
+def test_nulls_are_found_in_any_column(tmp_path: Path) -> None:
+    """Statistics end at the 32nd column. The file of a nested column does not show whether it is null."""
+    schema = t.StructType([t.StructField(f"c{number}", t.LongType()) for number in range(40)])
+    fields = [field(f"c{number}", "long", number < 39) for number in range(40)]
+    sink = opened(handmade(tmp_path / "wide", fields=fields), schema=schema)
+    rows = pa.table({f"c{number}": pa.array([number], pa.int64()) for number in range(40)})
+    frame: Any = LakeFrame(rows, schema)
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    frame = LakeFrame(rows.set_column(39, "c39", pa.array([None], pa.int64())), schema)
+    with pytest.raises(SinkFailed, match="column c39 is null in some rows"):
+        sink.prepare(frame, key_of(2))
+    inner = {"type": "struct", "fields": [field("a", "long")]}
+    nested = handmade(tmp_path / "nested", fields=[field("s", inner, False)])
+    kind = t.StructType([t.StructField("a", t.LongType())])
+    with pytest.raises(SchemaMismatch, match="column s must not be null there, and may be null in the stream"):
+        opened(nested, schema=t.StructType([t.StructField("s", kind)]))
+    without = t.StructType([t.StructField("s", kind, nullable=False)])
+    sink = opened(nested, schema=without)
+    frame = LakeFrame(pa.table({"s": [{"a": 1}]}), without)
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    assert DeltaTable(nested).to_pyarrow_table().to_pylist() == [{"s": {"a": 1}}]
+
+
 @pytest.mark.parametrize("name", [".day", "_day"])
 def test_partitions_by_a_column_whose_name_looks_hidden(name: str, tmp_path: Path) -> None:
     schema = t.StructType([t.StructField("n", t.LongType()), t.StructField(name, t.StringType())])
