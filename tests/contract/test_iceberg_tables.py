@@ -788,6 +788,38 @@ def test_null_in_a_required_column_fails_before_the_decision(tmp_path: Path) -> 
     assert seen(sink) == [1]
 
 
+def test_null_in_a_nested_column_that_is_required(tmp_path: Path) -> None:
+    """Files do not show it, so the type of the stream must exclude it."""
+    inner = ice.StructType(field(3, "a", ice.LongType()))
+    created(tmp_path, N, field(2, "s", inner, required=True))
+    kind = t.StructType([t.StructField("a", t.LongType())])
+
+    def schema(*, nullable: bool) -> t.StructType:
+        return t.StructType([SCHEMA["n"], t.StructField("s", kind, nullable)])
+
+    with pytest.raises(SchemaMismatch, match="it requires 's', which may be null in the stream"):
+        made(tmp_path).open(context_for(schema=schema(nullable=True)))
+    sink = made(tmp_path)
+    sink.open(context_for(schema=schema(nullable=False)))
+    row = {"n": 1, "s": {"a": 1}}
+    frame: Any = LakeFrame(pa.Table.from_pylist([row]), schema(nullable=False))
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    assert table_of_sink(sink).scan().to_arrow().to_pylist() == [row]
+
+
+def test_a_nested_column_that_is_required_while_the_stream_runs(tmp_path: Path) -> None:
+    kind = t.StructType([t.StructField("a", t.LongType())])
+    schema = t.StructType([SCHEMA["n"], t.StructField("s", kind)])
+    sink = made(tmp_path)
+    sink.open(context_for(schema=schema))
+    frame: Any = LakeFrame(pa.Table.from_pylist([{"n": 1, "s": {"a": 1}}, {"n": 2, "s": None}]), schema)
+    handle = sink.prepare(frame, key_of(1)).handle
+    with table_of_sink(sink).update_schema(allow_incompatible_changes=True) as change:
+        change.update_column("s", required=True)
+    with pytest.raises(SchemaMismatch, match="it requires 's', which may be null in the stream"):
+        sink.commit(key_of(1), handle)
+
+
 @pytest.mark.parametrize("name", ["write.metadata.metrics.default", "write.metadata.metrics.column.n"])
 def test_a_required_column_without_statistics(name: str, tmp_path: Path) -> None:
     required = field(1, "n", ice.LongType(), required=True)
