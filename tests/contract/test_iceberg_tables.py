@@ -873,6 +873,18 @@ def test_bounds_that_a_part_of_a_file_lacks(tmp_path: Path) -> None:
     assert found == [long]
 
 
+def test_a_format_that_is_raised_while_the_stream_runs(tmp_path: Path) -> None:
+    sink = filled(tmp_path, 1)
+    handle = sink.prepare(frame_of(2), key_of(2)).handle
+    metadata = Path(table_of_sink(sink).metadata_location.removeprefix("file://"))
+    raised = json.loads(metadata.read_text()) | {"format-version": 3, "next-row-id": 0}
+    metadata.write_text(json.dumps(raised))  # PyIceberg itself cannot raise it
+    with pytest.raises(NotSupported, match="format version 3"):
+        sink.commit(key_of(2), handle)
+    with pytest.raises(NotSupported, match="format version 3"):
+        sink.prepare(frame_of(3), key_of(3))
+
+
 def test_required_columns_are_checked_by_the_names_of_the_stream(tmp_path: Path) -> None:
     created(tmp_path, field(1, "N", ice.LongType(), required=True), TEXT)
     assert opened(tmp_path).row_checks() == {"n is null": "`n` IS NOT NULL"}
