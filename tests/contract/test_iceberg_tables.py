@@ -179,6 +179,23 @@ def test_a_rewind_is_refused_after_a_compaction_that_rewrote_the_epochs(tmp_path
     assert seen(sink) == [1, 2, 3, 14]
 
 
+def test_a_rewind_is_refused_if_the_table_has_moved(tmp_path: Path) -> None:
+    """The files of the stream are found by their paths, and its records in the folder of the table."""
+    sink = filled(tmp_path, 3)
+    metadata = Path(table_of_sink(sink).metadata_location.removeprefix("file://"))
+    before = metadata.read_text()
+    metadata.write_text(json.dumps(json.loads(before) | {"location": f"file://{tmp_path}/elsewhere"}))
+    found = sink.can_take_back(OWNER, (1, 1))
+    assert isinstance(found, CannotTakeBack)
+    assert "neither files nor records" in found.why
+    with pytest.raises(SinkFailed, match="neither files nor records"):
+        sink.take_back(OWNER, (1, 1), 2)
+    assert not isinstance(sink.can_take_back(OWNER, (1, 3)), CannotTakeBack)
+    metadata.write_text(before)
+    sink.take_back(OWNER, (1, 1), 2)
+    assert seen(sink) == [1]
+
+
 def test_a_rewind_is_refused_after_another_program_has_deleted_rows(tmp_path: Path) -> None:
     sink = filled(tmp_path)
     table_of_sink(sink).delete("n = 3")
