@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +309,82 @@ def test_a_table_that_changes_between_two_epochs(tmp_path: Path) -> None:
     assert numbers(sink) == [1, 2, 3, 10]
 
 
+def test_a_table_that_gets_columns_without_null_while_an_epoch_is_staged(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table", 1)
+    rows = pa.table({"n": pa.array([2, None], pa.int64()), "text": ["a", "b"]})
+    frame: Any = LakeFrame(rows, SCHEMA)
+    handle = sink.prepare(frame, key_of(2)).handle
+    before = DeltaTable(sink.path).to_pyarrow_table().schema
+    write_deltalake(sink.path, table_of(7).cast(required(before)), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(SinkFailed, match="column n is null in some rows") as caught:
+        sink.commit(key_of(2), handle)
+    assert "Next: let the column of the table be null" in str(caught.value)
+    write_deltalake(sink.path, table_of(7).cast(before), mode="overwrite", schema_mode="overwrite")
+    sink.commit(key_of(2), handle)
+    assert sorted(DeltaTable(sink.path).to_pyarrow_table()["n"].to_pylist(), key=str) == [2, 7, None]
+
+
+def required(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([each.with_nullable(False) for each in schema])
+
+
+def test_nulls_are_found_in_any_column(tmp_path: Path) -> None:
+    """Statistics end at the 32nd column. The file of a nested column does not show whether it is null."""
+    schema = t.StructType([t.StructField(f"c{number}", t.LongType()) for number in range(40)])
+    fields = [field(f"c{number}", "long", number < 39) for number in range(40)]
+    sink = opened(handmade(tmp_path / "wide", fields=fields), schema=schema)
+    rows = pa.table({f"c{number}": pa.array([number], pa.int64()) for number in range(40)})
+    frame: Any = LakeFrame(rows, schema)
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    frame = LakeFrame(rows.set_column(39, "c39", pa.array([None], pa.int64())), schema)
+    with pytest.raises(SinkFailed, match="column c39 is null in some rows"):
+        sink.prepare(frame, key_of(2))
+    inner = {"type": "struct", "fields": [field("a", "long")]}
+    nested = handmade(tmp_path / "nested", fields=[field("s", inner, False)])
+    kind = t.StructType([t.StructField("a", t.LongType())])
+    with pytest.raises(SchemaMismatch, match="column s must not be null there, and may be null in the stream"):
+        opened(nested, schema=t.StructType([t.StructField("s", kind)]))
+    without = t.StructType([t.StructField("s", kind, nullable=False)])
+    sink = opened(nested, schema=without)
+    frame = LakeFrame(pa.table({"s": [{"a": 1}]}), without)
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    assert DeltaTable(nested).to_pyarrow_table().to_pylist() == [{"s": {"a": 1}}]
+
+
+@pytest.mark.parametrize("name", [".day", "_day"])
+def test_partitions_by_a_column_whose_name_looks_hidden(name: str, tmp_path: Path) -> None:
+    schema = t.StructType([t.StructField("n", t.LongType()), t.StructField(name, t.StringType())])
+    sink = opened(tmp_path / "table", schema=schema, partition_by=name)
+    frame: Any = LakeFrame(pa.table({"n": [1, 2], name: ["a", "b"]}), schema)
+    staged = sink.prepare(frame, key_of(1))
+    assert staged.rows == 2
+    sink.commit(key_of(1), staged.handle)
+    assert DeltaTable(sink.path).count() == 2
+
+
+@pytest.mark.parametrize("commits", [0, 1, 9])
+def test_a_table_that_is_created_again_while_the_stream_runs(commits: int, tmp_path: Path) -> None:
+    """delta-rs reads only what is newer than the version that it knows, so it takes the new table for the old one."""
+    sink = filled(tmp_path / "table", 2)
+    handle = sink.prepare(frame_of(3), key_of(3)).handle
+    for _ in range(2):  # as after a restart
+        sink.commit(key_of(3), handle)
+    assert sink.inspect(OWNER, 1).epoch == 3
+    shutil.rmtree(sink.path)
+    key = replace(key_of(4), before=Link(3, None))
+    with pytest.raises(SinkFailed, match="there is no Delta table"):
+        sink.commit(key, sink.prepare(frame_of(4), key).handle)
+    shutil.rmtree(sink.path)
+    handmade(Path(sink.path))
+    for number in range(commits):
+        write_deltalake(sink.path, table_of(100 + number), mode="append")
+    entries = sorted(Path(sink.path, "_delta_log").iterdir())
+    with pytest.raises(SinkBehind):
+        sink.commit(key, sink.prepare(frame_of(4), key).handle)
+    assert sorted(Path(sink.path, "_delta_log").iterdir()) == entries
+    assert sink.inspect(OWNER, 1).epoch == 0
+
+
 def test_a_table_that_gets_other_partitions(tmp_path: Path) -> None:
     sink = filled(tmp_path / "table", 1)
     handle = sink.prepare(frame_of(2), key_of(2)).handle
@@ -579,6 +657,43 @@ def test_going_back_is_refused_after_an_optimize(tmp_path: Path) -> None:
         sink.commit(key_of(epoch), sink.prepare(frame_of(epoch), key_of(epoch)).handle)
     DeltaSink(sink.path).take_back(OWNER, (1, 4), 2)  # later epochs are as they were
     assert numbers(sink) == everything
+
+
+def test_going_back_is_refused_after_rows_were_marked_as_deleted(tmp_path: Path) -> None:
+    """delta-rs would remove such a file without its deletion vector, and the file would stay in the table."""
+    sink = filled(tmp_path / "table", 3)
+    log = Path(sink.path, "_delta_log")
+    added = [
+        json.loads(line)["add"] for line in log.joinpath(f"{3:020}.json").read_text().splitlines() if "add" in line
+    ]
+    removed = {"path": added[0]["path"], "dataChange": True, "deletionTimestamp": 1}
+    vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4, "sizeInBytes": 40}
+    actions = [
+        {"protocol": newest(["deletionVectors"], ["deletionVectors"])},
+        {"remove": removed},
+        {"add": added[0] | {"deletionVector": vector | {"cardinality": 1}}},
+    ]
+    log.joinpath(f"{4:020}.json").write_text("".join(json.dumps(each) + "\n" for each in actions))
+    found = sink.can_take_back(OWNER, (1, 1))
+    assert isinstance(found, CannotTakeBack)
+    assert "deletion vectors" in found.why
+    with pytest.raises(SinkFailed, match="deletion vectors"):
+        sink.take_back(OWNER, (1, 1), 2)
+    assert DeltaTable(sink.path).version() == 4
+    assert isinstance(sink.can_take_back(OWNER, (1, 3)), TakeBack)
+
+
+def test_an_empty_epoch_replaces_no_rows_of_a_table_that_cannot_be_written(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "table")
+    sink.open(context_for(OWNER, "complete"))
+    sink.commit(key_of(1), sink.prepare(frame_of(1), key_of(1)).handle)
+    protocol = {"protocol": newest(["deletionVectors"], ["deletionVectors"])}
+    version = DeltaTable(sink.path).version() + 1
+    Path(sink.path, "_delta_log", f"{version:020}.json").write_text(json.dumps(protocol) + "\n")
+    handle = sink.prepare(frame_of(), key_of(2)).handle
+    with pytest.raises(NotSupported, match="deletion vectors"):
+        sink.commit(key_of(2), handle)
+    assert DeltaTable(sink.path).version() == version
 
 
 def test_an_undo_is_refused_after_a_vacuum(tmp_path: Path) -> None:

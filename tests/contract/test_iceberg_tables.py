@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import requests
 from pyiceberg import types as ice
@@ -176,6 +177,23 @@ def test_a_rewind_is_refused_after_a_compaction_that_rewrote_the_epochs(tmp_path
     assert seen(sink) == [1, 2, 3]
     epoch(sink, key_of(4, timeline=2), 14)
     assert seen(sink) == [1, 2, 3, 14]
+
+
+def test_a_rewind_is_refused_if_the_table_has_moved(tmp_path: Path) -> None:
+    """The files of the stream are found by their paths, and its records in the folder of the table."""
+    sink = filled(tmp_path, 3)
+    metadata = Path(table_of_sink(sink).metadata_location.removeprefix("file://"))
+    before = metadata.read_text()
+    metadata.write_text(json.dumps(json.loads(before) | {"location": f"file://{tmp_path}/elsewhere"}))
+    found = sink.can_take_back(OWNER, (1, 1))
+    assert isinstance(found, CannotTakeBack)
+    assert "neither files nor records" in found.why
+    with pytest.raises(SinkFailed, match="neither files nor records"):
+        sink.take_back(OWNER, (1, 1), 2)
+    assert not isinstance(sink.can_take_back(OWNER, (1, 3)), CannotTakeBack)
+    metadata.write_text(before)
+    sink.take_back(OWNER, (1, 1), 2)
+    assert seen(sink) == [1]
 
 
 def test_a_rewind_is_refused_after_another_program_has_deleted_rows(tmp_path: Path) -> None:
@@ -785,6 +803,103 @@ def test_null_in_a_required_column_fails_before_the_decision(tmp_path: Path) -> 
         sink.prepare(nothing, key_of(2))
     sink.abort(key_of(2, lease=None))
     assert seen(sink) == [1]
+
+
+def test_null_in_a_nested_column_that_is_required(tmp_path: Path) -> None:
+    """Files do not show it, so the type of the stream must exclude it."""
+    inner = ice.StructType(field(3, "a", ice.LongType()))
+    created(tmp_path, N, field(2, "s", inner, required=True))
+    kind = t.StructType([t.StructField("a", t.LongType())])
+
+    def schema(*, nullable: bool) -> t.StructType:
+        return t.StructType([SCHEMA["n"], t.StructField("s", kind, nullable)])
+
+    with pytest.raises(SchemaMismatch, match="it requires 's', which may be null in the stream"):
+        made(tmp_path).open(context_for(schema=schema(nullable=True)))
+    sink = made(tmp_path)
+    sink.open(context_for(schema=schema(nullable=False)))
+    row = {"n": 1, "s": {"a": 1}}
+    frame: Any = LakeFrame(pa.Table.from_pylist([row]), schema(nullable=False))
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    assert table_of_sink(sink).scan().to_arrow().to_pylist() == [row]
+
+
+def test_a_nested_column_that_is_required_while_the_stream_runs(tmp_path: Path) -> None:
+    kind = t.StructType([t.StructField("a", t.LongType())])
+    schema = t.StructType([SCHEMA["n"], t.StructField("s", kind)])
+    sink = made(tmp_path)
+    sink.open(context_for(schema=schema))
+    frame: Any = LakeFrame(pa.Table.from_pylist([{"n": 1, "s": {"a": 1}}, {"n": 2, "s": None}]), schema)
+    handle = sink.prepare(frame, key_of(1)).handle
+    with table_of_sink(sink).update_schema(allow_incompatible_changes=True) as change:
+        change.update_column("s", required=True)
+    with pytest.raises(SchemaMismatch, match="it requires 's', which may be null in the stream"):
+        sink.commit(key_of(1), handle)
+
+
+@pytest.mark.parametrize("name", ["write.metadata.metrics.default", "write.metadata.metrics.column.n"])
+def test_a_required_column_without_statistics(name: str, tmp_path: Path) -> None:
+    required = field(1, "n", ice.LongType(), required=True)
+    created_iceberg(tmp_path, required, TEXT, spec=PartitionSpec(), **{name: "none"})
+    sink = opened(tmp_path)
+    epoch(sink, key_of(1), 1)
+    nothing: Any = LakeFrame(pa.table({"n": pa.array([2, None], pa.int64()), "text": ["row 2", "x"]}), SCHEMA)
+    with pytest.raises(SchemaMismatch, match="requires the column 'n'"):
+        sink.prepare(nothing, key_of(2))
+    assert seen(sink) == [1]
+
+
+FAR: dict[str, tuple[t.DataType, pa.Array]] = {
+    "a date": (t.DateType(), pa.array([5_000_000, 0, -1_000_000], pa.int32()).cast(pa.date32())),
+    "a timestamp": (t.TimestampType(), pa.array([10**18, 0, -(10**17)], pa.int64()).cast(pa.timestamp("us", "UTC"))),
+    "one without a zone": (t.TimestampNTZType(), pa.array([10**18, 0], pa.int64()).cast(pa.timestamp("us"))),
+}
+
+
+@pytest.mark.parametrize("kind", FAR)
+def test_dates_that_python_cannot_represent(kind: str, tmp_path: Path) -> None:
+    """Spark and Iceberg have dates after the year 9999, and before the year 1."""
+    spark_type, values = FAR[kind]
+    schema = t.StructType([t.StructField("at", spark_type)])
+    sink = made(tmp_path)
+    sink.open(context_for(schema=schema))
+    frame: Any = LakeFrame(pa.table({"at": values}), schema)
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    found = table_of_sink(sink).scan().to_arrow()["at"]
+    plain = pa.int32() if pa.types.is_date(values.type) else pa.int64()
+    assert sorted(found.cast(plain).to_pylist()) == sorted(values.cast(plain).to_pylist())
+    assert [each.file.null_value_counts[1] for each in table_of_sink(sink).scan().plan_files()] == [0, 0]
+
+
+def test_bounds_that_a_part_of_a_file_lacks(tmp_path: Path) -> None:
+    """A reader that skips the file by the bounds of its other parts would miss rows."""
+    schema = t.StructType([t.StructField("at", t.StringType())])
+    sink = made(tmp_path)
+    sink.open(context_for(schema=schema))
+
+    class InParts(LakeFrame):
+        def save(self, address: str) -> None:
+            path = Path(address.removeprefix("file:"))
+            path.mkdir(parents=True, exist_ok=True)
+            pq.write_table(self.table, path / "part-0.parquet", row_group_size=1)
+
+    long = "x" * 5000  # too long for the statistics of a file
+    frame: Any = InParts(pa.table({"at": [long, "a", None]}), schema)
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    found = table_of_sink(sink).scan(row_filter="at > 'c'").to_arrow()["at"].to_pylist()
+    assert found == [long]
+
+
+def test_a_format_that_is_raised_while_the_stream_runs(tmp_path: Path) -> None:
+    sink = filled(tmp_path, 1)
+    handle = sink.prepare(frame_of(2), key_of(2)).handle
+    metadata = Path(table_of_sink(sink).metadata_location.removeprefix("file://"))
+    raised = json.loads(metadata.read_text()) | {"format-version": 3, "next-row-id": 0}
+    metadata.write_text(json.dumps(raised))  # PyIceberg itself cannot raise it
+    with pytest.raises(NotSupported, match="format version 3"):
+        sink.commit(key_of(2), handle)
+    with pytest.raises(NotSupported, match="format version 3"):
+        sink.prepare(frame_of(3), key_of(3))
 
 
 def test_required_columns_are_checked_by_the_names_of_the_stream(tmp_path: Path) -> None:

@@ -480,6 +480,17 @@ def test_the_producer_is_kept_between_epochs(bench: Bench, monkeypatch: pytest.M
     assert len({id(each) for each in made}) == 1
 
 
+def test_no_batch_is_larger_than_its_topic_accepts(bench: Bench) -> None:
+    """Neither with an option that allows larger ones, nor in a program that has not opened the sink."""
+    small = bench.broker.topic(max_message_bytes="20000")
+    sink = bench.sink(topic=small, options={"message.max.bytes": 1_000_000})
+    values = [b"%d" % number * 50 for number in range(1000)]
+    sink.commit(key_of(1), stage_by_hand(sink, key_of(1), values).handle)
+    late = bench.sink(topic=small, opened=False)
+    late.commit(key_of(2), stage_by_hand(sink, key_of(2), values).handle)
+    assert len(bench.broker.rows(small)) == 2000
+
+
 def test_rows_that_the_server_refuses_after_all_fail_the_commit_and_are_aborted(bench: Bench) -> None:
     """The limit of a topic was lowered after the epoch was staged."""
     small = bench.broker.topic(max_message_bytes="1000")

@@ -269,6 +269,40 @@ def test_records_are_compared_with_their_topics(tmp_path: Path) -> None:
         check_records("s", tmp_path, {"largest": 1}, TopicFacts("t", "id", 1), lambda n: TopicFacts(n, "id", 5))
 
 
+def test_a_record_without_a_key_is_refused_if_its_topic_is_compacted(tmp_path: Path) -> None:
+    """Also if the sink has no key at all, and only a row names the topic."""
+    table = pa.table({"topic": pa.array([None, "compact"]), "value": pa.array([b"x"] * 2)})
+    pq.write_table(table, tmp_path / "part-0.parquet")
+
+    def checked(**seen: int) -> None:
+        topic = TopicFacts("t", "id", 1)
+        check_records("s", tmp_path, {"largest": 1, **seen}, topic, lambda n: TopicFacts(n, "id", 1, compacted=True))
+
+    for seen in ({}, {"unkeyed": 1}):
+        with pytest.raises(SinkFailed, match="topic compact is compacted"):
+            checked(**seen)
+    checked(unkeyed=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "largest"),
+    [
+        ({}, None, 1_000_000),
+        ({}, "2000", 2000),
+        ({}, "2147483647", 1_000_000_000),
+        ({"message.max.bytes": 5000}, None, 5000),
+        ({"message.max.bytes": 5000}, "2000", 2000),
+        ({"message.max.bytes": 1000}, "2000", 1000),
+        ({"message.max.bytes": 5000, "compression.type": "none"}, "2000", 2000),
+        ({"message.max.bytes": 5000, "compression.type": "zstd"}, "2000", 5000),
+        ({"message.max.bytes": 5000, "compression.codec": "zstd"}, "2000", 5000),
+    ],
+)
+def test_the_largest_record_is_that_of_the_topic(options: dict[str, Any], limit: str | None, largest: int) -> None:
+    """An option cannot raise it: the server would refuse a record that has been decided."""
+    assert KafkaCluster("s", "h:1", options)._record_bytes(limit) == largest
+
+
 def test_timestamps_are_compared_with_the_limits_of_the_topic(tmp_path: Path) -> None:
     """What the server would refuse is refused; what it would delete soon is reported."""
     now, hour = int(time.time() * 1000), 3_600_000

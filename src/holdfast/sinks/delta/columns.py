@@ -6,7 +6,7 @@ Rules:
 - Columns are matched by name. Names differ in more than case, because Delta ignores case.
 - Types must be the same, nested ones too. A column of the table that the stream lacks must be nullable: it stays null.
 - A column of the table that is not nullable is compared with the null counts of the files, because Spark marks most
-  columns of a stream as nullable.
+  columns of a stream as nullable. Files have no such count for a nested column: the stream's type must exclude null.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _PLAIN = re.compile(
 )
 _AS_PARTITION = re.compile(r"boolean|byte|short|integer|long|string|date|timestamp|timestamp_ntz|decimal\(\d+,-?\d+\)")
 _BAD_NAME = re.compile(r"[ ,;{}()\n\t=]")
+_NO_NULLS = "give every row a value in this column (filter, coalesce), then run again; nothing was written"
 
 
 def check_stream(sink: str, columns: str, partition_by: Sequence[str], time_zone: str) -> None:
@@ -73,6 +74,8 @@ def check_table(sink: str, table: str, columns: str, found: str) -> None:
     for name, field in ours.items():
         if name in theirs:
             _compare(sink, table, name, field["type"], theirs[name]["type"])
+            if not isinstance(field["type"], str):
+                _compare_nulls(sink, table, f"column {name}", field["nullable"], theirs[name]["nullable"])
         elif name.lower() in lowered:
             raise _mismatch(sink, table, f"its column {lowered[name.lower()]} is written {name} in the stream")
         else:
@@ -91,15 +94,21 @@ def check_partitions(sink: str, table: str, files: EpochFiles, partition_by: Seq
         raise _mismatch(sink, table, why, "restore the partitioning of the table; nothing was written")
 
 
-def check_nulls(sink: str, columns: str, files: EpochFiles) -> None:
+def required_columns(columns: str) -> list[str]:
+    """Return the columns of a table that must not be null, and of which files count the nulls."""
+    return [
+        name for name, field in _fields(columns).items() if not field["nullable"] and isinstance(field["type"], str)
+    ]
+
+
+def check_nulls(sink: str, columns: str, files: EpochFiles, do: str = _NO_NULLS) -> None:
     """Refuse rows with a null in a column of the table that must not be null."""
-    for name in [name for name, field in _fields(columns).items() if not field["nullable"]]:
+    for name in required_columns(columns):
         for file in files.files:
             nulls = int(file.partition[name] is None) if name in file.partition else null_count(file.stats, name)
             if nulls is None or nulls:
                 many = "may contain nulls: its file has no count of them" if nulls is None else "is null in some rows"
                 why = f"column {name} {many}, and the table does not allow it"
-                do = "give every row a value in this column (filter, coalesce), then run again; nothing was written"
                 raise SinkFailed(sink=sink, action="accept the rows", why=why, do=do)
 
 

@@ -7,6 +7,8 @@ Rules:
 - A file that is no longer part of the table cannot be taken out: OPTIMIZE has copied its rows to another file, or a
   DELETE, UPDATE or MERGE has rewritten it. Then the rewind is refused. The records of the epochs show which files
   should be there.
+- delta-rs would remove a file without its deletion vector, and the file would stay. So a table with a feature that this
+  sink does not write is refused here too.
 - The files stay on the disk or store, and their list is written before the commit, which names it by its number. An
   undo adds them again, unless VACUUM has deleted one.
 - Stamp and files are one commit, and a commit of an older timeline that has not seen it is refused by Delta. So if the
@@ -21,10 +23,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from holdfast.epoch import Reach
-from holdfast.errors import HoldfastError, RecordCorrupt, SinkFailed, SinkForeign
+from holdfast.errors import HoldfastError, NotSupported, RecordCorrupt, SinkFailed, SinkForeign
 from holdfast.formats.sealed_json import Record, digest_of
 from holdfast.sinks.base import CannotTakeBack, EpochPlace, RowsAside, StreamIdentity, TakeBack
-from holdfast.sinks.delta.features import APPEND_ONLY
+from holdfast.sinks.delta.features import APPEND_ONLY, refuse_features
 from holdfast.sinks.delta.ledger import DeltaLedger, DeltaMode, Transactions
 from holdfast.sinks.delta.table_log import TableLog, TableState
 from holdfast.sinks.lake.epoch_files import EpochFiles, LakeFile, LakeStaging
@@ -113,10 +115,11 @@ class DeltaRewind:
     def put_back(self, base: EpochPlace, into: int, taken: int) -> None:
         """Add the files again that the rewind into the timeline `taken` removed."""
 
-        def change(_: TableState, ledger: DeltaLedger) -> _Change:
+        def change(state: TableState, ledger: DeltaLedger) -> _Change:
             aside = self._aside(ledger, taken)
             if aside is None:
                 return _Change()
+            self._refuse_features(state)
             missing = self._missing(aside)
             if missing:
                 why = f"{len(missing)} of its {len(aside.files)} files were deleted: {missing[0].path}"
@@ -224,7 +227,17 @@ class DeltaRewind:
         if unknown:
             why = f"the record of {min(unknown)} is missing"
             return CannotTakeBack(why, do=f"restore {self.staging.own_name(self.owner, '')} from a copy")
-        return CANNOT_APPEND_ONLY if found and is_append_only(state) else found
+        return (self._obstacle(state) if found else None) or found
+
+    def _obstacle(self, state: TableState) -> CannotTakeBack | None:
+        try:
+            self._refuse_features(state)
+        except NotSupported as error:
+            return CannotTakeBack(error.why, error.do)
+        return CANNOT_APPEND_ONLY if is_append_only(state) else None
+
+    def _refuse_features(self, state: TableState) -> None:
+        refuse_features(self.log.folder.url, state.features, state.settings, state.columns)
 
     def _is_between(self, path: str, base: EpochPlace, before: EpochPlace) -> bool:
         place = self.staging.place_of(path, self.owner)

@@ -22,6 +22,7 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast._extras import missing_extra
@@ -47,6 +48,7 @@ from holdfast.sinks.delta.columns import (
     check_stream,
     check_table,
     null_conditions,
+    required_columns,
 )
 from holdfast.sinks.delta.features import APPEND_ONLY, refuse_features
 from holdfast.sinks.delta.ledger import DeltaLedger, DeltaMode
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 0.02  # the longest one before another try, multiplied by the number of tries
 _LONGEST_S = 1.0
+_ALLOW_NULLS = "let the column of the table be null, and run again: the epoch was decided, and is not committed yet"
 
 
 class DeltaSink(base.Sink):
@@ -234,7 +237,8 @@ class DeltaSink(base.Sink):
         staging, upserts = self._staging_for(self._mode), self._mode == DeltaMode.UPSERT
         with failing_at(self.name, "prepare"):
             by = () if upserts else self._partitions
-            staged = staging.stage(df, key, self.context, partition_by=by, options=self.options, describe=statistics_of)
+            describe = partial(statistics_of, required=required_columns(self._columns))
+            staged = staging.stage(df, key, self.context, partition_by=by, options=self.options, describe=describe)
             if staged.rows:
                 files = staging.proven(key, staged.handle)
                 check_nulls(self.name, self._columns, files)
@@ -294,8 +298,11 @@ class DeltaSink(base.Sink):
                     return gone  # another driver has committed it, and a later epoch
                 raise
             self._check(state, files[0].columns)
+            check_nulls(self.name, state.columns, files[0], _ALLOW_NULLS)
             if handle["mode"] != DeltaMode.UPSERT:
                 check_partitions(self.name, self.path, files[0], state.partition_by)
+        else:
+            refuse_features(self.path, state.features, state.settings, state.columns)
         self._reach("committing")
         mode = DeltaMode(handle["mode"])
         owner = {"pipeline": key.owner.pipeline, "stream": key.owner.stream, "uid": key.owner.uid}

@@ -4,6 +4,8 @@ Rules:
 - A commit is based on the version that was loaded last. If another writer has committed one of the same application
   ids since then, delta-rs refuses it. A failed commit may have taken effect (a lost answer): load the table and look.
   If commits at one version fail again and again, no other writer is the cause, and the error is raised.
+- delta-rs reads only newer versions, so it does not notice another table at the same place: one that was created again,
+  or an older copy. So the entry of the version that was loaded last must still be the same one.
 - On a disk, delta-rs syncs nothing: the log is synced here, after each commit and after each look that finds one.
 - Endpoint, region and credentials on S3 come from the variables and the profile that Holdfast's own client reads.
 """
@@ -108,13 +110,14 @@ class TableLog:
         self._table: Any = None
         self._known: dict[str, int | None] = {}
         self._version = -1  # of the table that `_known` belongs to
+        self._entry: bytes | None = None  # what the log has for this version
         self._failed: list[int] = []  # the version of each commit that has failed since the last one that did not
         self._loading = threading.Lock()
 
     def forget(self) -> None:
         """Load the table from the start the next time."""
         self._table = None
-        self._known, self._version = {}, -1
+        self._known, self._version, self._entry = {}, -1, None
 
     def exists(self) -> bool:
         """Whether there is a table."""
@@ -128,6 +131,8 @@ class TableLog:
         """
         library = _deltalake()
         with self._loading, self._failing(action):
+            if self._table is not None and not self._is_same():
+                self.forget()
             if self._table is None:
                 self._table = library.DeltaTable(self.folder.url, storage_options=self._options())
             else:
@@ -139,7 +144,12 @@ class TableLog:
             table = self._table
             version, columns = int(table.version()), table.schema().to_json()
             self._known, self._version = self._known_at(version), version
+            self._entry = self.folder.read(_entry(version))
             return TableState(table, version, list(table.metadata().partition_columns), columns, self._known)
+
+    def _is_same(self) -> bool:
+        """Whether the log still has the entry of the version that was loaded last."""
+        return self._entry is not None and self.folder.read(_entry(self._version)) == self._entry
 
     def _known_at(self, version: int) -> dict[str, int | None]:
         """Return what is known about application ids at a version; nothing, if an entry in between is missing."""
@@ -147,7 +157,7 @@ class TableLog:
         if self._version < 0 or not 0 <= version - self._version <= _FOLLOWED:
             return {}
         for number in range(self._version + 1, version + 1):
-            data = self.folder.read(f"{LOG}/{number:020}.json")
+            data = self.folder.read(_entry(number))
             if data is None:
                 return {}
             for line in data.splitlines():
@@ -262,9 +272,8 @@ class TableLog:
 
     def _entries(self, since: int) -> list[str]:
         """Return the entries of the log from a version on. They are numbered without gaps, so nothing is listed."""
-        first = f"{LOG}/{since:020}.json"
-        found = [first] if self.folder.exists(first) else []
-        while self.folder.exists(name := f"{LOG}/{since + 1:020}.json"):
+        found = [first] if self.folder.exists(first := _entry(since)) else []
+        while self.folder.exists(name := _entry(since + 1)):
             found.append(name)
             since += 1
         return found
@@ -308,6 +317,11 @@ class TableLog:
                 text = _text(error)
                 kind = SinkUnavailable if _OUTAGE.search(text) else SinkFailed
                 raise kind(sink=self.sink, action=action, why=text) from error
+
+
+def _entry(version: int) -> str:
+    """Return the name of a version's entry."""
+    return f"{LOG}/{version:020}.json"
 
 
 def _quoted(name: str) -> str:

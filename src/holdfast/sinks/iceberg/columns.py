@@ -5,8 +5,8 @@ Rules:
   casts it while it writes. `byte` and `short` are stored as `int`, because Iceberg has neither.
 - Every column of the stream must be in the table. A column that only the table has is read as null, unless the table
   requires it. Names that differ only in case are the same column.
-- Null in a column that the table requires fails the epoch before it is decided. Within nested columns, the stream's
-  type must exclude it.
+- Null in a column that the table requires fails the epoch before it is decided. For a nested column that is required,
+  and within nested columns, the stream's type must exclude it.
 - Iceberg's `uuid`, `fixed`, `time` and the types of format version 3 cannot be written. Nor can Spark's intervals,
   `variant`, `time` and user-defined types.
 """
@@ -98,6 +98,8 @@ def _stored(schema: t.StructType, table: Schema) -> Iterator[StoredColumn]:
         if field.name in found:
             raise Unfit(f"the columns {found[field.name]!r} and {each.name!r} of the stream have the same name in it")
         found[field.name] = each.name
+        if not field.field_type.is_primitive:
+            _require_nulls(each.nullable, field.required, each.name)
         yield StoredColumn(each.name, field, _cast(each.dataType, field, each.name))
     for field in table.fields:
         if field.required and field.name not in found:

@@ -1,12 +1,22 @@
-"""Data files as Iceberg's metadata describes them, with the statistics by which readers skip files."""
+"""Data files as Iceberg's metadata describes them, with the statistics by which readers skip files.
+
+Rules:
+- A column has bounds only if each part of a file that has values has them. PyIceberg would ignore the other parts, and
+  readers would miss their rows. Nor has it bounds if Python cannot represent them, as dates after the year 9999.
+- Nulls are counted in each column that the table requires, even if its properties turn statistics off.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
+    StatisticsCollector,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -19,6 +29,8 @@ from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.sinks.iceberg.columns import StoredColumn
 from holdfast.sinks.iceberg.partitions import Partitioning
 from holdfast.sinks.lake.epoch_files import Describe, LakeFile
+
+_NONE, _COUNTS = MetricsMode(MetricModeTypes.NONE), MetricsMode(MetricModeTypes.COUNTS)
 
 
 class FileStatistics(msgspec.Struct, frozen=True):
@@ -45,9 +57,12 @@ def describing(table: Table, stored: Sequence[StoredColumn], sink: str, name: st
     plan = compute_statistics_plan(schema, table.properties)
     ids = parquet_path_to_id_mapping(schema)
     required = [each.field for each in required_columns(stored)]
+    for field in required:
+        if plan[field.field_id].mode == _NONE:
+            plan[field.field_id] = replace(plan[field.field_id], mode=_COUNTS)
 
     def describe(footer: Any) -> str:
-        found = data_file_statistics_from_parquet_metadata(footer, plan, ids)
+        found = data_file_statistics_from_parquet_metadata(footer, _possible(plan, footer, ids), ids)
         for field in required:
             if found.null_value_counts.get(field.field_id) != 0:
                 why = f"it requires the column {field.name!r}, and a row has no value there"
@@ -56,6 +71,31 @@ def describing(table: Table, stored: Sequence[StoredColumn], sink: str, name: st
         return msgspec.json.encode(found.to_serialized_dict()).decode()
 
     return describe
+
+
+def _possible(
+    plan: Mapping[int, StatisticsCollector], footer: Any, ids: Mapping[str, int]
+) -> dict[int, StatisticsCollector]:
+    """Return the statistics of a plan that a file has: only counts of columns without bounds."""
+    found = dict(plan)
+    for group in (footer.row_group(number) for number in range(footer.num_row_groups)):
+        for column in (group.column(number) for number in range(footer.num_columns)):
+            number = ids[column.path_in_schema]
+            if found[number].mode != _NONE and not _has_bounds(column.statistics):
+                found[number] = replace(found[number], mode=_COUNTS)
+    return found
+
+
+def _has_bounds(statistics: Any) -> bool:
+    """Whether a part of a column has bounds that Python can represent, or needs none because it has no values."""
+    if statistics is None or not statistics.num_values:
+        return True  # without statistics, PyIceberg leaves the column out
+    try:
+        return bool(statistics.has_min_max and statistics.min is not None and statistics.max is not None)
+    except (OverflowError, ValueError):
+        return False
+    except NotImplementedError:  # of a decimal that is stored as an integer, which PyIceberg reads itself
+        return True
 
 
 def data_files(

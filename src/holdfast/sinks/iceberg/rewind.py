@@ -5,6 +5,7 @@
 Rules:
 - Only files that the stream wrote are taken out: their paths contain stream, timeline and epoch. Rows of other writers
   stay. No file is deleted. The tag keeps other programs from deleting them, and readers can query it.
+- An epoch has files and a record. If there are none at all, the table was moved to another folder: that is refused.
 - Every epoch after the base must be in the table with all of its files. If another program has rewritten some of them,
   as a compaction does, or has marked rows in them as deleted, the rewind is refused.
 - Stamp and files change together, and a commit that read an older ledger is refused by the catalog. So if the stamp is
@@ -24,7 +25,7 @@ from holdfast.sinks.base import CannotTakeBack, EpochKey, EpochPlace, RowsAside,
 from holdfast.sinks.iceberg.changes import change, untag
 from holdfast.sinks.iceberg.ledger import TableLedger, TakenBack, foreign_owner, ledger_in
 from holdfast.sinks.key_files import place as place_name
-from holdfast.sinks.lake.epoch_files import LakeStaging
+from holdfast.sinks.lake.epoch_files import EpochFiles, LakeStaging
 from holdfast.sinks.taking_back import refuse_outdated
 
 _REWRITTEN = "go back to a checkpoint after the epochs that were rewritten, or pass --leave {}: its rows stay"
@@ -87,17 +88,30 @@ class IcebergRewind:
         marked = sorted({each.place for each in later if each.has_deletes})
         if marked:
             return CannotTakeBack(f"another program has deleted rows of {_named(marked)}", do)
-        lost = self._lost(base, {each.path for each in later})
+        records = self._records(base)
+        lost = self._lost(records, {each.path for each in later})
         if lost:
             why = f"another program has rewritten or removed files of {_named(lost)}, as a compaction does"
             return CannotTakeBack(why, do)
+        if not records and not later and self._has_rows_after(base):
+            why = f"neither files nor records of its epochs are in {self.table.location()}"
+            return CannotTakeBack(why, f"set the location of the table to the folder with them, or {do}")
         return later
 
-    def _lost(self, base: EpochPlace, live: set[str]) -> list[EpochPlace]:
-        """Return the epochs after the base of which no attempt is in the table with all of its files."""
-        ledger = self.ledger
+    def _has_rows_after(self, base: EpochPlace) -> bool:
+        """Whether the last entry of the ledger is an epoch after the base, and not the stamp of a rewind."""
+        held = self.ledger.held
+        return self.ledger.place > base and bool(held) and held[-1].handle is not None
+
+    def _records(self, base: EpochPlace) -> list[EpochFiles]:
+        """Return the records of the epochs after the base."""
+        timeline, epoch = self.ledger.place
+        return self.staging.records(self.owner, base, (timeline, epoch + 1))
+
+    def _lost(self, records: Iterable[EpochFiles], live: set[str]) -> list[EpochPlace]:
+        """Return the epochs of which no attempt is in the table with all of its files."""
         whole: dict[EpochPlace, bool] = {}
-        for record in self.staging.records(self.owner, base, (ledger.place[0], ledger.place[1] + 1)):
+        for record in records:
             paths = {each.path for each in record.files}
             whole[record.place] = whole.get(record.place, False) or paths <= live
         return [place for place, is_whole in sorted(whole.items()) if not is_whole and not self._is_aside(place)]

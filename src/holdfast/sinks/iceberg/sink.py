@@ -216,6 +216,7 @@ class IcebergSink(base.Sink):
                 why = f"table {self.table} was dropped, or its partitioning was changed, after the stream had started"
                 do = "run again: this epoch was not decided, and the next start uses the table as it is then"
                 raise SinkFailed(sink=self.name, action="prepare", why=why, do=do)
+            self._check_format(table)
             files = self._staging(table).proven(key, handle)
             columns_found(
                 files, table, self.name, self.table, "change the table or the stream's columns; then run again"
@@ -238,6 +239,7 @@ class IcebergSink(base.Sink):
             if is_committed(self, key, handle, ledger.held_for(key), f"table {self.table}"):
                 return None
             self._refuse_other_table(table, key, handle)
+            self._check_format(table)
             files = self._staging(table).proven(key, handle)
             columns = columns_found(files, table, self.name, self.table, _restore(key.epoch))
             made = change(

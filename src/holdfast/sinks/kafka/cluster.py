@@ -54,6 +54,7 @@ _OWN = {  # options that the sink sets itself, and the argument that replaces th
 }
 _ALSO_SECRET = ("sasl.oauthbearer.",)
 _METADATA_S = 10.0
+_COMPRESSION = ("compression.type", "compression.codec")  # two names of one option
 MESSAGE_BYTES = 1_000_000  # librdkafka's default for `message.max.bytes`
 _OUTAGES = {
     KafkaError._ALL_BROKERS_DOWN,
@@ -153,20 +154,20 @@ class KafkaCluster:
     # --- clients ---
 
     def producer(self, name: str, transaction_s: float, message_bytes: int) -> Producer:
-        """Return a producer of transactions, which is not connected yet."""
+        """Return a producer of transactions, which is not connected yet. No batch is larger than `message_bytes`."""
         # A batch is sent at once when it is full. A retry after 10 ms makes a commit ten times faster than after 100.
         own = {
             "transactional.id": name,
             "transaction.timeout.ms": int(transaction_s * 1000),
             "delivery.report.only.error": True,
             "queue.buffering.max.messages": 1_000_000,
+            "message.max.bytes": message_bytes,
         }
         defaults = {
             "linger.ms": 20,
             "batch.size": 1_000_000,
             "retry.backoff.ms": 10,
             "partitioner": "murmur2_random",
-            "message.max.bytes": message_bytes,
         }
         found: Producer = self._client(Producer, defaults | self._options | own, logger=_ProducerLog())
         return found
@@ -214,19 +215,29 @@ class KafkaCluster:
                 admin.poll(0)
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
             settings = self._topic_settings(admin, name)
-        size = min(int(settings.get("max.message.bytes", MESSAGE_BYTES)), 1_000_000_000)
         given = settings.get("message.timestamp.type") != "LogAppendTime"  # else the server sets all timestamps
         expires = given and "delete" in settings.get("cleanup.policy", "")
         return TopicFacts(
             name=name,
             id=str(found.topic_id),
             partitions=len(found.partitions),
-            bytes=self.message_bytes or size,
+            bytes=self._record_bytes(settings.get("max.message.bytes")),
             compacted="compact" in settings.get("cleanup.policy", ""),
             ahead_ms=_limit(settings, "message.timestamp.after.max.ms") if given else None,
             behind_ms=_limit(settings, "message.timestamp.before.max.ms") if given else None,
             kept_ms=_limit(settings, "retention.ms") if expires else None,
         )
+
+    def _record_bytes(self, limit: str | None) -> int:
+        """Return the size of the largest record, given the limit of its topic, if that is known.
+
+        The server compares the size after compression. So with compression, the option decides.
+        """
+        found = self.message_bytes
+        if found is None:
+            return min(int(limit or MESSAGE_BYTES), 1_000_000_000)
+        compresses = any(str(self._options.get(name, "none")) != "none" for name in _COMPRESSION)
+        return found if limit is None or compresses else min(found, int(limit))
 
     def _topic_settings(self, admin: AdminClient, name: str) -> dict[str, str]:
         """Return the settings of a topic; none of them without the privilege to read them."""

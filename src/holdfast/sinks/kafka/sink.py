@@ -58,7 +58,7 @@ from holdfast.sinks.base import (
     handle_digest,
 )
 from holdfast.sinks.held_epochs import is_committed
-from holdfast.sinks.kafka.cluster import MESSAGE_BYTES, KafkaCluster, Producer, TopicFacts
+from holdfast.sinks.kafka.cluster import KafkaCluster, Producer, TopicFacts
 from holdfast.sinks.kafka.conditions import record_conditions
 from holdfast.sinks.kafka.marker import EpochMarker, ledger_name
 from holdfast.sinks.kafka.records import LARGEST, RecordColumns, checked_columns, observed
@@ -302,7 +302,7 @@ class KafkaSink(base.Sink):
 
     def _initialised(self, transactions: TopicTransactions) -> Producer:
         """Fence the producers of other drivers."""
-        return transactions.init(self._facts.bytes if self._facts else self._cluster.message_bytes or MESSAGE_BYTES)
+        return transactions.init((self._facts or self._found_topic()).bytes)
 
     # --- an epoch ---
 

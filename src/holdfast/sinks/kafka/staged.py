@@ -59,9 +59,9 @@ def check_records(
         why = f"a record has {figures.number(seen[LARGEST])} bytes, and the topic accepts {figures.number(limit)}"
         raise _refused(sink, why, "raise max.message.bytes of the topic and message.max.bytes in options, or split it")
     compacted = next((each for each in topics.values() if each.compacted), None)
-    if compacted is not None and seen.get(UNKEYED):
+    if compacted is not None and seen.get(UNKEYED, 1):  # not counted if the sink has no key at all
         why = f"some rows have no key, and topic {compacted.name} is compacted"
-        raise _refused(sink, why, "give every row a key")
+        raise _refused(sink, why, "give every row a key (key=...)")
     return _check_timestamps(sink, seen, topics.values()) if seen.get(EARLIEST) is not None else None
 
 

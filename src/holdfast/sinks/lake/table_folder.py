@@ -3,7 +3,8 @@
 Rules:
 - Spark writes data files through Hadoop, everything else is read and written here: on S3 with Holdfast's own client,
   whose endpoint and credentials come from the environment, as for a repository.
-- A file whose name begins with `_` or `.` is not data. Neither is anything in a folder of such a name.
+- A file whose name begins with `_` or `.` is not data. Neither is anything in a folder of such a name, except for that
+  of a partition, such as `_day=1` or `.day=1`.
 - On a disk, nothing that Spark wrote is durable until the paths of `unsynced` are synced, nor is what `write` wrote.
 - The digest of a file is its SHA-256 on a disk, and its ETag on S3, which a listing returns.
 """
@@ -334,7 +335,7 @@ def _unescaped(text: str) -> str:
 
 
 def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/"))
+    return any(part.startswith((".", "_")) and "=" not in part for part in name.split("/"))
 
 
 def _in_parallel(act: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
