@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import re
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -179,6 +180,28 @@ def test_records_of_nonsense_break_only_themselves(client: Client, sample: Sampl
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         check(client)
+
+
+@pytest.mark.parametrize("folder", ["activity", "lease", "timelines/1/checkpoints", "timelines/1/streams"])
+def test_a_folder_that_cannot_be_listed_breaks_no_other_pipeline(sample: Sample, folder: str) -> None:
+    Sample(sample.root, "sound").healthy(3, 1)
+    shutil.rmtree(sample.folder / folder)
+    (sample.folder / folder).write_bytes(b"")
+    with RunningPage([str(sample.root)], Listening(port=0)) as page:
+        client = Client(page)
+        status, _, text = client.get("/")
+        assert (status, 'href="/p/sound"' in text) == (200, True)
+        status, _, text = client.get("/p/orders")
+        assert (status, f"list &#x27;{folder}" in text) == (200, True)
+        assert 'pipeline="sound"' in client.get("/metrics")[2]
+        check(client)
+
+
+def test_streams_whose_state_is_not_known_have_no_empty_badge(client: Client, sample: Sample) -> None:
+    sample.write("lease/00000001.json", b"junk")
+    text = client.get("/p/orders")[2]
+    assert "state not known" in text
+    assert '"badge s-"' not in text
 
 
 NUMBERS = (10**30, 2**63, -1, 1e308)

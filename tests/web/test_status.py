@@ -1,6 +1,9 @@
 """The status of a pipeline: which run it is about."""
 
+import shutil
 from pathlib import Path
+
+import pytest
 
 from holdfast.web.reading.status import status_of
 from holdfast.web.reading.status_lines import RunState
@@ -18,3 +21,52 @@ def test_the_failure_of_an_earlier_run_is_not_reported_for_a_run_that_left_no_ev
     after = status_of(sample.repository)
     assert (after.state, after.restarts) == (RunState.KILLED, 0)
     assert ["no disk" in each.what for each in after.problems] == [False]
+
+
+def test_a_run_whose_lease_record_is_gone_is_known_by_its_events(tmp_path: Path) -> None:
+    """The folder `lease` came from an older copy than the rest."""
+    sample = Sample(tmp_path)
+    sample.lease(1, ago_s=60, closed=False)
+    sample.event("recovered", stream="orders", lease=2, ago_s=9)
+    sample.epochs("orders", 5)
+    killed = status_of(sample.repository)
+    assert (killed.state, killed.problems[0].at_ms) == (RunState.KILLED, sample.now_ms)
+    assert "(lease 2)" in killed.problems[0].what
+    sample.event("ended", "stopped gracefully", lease=2, ago_s=1)
+    assert status_of(sample.repository).state is RunState.STOPPED
+
+
+def test_nothing_is_said_of_the_streams_of_a_run_that_is_not_known(tmp_path: Path) -> None:
+    sample = Sample(tmp_path).healthy(3, 1)
+    sample.write("lease/00000001.json", b"junk")
+    line = status_of(sample.repository)
+    assert (line.state, {each.state for each in line.streams}) == (RunState.UNKNOWN, {""})
+
+
+FOLDERS = (
+    "activity",
+    "activity/events",
+    "activity/periods",
+    "activity/verdicts",
+    "lease",
+    "programs",
+    "requests",
+    "timelines",
+    "timelines/1/checkpoints",
+    "timelines/1/streams",
+    "timelines/1/streams/orders/epochs",
+)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_that_cannot_be_listed_is_a_problem_and_hides_nothing_else(tmp_path: Path, folder: str) -> None:
+    """Such as one of another user, or a part of a store that does not answer."""
+    sample = Sample(tmp_path).healthy(3, 2)
+    sample.lease(2, ago_s=5, closed=False)
+    path = sample.folder / folder
+    if path.exists():
+        shutil.rmtree(path)
+    path.write_bytes(b"")
+    line = status_of(sample.repository)
+    assert line.problems
+    assert all(each.next for each in line.problems)

@@ -7,6 +7,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import threading
@@ -27,8 +28,8 @@ from holdfast.cli.verbs.log import history_of
 from holdfast.cli.verbs.show import shown_checkpoint
 from holdfast.difference import diff
 from holdfast.errors import Absent, BadInput, HoldfastError
-from holdfast.repository import Lineage
-from holdfast.repository.activity import Activity
+from holdfast.repository import Lineage, Summary
+from holdfast.repository.activity import Activity, Period
 from holdfast.repository.rewinds import unfinished_rewind
 from holdfast.web.acting.control import PageControl
 from holdfast.web.drawing.actions import actions_view, job_view
@@ -44,7 +45,7 @@ from holdfast.web.reading.problems import NextSteps
 from holdfast.web.reading.runs import runs_of
 from holdfast.web.reading.status import status_of
 from holdfast.web.reading.status_lines import PipelineLine
-from holdfast.web.reading.verdicts import verdicts_of
+from holdfast.web.reading.verdicts import LastVerify, verdicts_of
 
 _FRESH_S = 0.9
 _MOST = 256  # rendered views in memory
@@ -189,10 +190,16 @@ class Book:
 
     def _overview(self, found: Place, now_ms: int) -> View:
         line = self._status(found)
-        periods, _ = Activity(found.repository).periods(now_ms - _HOURS_MS)
+        periods: list[Period] = []
+        checkpoints: list[Summary] = []
+        verdicts: dict[str, LastVerify] = {}
+        with contextlib.suppress(HoldfastError):  # what cannot be listed is among the problems of the status
+            periods, _ = Activity(found.repository).periods(now_ms - _HOURS_MS)
+        with contextlib.suppress(HoldfastError):
+            checkpoints = found.checkpoints.all() if line.uid else []
+        with contextlib.suppress(HoldfastError):
+            verdicts = verdicts_of(found.repository)
         activity = {each.stream: points(periods, each.stream) for each in line.streams}
-        checkpoints = found.checkpoints.all() if line.uid else []
-        verdicts = verdicts_of(found.repository)
         return pipeline_overview(found.slug, line, activity, checkpoints, verdicts=verdicts, now_ms=now_ms)
 
     def _stream(self, found: Place, stream: str, query: Mapping[str, str], now_ms: int) -> View | None:

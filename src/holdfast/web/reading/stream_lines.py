@@ -39,6 +39,8 @@ class RunSeen:
         """Return the state of a stream, given the last one that the events show."""
         if self.is_held or stream_state == "failed":
             return stream_state
+        if self.state is RunState.UNKNOWN:
+            return ""
         return "killed" if self.state is RunState.KILLED else "ended"
 
 
@@ -54,11 +56,9 @@ class StreamReader:
     def read(self, run: RunSeen, doubts: list[Doubt]) -> list[StreamLine]:
         """Return the streams, by name. One that cannot be read is reported and left out."""
         names = self._problems.guarded(lambda: all_streams(self._repository, self._lineage)) or []
-        targets, bad = newest_targets(self._repository)
-        self._problems.damaged(bad)
+        targets = self._problems.readable(lambda: newest_targets(self._repository)) or {}
         since = int((self._now - _LAG_S) * 1000)
-        periods, bad_periods = Activity(self._repository).periods(since)
-        self._problems.damaged(bad_periods)
+        periods = self._problems.readable(lambda: Activity(self._repository).periods(since)) or []
         states = stream_states(run.events)
         restarts = {name: _restarts(run, name) for name in names}
         doubtful = {each.stream: each.epoch for each in doubts}
