@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import re
 import shutil
 import socket
@@ -17,6 +18,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra `page` is not installed")
 
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.formats.sealed_json import seal
 from holdfast.program.description import SinkDescription, SourceDescription, StreamDescription
@@ -24,6 +27,7 @@ from holdfast.program.records import ProgramRecord
 from holdfast.repository.gaps import GapRecord
 from holdfast.web import book
 from holdfast.web.listening import Listening, RunningPage
+from holdfast.web.places import Places
 from webclient import Client, next_event
 from webfixture import Sample
 
@@ -147,6 +151,55 @@ def test_html_in_the_names_of_streams_sinks_and_savepoints(client: Client, sampl
     tags = Tags()
     tags.feed(client.get("/p/orders/streams/orders")[2])
     assert f"{BAD}" in tags.text, "it is shown, as text"
+
+
+# --- roots ---
+
+
+def test_a_repository_below_two_roots_is_shown_once(sample: Sample) -> None:
+    roots = [str(sample.root), str(sample.folder), f"{sample.root}/."]
+    with RunningPage(roots, Listening(port=0)) as page:
+        client = Client(page)
+        assert client.get("/")[2].count("<article") == 1
+        families = text_string_to_metric_families(client.get("/metrics")[2])
+        assert sum(each.name == "holdfast_pipeline_timeline" for each in families) == 1
+
+
+def test_a_root_that_cannot_be_read_is_named_with_the_next_step(sample: Sample, tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with RunningPage([str(loop), str(sample.root)], Listening(port=0)) as page:
+        text = Client(page).get("/")[2]
+        assert f"the pipelines below {loop} cannot be listed" in text
+        assert "fix the storage" in text
+        assert 'href="/p/orders"' in text
+    with RunningPage([str(loop)], Listening(port=0)) as page:
+        assert "There is no pipeline here yet" not in Client(page).get("/")[2]
+
+
+def test_pipelines_keep_their_views_while_their_root_cannot_be_read(sample: Sample) -> None:
+    now = 0.0
+    places = Places([str(sample.root)], clock=lambda: now)
+    before = places.all()
+    away = sample.root.rename(sample.root.with_name("away"))
+    sample.root.symlink_to(sample.root)
+    now = 3.0
+    assert places.all() == before
+    assert len(places.unreadable) == 1
+    sample.root.unlink()
+    away.rename(sample.root)
+    now = 6.0
+    assert places.all() == before
+    assert len(places.unreadable) == 0
+
+
+def test_a_folder_whose_name_is_not_unicode_has_views(sample: Sample) -> None:
+    folder = os.fsdecode(os.fsencode(sample.root / "caf") + b"\xe9")
+    sample.folder.rename(folder)
+    with RunningPage([folder], Listening(port=0)) as page:
+        client = Client(page)
+        (address,) = re.findall(r'<h2><a href="([^"]+)"', client.get("/")[2])
+        assert client.get(address)[0] == 200
 
 
 # --- records ---

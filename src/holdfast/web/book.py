@@ -132,7 +132,7 @@ class Book:
     def _view(self, parts: list[str], query: Mapping[str, str]) -> View | None:
         now_ms = int(self._clock() * 1000)
         if not parts:
-            return pipelines_view(self.status(), self.places.roots, now_ms)
+            return pipelines_view(self.status(), self.places.roots, self.places.unreadable, now_ms)
         found = self.places.get(parts[1]) if parts[0] == "p" and len(parts) > 1 else None
         if found is None:
             return None
