@@ -334,6 +334,20 @@ def test_a_long_address_and_garbage_are_refused(client: Client) -> None:
 # --- event streams ---
 
 
+@pytest.mark.parametrize("path", ["//[", "//[1", "///[x]?y", "/p/[", "http://[/"])
+def test_an_address_that_is_no_url_is_not_found(client: Client, path: str) -> None:
+    answer = client.raw(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 404"), answer[:80]
+
+
+def test_the_head_of_an_event_stream_ends(client: Client) -> None:
+    """A connection that asked for it can be used for the next request."""
+    host = b"HTTP/1.1\r\nHost: localhost\r\n"
+    answer = client.raw(b"HEAD /events?view=/ " + host + b"\r\nGET / " + host + b"Connection: close\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+    assert b"text/event-stream" in answer
+
+
 def test_a_view_is_sent_again_when_it_changes_and_only_then(client: Client, sample: Sample) -> None:
     with client.stream("/p/orders") as answer:
         assert answer.getheader("content-type", "").startswith("text/event-stream")

@@ -110,7 +110,10 @@ class Book:
         return status_of(found.repository, summaries=found.checkpoints.all, clock=self._clock)
 
     def _render(self, address: str) -> Rendered | None:
-        url = urlsplit(address)
+        try:
+            url = urlsplit(address)
+        except ValueError:
+            return None
         parts = [unquote(each) for each in url.path.strip("/").split("/")] if url.path.strip("/") else []
         if url.netloc or url.scheme:
             return None

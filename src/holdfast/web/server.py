@@ -213,6 +213,8 @@ class PageServer:
         if self._streams >= MOST_STREAMS:
             return PlainTextResponse("Too many event streams are open.\n", 503, {"retry-after": "10"})
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        if request.method == "HEAD":
+            return Response(None, 200, headers, "text/event-stream")
         return StreamingResponse(self._changes(address), 200, headers, "text/event-stream")
 
     async def _changes(self, address: str) -> AsyncIterator[bytes]:
