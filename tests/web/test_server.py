@@ -6,6 +6,7 @@ import html
 import http.client
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -454,6 +455,20 @@ def test_the_command_serves_until_its_input_is_closed(sample: Sample) -> None:
     process.stdin.close()
     assert process.wait(20) == 0
     process.stdout.close()
+
+
+def test_the_command_ends_without_a_traceback_while_a_view_is_open(sample: Sample) -> None:
+    command = [sys.executable, "-m", "holdfast", "serve", str(sample.root), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    port = int(process.stdout.readline().decode().rsplit(":", 1)[1].strip().strip("/"))
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", "/events?view=/")
+    next_event(connection.getresponse(), "view")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out.splitlines()[-1], err) == (0, b"stopped", b"")
+    connection.close()
 
 
 def test_a_root_that_does_not_exist_is_served_with_a_warning(tmp_path: Path) -> None:
