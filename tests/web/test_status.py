@@ -1,10 +1,13 @@
 """The status of a pipeline: which run it is about."""
 
+import io
 import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from holdfast.cli.verbs.status import print_status
 from holdfast.web.reading.status import status_of
 from holdfast.web.reading.status_lines import RunState
 from webfixture import Sample
@@ -70,3 +73,16 @@ def test_a_folder_that_cannot_be_listed_is_a_problem_and_hides_nothing_else(tmp_
     line = status_of(sample.repository)
     assert line.problems
     assert all(each.next for each in line.problems)
+
+
+def test_one_is_not_called_several(tmp_path: Path) -> None:
+    sample = Sample(tmp_path).healthy(3, 4)
+    sample.epochs("orders", 4, first=4, committed=False)
+    sample.gap("orders", 2)
+    for number in range(1, 5):
+        sample.checkpoint(number).write_bytes(b"")
+    line = status_of(sample.repository)
+    assert [each.what for each in line.problems if "too" in each.what] == ["damaged too: 1 earlier checkpoint"]
+    out = io.StringIO()
+    print_status(Console(file=out, width=200), line)
+    assert "1 epoch in doubt; 1 gap\n" in out.getvalue()

@@ -83,7 +83,7 @@ def _last_checkpoint(slug: str, line: PipelineLine, now_ms: int) -> Markup | str
 
 def _counts(line: PipelineLine) -> str:
     text = f"{figures.number(line.checkpoints)} restorable"
-    text += f", {line.checkpoints_damaged} damaged" if line.checkpoints_damaged else ""
+    text += f", {line.checkpoints_damaged} damaged or unsound" if line.checkpoints_damaged else ""
     return text + (f", {line.checkpoints_failed} failed" if line.checkpoints_failed else "")
 
 

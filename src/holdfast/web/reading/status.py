@@ -245,7 +245,7 @@ class _StatusReader:
                 )
                 self._problems.add("error", what, do, at_ms=each.timestamp_ms)
                 continue
-            what = f"checkpoint {each.name} was verified and is unsound: {verdict.text}"
+            what = f"checkpoint {each.name} was verified and is unsound: {verdict.text.removeprefix('error: ')}"
             do = (
                 f"restore its files from a copy, then: holdfast verify {each.name} --record; or find a sound one: "
                 "holdfast verify --all --record"
