@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.verbs.status import print_status
+from holdfast.errors import NotFound
 from holdfast.web.reading.status import status_of
 from holdfast.web.reading.status_lines import RunState
 from webfixture import Sample
@@ -86,3 +87,29 @@ def test_one_is_not_called_several(tmp_path: Path) -> None:
     out = io.StringIO()
     print_status(Console(file=out, width=200), line)
     assert "1 epoch in doubt; 1 gap\n" in out.getvalue()
+
+
+@pytest.mark.parametrize("epoch", [40, 50])
+def test_a_stream_with_a_damaged_earlier_decision_is_still_shown(tmp_path: Path, epoch: int) -> None:
+    sample = Sample(tmp_path).healthy(60, 1)
+    (sample.folder / f"timelines/1/streams/orders/epochs/{epoch}.1.json").write_bytes(b"junk")
+    line = status_of(sample.repository)
+    assert [each.stream for each in line.streams] == ["orders", "totals"]
+    assert (line.streams[0].epoch, line.streams[0].rows_per_s) == (60, pytest.approx(100))
+    reported = [f"{epoch}.1.json" in each.what for each in line.problems]
+    assert reported == ([True] if epoch == 40 else [])  # the last epochs are not all read
+
+
+@pytest.mark.parametrize("epoch", [40, 60])
+def test_a_decision_that_is_pruned_while_it_is_read_is_no_problem(tmp_path: Path, epoch: int) -> None:
+    sample = Sample(tmp_path).healthy(60, 1)
+    read, key = sample.repository.read, f"timelines/1/streams/orders/epochs/{epoch}.1.json"
+
+    def pruned(asked: str) -> bytes:
+        if asked == key:
+            raise NotFound(key=asked, where=sample.repository.where)
+        return read(asked)
+
+    sample.repository.read = pruned  # type: ignore[method-assign]
+    line = status_of(sample.repository)
+    assert ([each.stream for each in line.streams], line.problems) == (["orders", "totals"], [])
