@@ -201,6 +201,24 @@ def test_an_opened_part_and_the_focus_survive_an_update(chrome: Any, tmp_path: P
             watched.close()
 
 
+def test_opened_facts_stay_those_of_their_gap(chrome: Any, tmp_path: Path) -> None:
+    sample = Sample(tmp_path).healthy()
+    sample.gap("orders", 3)
+    with RunningPage([str(tmp_path)], Listening(port=0)) as page:
+        watched = Watched(chrome, page.addresses[0].rstrip("/"))
+        try:
+            watched.open("/p/orders/ledger")
+            watched.page.wait_for_selector("#live.on")
+            watched.page.click("summary")
+            sample.now_ms += 5_000
+            sample.gap("orders", 4)
+            watched.page.wait_for_selector("details >> nth=1", timeout=5000)
+            opened = watched.page.evaluate("[...document.querySelectorAll('details')].map(each => each.open)")
+            assert opened == [False, True], "the newer gap is above it"
+        finally:
+            watched.close()
+
+
 @pytest.mark.parametrize("focused", [".chart a[href='#epoch-57']", "td a[href='#epoch-57']"])
 def test_the_focus_on_an_epoch_survives_an_update(chrome: Any, tmp_path: Path, focused: str) -> None:
     """The strip and the table of the slowest epochs may have the same link; the focus stays in its own."""

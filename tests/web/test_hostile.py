@@ -250,6 +250,18 @@ def test_a_folder_that_cannot_be_listed_breaks_no_other_pipeline(sample: Sample,
         check(client)
 
 
+def test_a_stream_that_cannot_be_read_has_a_view_of_the_problems(client: Client, sample: Sample) -> None:
+    """An event stream of it goes on, and shows the stream again once it can be read."""
+    path = sample.folder / "timelines/1/streams/orders/epochs/12.1.json"
+    sound = path.read_bytes()
+    path.write_bytes(b"junk")
+    with client.stream("/p/orders/streams/orders") as answer:
+        assert "epochs/12.1.json" in next_event(answer, "view")
+        path.write_bytes(sound)
+        assert "Slowest epochs" in next_event(answer, "view")
+    assert client.get("/p/orders/streams/other")[0] == 404
+
+
 def test_streams_whose_state_is_not_known_have_no_empty_badge(client: Client, sample: Sample) -> None:
     sample.write("lease/00000001.json", b"junk")
     text = client.get("/p/orders")[2]

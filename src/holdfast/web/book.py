@@ -38,9 +38,9 @@ from holdfast.web.drawing.frame import View, pipeline_view, place
 from holdfast.web.drawing.history import ledger_view, runs_view, timelines_view
 from holdfast.web.drawing.one_pipeline import pipeline_overview
 from holdfast.web.drawing.pipelines import pipelines_view
-from holdfast.web.drawing.stream import ROWS, SPANS, StreamChoice, stream_view
+from holdfast.web.drawing.stream import ROWS, SPANS, StreamChoice, stream_view, unreadable_stream_view
 from holdfast.web.places import Place, Places
-from holdfast.web.reading.epochs import ActivityPoint, epoch_of, epochs_of, points
+from holdfast.web.reading.epochs import ActivityPoint, all_streams, epoch_of, epochs_of, points
 from holdfast.web.reading.problems import NextSteps
 from holdfast.web.reading.runs import runs_of
 from holdfast.web.reading.status import status_of
@@ -206,11 +206,13 @@ class Book:
         return pipeline_overview(found.slug, line, activity, checkpoints, verdicts=verdicts, now_ms=now_ms)
 
     def _stream(self, found: Place, stream: str, query: Mapping[str, str], now_ms: int) -> View | None:
-        line = next((each for each in self._status(found).streams if each.stream == stream), None)
-        if line is None:
-            return None
+        whole = self._status(found)
+        line = next((each for each in whole.streams if each.stream == stream), None)
         span = query.get("span", "1h") if query.get("span") in SPANS else "1h"
         choice = StreamChoice(span, slowest=query.get("sort") == "slowest", epoch=_number(query.get("epoch", "")))
+        if line is None:
+            is_known = stream in all_streams(found.repository, Lineage.load(found.repository))
+            return unreadable_stream_view(found.slug, stream, choice, whole.problems, now_ms) if is_known else None
         epochs = epochs_of(found.repository, stream, last=_SLOWEST_OF if choice.slowest else ROWS)
         epochs = msgspec.structs.replace(epochs, activity=self._activity(found, stream, SPANS[span], now_ms))
         chosen = epoch_of(found.repository, stream, choice.epoch) if choice.epoch else []
