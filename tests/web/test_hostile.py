@@ -336,6 +336,17 @@ def big_gap(sample: Sample, number: int, why: str) -> None:
     sample.write(f"timelines/1/streams/orders/gaps/{number:010}.quarantined.json", record.sealed())
 
 
+def test_views_that_are_no_longer_new_are_not_kept(sample: Sample) -> None:
+    """Any query makes another address: without this, 256 copies of a large view stayed in memory."""
+    for number in range(200):
+        big_gap(sample, number + 1, "é")
+    with RunningPage([str(sample.root)], Listening(port=0)) as page:
+        client = Client(page)
+        for number in range(10):
+            assert len(client.get(f"/p/orders/ledger?{number}")[2]) > 3_000_000
+        assert len(page.page.book._rendered) == len(page.page.book._locks) == 1
+
+
 def stalled(port: int) -> socket.socket:
     """Ask for an event stream and read nothing of it; the window is small, so that the kernel takes little."""
     sock = socket.socket()

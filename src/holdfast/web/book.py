@@ -95,12 +95,19 @@ class Book:
                 return known[0]
             rendered = self._render(address)
             with self._guard:
-                self._rendered[address] = (time.monotonic(), rendered)
+                now = time.monotonic()
+                self._rendered[address] = (now, rendered)
                 self._rendered.move_to_end(address)
-                while len(self._rendered) > _MOST:
-                    old, _ = self._rendered.popitem(last=False)
-                    self._locks.pop(old, None)
+                self._forget_old(now)
             return rendered
+
+    def _forget_old(self, now: float) -> None:
+        """Drop what `peek` would not return any more: a view may have megabytes, and each query makes another one."""
+        while len(self._rendered) > _MOST or now - next(iter(self._rendered.values()))[0] > _FRESH_S:
+            old, _ = self._rendered.popitem(last=False)
+            lock = self._locks.get(old)
+            if lock is not None and not lock.locked():  # otherwise the view is being rendered again
+                del self._locks[old]
 
     def status(self) -> dict[str, PipelineLine]:
         """Return the status of all pipelines, by slug."""
