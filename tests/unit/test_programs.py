@@ -1,5 +1,6 @@
 """Targets of `holdfast run`: what is found, what is refused, and whose frames are shown."""
 
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.programs import find_target, pipeline_of, trace_of
+from holdfast.cli.programs import Target, find_target, pipeline_of, trace_of
 from holdfast.errors import BadValue, ProgramFailed
+from holdfast.spark.starting import checked_program
 
 ONE = 'import holdfast as hf\npipeline = hf.Pipeline("one", root="root")\nagain = pipeline\n'
 
@@ -44,6 +46,24 @@ def test_a_pipeline_is_found_by_name_or_as_the_only_one_or_made_by_a_function() 
     for target, name in (("jobs/app.py", "one"), ("jobs/app.py:again", "one"), ("jobs/app.py:make", "made")):
         assert pipeline_of(find_target(target), ["--day", "3"]).name == name
     assert sys.argv == [str(Path("jobs/app.py").absolute()), "--day", "3"]
+
+
+ODD = (
+    "jobs\u3000one/app.py",
+    "a\xa0b.py",
+    "za\u200cb.py",
+    "a\nb.py",
+    "\x1b[31m.py",
+    "bad\udcff.py",
+    "a" * 1001 + ".py",
+)
+
+
+@pytest.mark.parametrize("text", ["app.py:pipeline", "a b.py", "café.py", *ODD])
+def test_a_pipeline_starts_from_a_program_of_any_name(text: str) -> None:
+    """The name is recorded for the page only if it is one line that can be shown and typed again."""
+    recorded = checked_program(Target(text, None, "", None).recorded)
+    assert shlex.split(recorded) == ([] if text in ODD else [text])
 
 
 def test_a_module_is_found_from_here() -> None:

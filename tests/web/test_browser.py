@@ -104,6 +104,29 @@ def test_what_went_wrong_and_what_to_do_is_found_from_the_first_view(chrome: Any
         watched.close()
 
 
+@pytest.mark.parametrize("width", [360, 1600])
+def test_the_longest_names_and_the_smallest_graph_fit(chrome: Any, tmp_path: Path, width: int) -> None:
+    long = Sample(tmp_path, "long", streams=("x" * 64, "y" * 64)).healthy(3, 2)
+    long.program(long.streams[0], reads="/データ/注文/二〇二六年/とても長いフォルダ名/ファイル", kind="x" * 64)
+    Sample(tmp_path, "small").epochs("orders", 1)
+    with RunningPage([str(tmp_path)], Listening(port=0)) as page:
+        watched = Watched(chrome, page.addresses[0].rstrip("/"), viewport={"width": width, "height": 900})
+        try:
+            for view in ("", f"/streams/{'x' * 64}", "/checkpoints", "/checkpoints/2", "/runs", "/ledger"):
+                assert watched.open(f"/p/long{view}").status == 200, view
+                assert watched.overflow <= 0, view
+            watched.open("/p/long")
+            outside = watched.page.evaluate(
+                "[...document.querySelectorAll('.node text')].filter(each => each.getBoundingClientRect().right > "
+                "each.parentNode.querySelector('rect').getBoundingClientRect().right).map(each => each.textContent)"
+            )
+            assert outside == []
+            watched.open("/p/small")
+            assert watched.page.locator("svg.graph").bounding_box()["width"] == 182, "it is not enlarged"
+        finally:
+            watched.close()
+
+
 def focus_by_tab(tab: Any, is_it: str) -> None:
     """Press Tab until the focused element is the wanted one."""
     for _ in range(40):
@@ -174,6 +197,24 @@ def test_an_opened_part_and_the_focus_survive_an_update(chrome: Any, tmp_path: P
             watched.page.wait_for_selector("option[value='6']", state="attached", timeout=5000)
             assert watched.page.evaluate("document.querySelector('details').open")
             assert watched.errors == []
+        finally:
+            watched.close()
+
+
+def test_opened_facts_stay_those_of_their_gap(chrome: Any, tmp_path: Path) -> None:
+    sample = Sample(tmp_path).healthy()
+    sample.gap("orders", 3)
+    with RunningPage([str(tmp_path)], Listening(port=0)) as page:
+        watched = Watched(chrome, page.addresses[0].rstrip("/"))
+        try:
+            watched.open("/p/orders/ledger")
+            watched.page.wait_for_selector("#live.on")
+            watched.page.click("summary")
+            sample.now_ms += 5_000
+            sample.gap("orders", 4)
+            watched.page.wait_for_selector("details >> nth=1", timeout=5000)
+            opened = watched.page.evaluate("[...document.querySelectorAll('details')].map(each => each.open)")
+            assert opened == [False, True], "the newer gap is above it"
         finally:
             watched.close()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import re
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -16,6 +18,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra `page` is not installed")
 
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.formats.sealed_json import seal
 from holdfast.program.description import SinkDescription, SourceDescription, StreamDescription
@@ -23,6 +27,7 @@ from holdfast.program.records import ProgramRecord
 from holdfast.repository.gaps import GapRecord
 from holdfast.web import book
 from holdfast.web.listening import Listening, RunningPage
+from holdfast.web.places import Places
 from webclient import Client, next_event
 from webfixture import Sample
 
@@ -148,6 +153,55 @@ def test_html_in_the_names_of_streams_sinks_and_savepoints(client: Client, sampl
     assert f"{BAD}" in tags.text, "it is shown, as text"
 
 
+# --- roots ---
+
+
+def test_a_repository_below_two_roots_is_shown_once(sample: Sample) -> None:
+    roots = [str(sample.root), str(sample.folder), f"{sample.root}/."]
+    with RunningPage(roots, Listening(port=0)) as page:
+        client = Client(page)
+        assert client.get("/")[2].count("<article") == 1
+        families = text_string_to_metric_families(client.get("/metrics")[2])
+        assert sum(each.name == "holdfast_pipeline_timeline" for each in families) == 1
+
+
+def test_a_root_that_cannot_be_read_is_named_with_the_next_step(sample: Sample, tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with RunningPage([str(loop), str(sample.root)], Listening(port=0)) as page:
+        text = Client(page).get("/")[2]
+        assert f"the pipelines below {loop} cannot be listed" in text
+        assert "fix the storage" in text
+        assert 'href="/p/orders"' in text
+    with RunningPage([str(loop)], Listening(port=0)) as page:
+        assert "There is no pipeline here yet" not in Client(page).get("/")[2]
+
+
+def test_pipelines_keep_their_views_while_their_root_cannot_be_read(sample: Sample) -> None:
+    now = 0.0
+    places = Places([str(sample.root)], clock=lambda: now)
+    before = places.all()
+    away = sample.root.rename(sample.root.with_name("away"))
+    sample.root.symlink_to(sample.root)
+    now = 3.0
+    assert places.all() == before
+    assert len(places.unreadable) == 1
+    sample.root.unlink()
+    away.rename(sample.root)
+    now = 6.0
+    assert places.all() == before
+    assert len(places.unreadable) == 0
+
+
+def test_a_folder_whose_name_is_not_unicode_has_views(sample: Sample) -> None:
+    folder = os.fsdecode(os.fsencode(sample.root / "caf") + b"\xe9")
+    sample.folder.rename(folder)
+    with RunningPage([folder], Listening(port=0)) as page:
+        client = Client(page)
+        (address,) = re.findall(r'<h2><a href="([^"]+)"', client.get("/")[2])
+        assert client.get(address)[0] == 200
+
+
 # --- records ---
 
 NONSENSE = {
@@ -179,6 +233,40 @@ def test_records_of_nonsense_break_only_themselves(client: Client, sample: Sampl
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         check(client)
+
+
+@pytest.mark.parametrize("folder", ["activity", "lease", "timelines/1/checkpoints", "timelines/1/streams"])
+def test_a_folder_that_cannot_be_listed_breaks_no_other_pipeline(sample: Sample, folder: str) -> None:
+    Sample(sample.root, "sound").healthy(3, 1)
+    shutil.rmtree(sample.folder / folder)
+    (sample.folder / folder).write_bytes(b"")
+    with RunningPage([str(sample.root)], Listening(port=0)) as page:
+        client = Client(page)
+        status, _, text = client.get("/")
+        assert (status, 'href="/p/sound"' in text) == (200, True)
+        status, _, text = client.get("/p/orders")
+        assert (status, f"list &#x27;{folder}" in text) == (200, True)
+        assert 'pipeline="sound"' in client.get("/metrics")[2]
+        check(client)
+
+
+def test_a_stream_that_cannot_be_read_has_a_view_of_the_problems(client: Client, sample: Sample) -> None:
+    """An event stream of it goes on, and shows the stream again once it can be read."""
+    path = sample.folder / "timelines/1/streams/orders/epochs/12.1.json"
+    sound = path.read_bytes()
+    path.write_bytes(b"junk")
+    with client.stream("/p/orders/streams/orders") as answer:
+        assert "epochs/12.1.json" in next_event(answer, "view")
+        path.write_bytes(sound)
+        assert "Slowest epochs" in next_event(answer, "view")
+    assert client.get("/p/orders/streams/other")[0] == 404
+
+
+def test_streams_whose_state_is_not_known_have_no_empty_badge(client: Client, sample: Sample) -> None:
+    sample.write("lease/00000001.json", b"junk")
+    text = client.get("/p/orders")[2]
+    assert "state not known" in text
+    assert '"badge s-"' not in text
 
 
 NUMBERS = (10**30, 2**63, -1, 1e308)
@@ -246,6 +334,17 @@ def big_gap(sample: Sample, number: int, why: str) -> None:
     at_ms = sample.now_ms + number
     record = GapRecord(stream="orders", timeline=1, epoch=number, kind="quarantined", why=why, at_ms=at_ms, facts=facts)
     sample.write(f"timelines/1/streams/orders/gaps/{number:010}.quarantined.json", record.sealed())
+
+
+def test_views_that_are_no_longer_new_are_not_kept(sample: Sample) -> None:
+    """Any query makes another address: without this, 256 copies of a large view stayed in memory."""
+    for number in range(200):
+        big_gap(sample, number + 1, "é")
+    with RunningPage([str(sample.root)], Listening(port=0)) as page:
+        client = Client(page)
+        for number in range(10):
+            assert len(client.get(f"/p/orders/ledger?{number}")[2]) > 3_000_000
+        assert len(page.page.book._rendered) == len(page.page.book._locks) == 1
 
 
 def stalled(port: int) -> socket.socket:

@@ -6,6 +6,7 @@ import html
 import http.client
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -334,6 +335,20 @@ def test_a_long_address_and_garbage_are_refused(client: Client) -> None:
 # --- event streams ---
 
 
+@pytest.mark.parametrize("path", ["//[", "//[1", "///[x]?y", "/p/[", "http://[/"])
+def test_an_address_that_is_no_url_is_not_found(client: Client, path: str) -> None:
+    answer = client.raw(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 404"), answer[:80]
+
+
+def test_the_head_of_an_event_stream_ends(client: Client) -> None:
+    """A connection that asked for it can be used for the next request."""
+    host = b"HTTP/1.1\r\nHost: localhost\r\n"
+    answer = client.raw(b"HEAD /events?view=/ " + host + b"\r\nGET / " + host + b"Connection: close\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+    assert b"text/event-stream" in answer
+
+
 def test_a_view_is_sent_again_when_it_changes_and_only_then(client: Client, sample: Sample) -> None:
     with client.stream("/p/orders") as answer:
         assert answer.getheader("content-type", "").startswith("text/event-stream")
@@ -440,6 +455,20 @@ def test_the_command_serves_until_its_input_is_closed(sample: Sample) -> None:
     process.stdin.close()
     assert process.wait(20) == 0
     process.stdout.close()
+
+
+def test_the_command_ends_without_a_traceback_while_a_view_is_open(sample: Sample) -> None:
+    command = [sys.executable, "-m", "holdfast", "serve", str(sample.root), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    port = int(process.stdout.readline().decode().rsplit(":", 1)[1].strip().strip("/"))
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", "/events?view=/")
+    next_event(connection.getresponse(), "view")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out.splitlines()[-1], err) == (0, b"stopped", b"")
+    connection.close()
 
 
 def test_a_root_that_does_not_exist_is_served_with_a_warning(tmp_path: Path) -> None:

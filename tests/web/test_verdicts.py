@@ -140,3 +140,16 @@ def test_an_unsound_checkpoint_is_a_problem_and_no_longer_the_one_to_go_back_to(
     record_verdicts(failed.repository, [verification(2)])
     assert status_of(failed.repository).checkpoint == 2
     assert status_of(failed.repository).checkpoints_damaged == 0
+
+
+def test_the_text_of_an_unsound_verdict_is_its_first_error(failed: Sample) -> None:
+    """A warning that was found before it does not explain the verdict."""
+    failed.checkpoint(1)
+    warning = Finding("no-digest", Severity.WARNING, "a file has no digest", "orders")
+    error = Finding("file-digest", Severity.ERROR, "a file has other bytes", "orders")
+    record_verdicts(failed.repository, [verification(1, warning, error)])
+    assert verdicts_of(failed.repository)["1"].text == str(error)
+    (what,) = [each.what for each in status_of(failed.repository).problems if "checkpoint 1" in each.what]
+    assert what == "checkpoint 1 was verified and is unsound: a file has other bytes [file-digest, orders]"
+    record_verdicts(failed.repository, [verification(1, warning)])
+    assert verdicts_of(failed.repository)["1"].text == str(warning)

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import holdfast
 from holdfast.errors import BadValue, HoldfastError, ProgramFailed, RepositoryMissing, describe_error
+from holdfast.repository.lease import LONGEST_PROGRAM
 
 if TYPE_CHECKING:
     from holdfast.spark.pipeline import Pipeline
@@ -61,6 +62,12 @@ class Target:
     def program(self) -> str:
         """The file or module, as the user wrote it."""
         return self.text.removesuffix(f":{self.name}") if self.name else self.text
+
+    @property
+    def recorded(self) -> str:
+        """The target as one word of a command, for the record of a run; empty if it cannot be shown on one line."""
+        word = shlex.quote(self.text)
+        return word if word.isprintable() and len(word) <= LONGEST_PROGRAM else ""
 
 
 def find_target(text: str) -> Target:

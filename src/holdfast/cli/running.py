@@ -28,7 +28,6 @@ from holdfast.cli.tables import TableRows
 from holdfast.cli.target import shown
 from holdfast.errors import HoldfastError, Locked, ProgramFailed, StreamFailed
 from holdfast.repository import GapRecord, Gaps, Lineage
-from holdfast.repository.lease import LONGEST_PROGRAM
 from holdfast.repository.opening import local_root
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class PipelineRun:
                 take_over=take_over,
                 callbacks=self._callbacks(),
                 page=page,
-                program=formatting.harmless(shlex.quote(self.target.text))[:LONGEST_PROGRAM],
+                program=self.target.recorded,
                 watch=self._observe,
             )
         except Exception as error:

@@ -7,6 +7,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import threading
@@ -27,8 +28,8 @@ from holdfast.cli.verbs.log import history_of
 from holdfast.cli.verbs.show import shown_checkpoint
 from holdfast.difference import diff
 from holdfast.errors import Absent, BadInput, HoldfastError
-from holdfast.repository import Lineage
-from holdfast.repository.activity import Activity
+from holdfast.repository import Lineage, Summary
+from holdfast.repository.activity import Activity, Period
 from holdfast.repository.rewinds import unfinished_rewind
 from holdfast.web.acting.control import PageControl
 from holdfast.web.drawing.actions import actions_view, job_view
@@ -37,14 +38,14 @@ from holdfast.web.drawing.frame import View, pipeline_view, place
 from holdfast.web.drawing.history import ledger_view, runs_view, timelines_view
 from holdfast.web.drawing.one_pipeline import pipeline_overview
 from holdfast.web.drawing.pipelines import pipelines_view
-from holdfast.web.drawing.stream import ROWS, SPANS, StreamChoice, stream_view
+from holdfast.web.drawing.stream import ROWS, SPANS, StreamChoice, stream_view, unreadable_stream_view
 from holdfast.web.places import Place, Places
-from holdfast.web.reading.epochs import ActivityPoint, epoch_of, epochs_of, points
+from holdfast.web.reading.epochs import ActivityPoint, all_streams, epoch_of, epochs_of, points
 from holdfast.web.reading.problems import NextSteps
 from holdfast.web.reading.runs import runs_of
 from holdfast.web.reading.status import status_of
 from holdfast.web.reading.status_lines import PipelineLine
-from holdfast.web.reading.verdicts import verdicts_of
+from holdfast.web.reading.verdicts import LastVerify, verdicts_of
 
 _FRESH_S = 0.9
 _MOST = 256  # rendered views in memory
@@ -94,12 +95,19 @@ class Book:
                 return known[0]
             rendered = self._render(address)
             with self._guard:
-                self._rendered[address] = (time.monotonic(), rendered)
+                now = time.monotonic()
+                self._rendered[address] = (now, rendered)
                 self._rendered.move_to_end(address)
-                while len(self._rendered) > _MOST:
-                    old, _ = self._rendered.popitem(last=False)
-                    self._locks.pop(old, None)
+                self._forget_old(now)
             return rendered
+
+    def _forget_old(self, now: float) -> None:
+        """Drop what `peek` would not return any more: a view may have megabytes, and each query makes another one."""
+        while len(self._rendered) > _MOST or now - next(iter(self._rendered.values()))[0] > _FRESH_S:
+            old, _ = self._rendered.popitem(last=False)
+            lock = self._locks.get(old)
+            if lock is not None and not lock.locked():  # otherwise the view is being rendered again
+                del self._locks[old]
 
     def status(self) -> dict[str, PipelineLine]:
         """Return the status of all pipelines, by slug."""
@@ -109,7 +117,10 @@ class Book:
         return status_of(found.repository, summaries=found.checkpoints.all, clock=self._clock)
 
     def _render(self, address: str) -> Rendered | None:
-        url = urlsplit(address)
+        try:
+            url = urlsplit(address)
+        except ValueError:
+            return None
         parts = [unquote(each) for each in url.path.strip("/").split("/")] if url.path.strip("/") else []
         if url.netloc or url.scheme:
             return None
@@ -131,7 +142,7 @@ class Book:
     def _view(self, parts: list[str], query: Mapping[str, str]) -> View | None:
         now_ms = int(self._clock() * 1000)
         if not parts:
-            return pipelines_view(self.status(), self.places.roots, now_ms)
+            return pipelines_view(self.status(), self.places.roots, self.places.unreadable, now_ms)
         found = self.places.get(parts[1]) if parts[0] == "p" and len(parts) > 1 else None
         if found is None:
             return None
@@ -189,18 +200,26 @@ class Book:
 
     def _overview(self, found: Place, now_ms: int) -> View:
         line = self._status(found)
-        periods, _ = Activity(found.repository).periods(now_ms - _HOURS_MS)
+        periods: list[Period] = []
+        checkpoints: list[Summary] = []
+        verdicts: dict[str, LastVerify] = {}
+        with contextlib.suppress(HoldfastError):  # what cannot be listed is among the problems of the status
+            periods, _ = Activity(found.repository).periods(now_ms - _HOURS_MS)
+        with contextlib.suppress(HoldfastError):
+            checkpoints = found.checkpoints.all() if line.uid else []
+        with contextlib.suppress(HoldfastError):
+            verdicts = verdicts_of(found.repository)
         activity = {each.stream: points(periods, each.stream) for each in line.streams}
-        checkpoints = found.checkpoints.all() if line.uid else []
-        verdicts = verdicts_of(found.repository)
         return pipeline_overview(found.slug, line, activity, checkpoints, verdicts=verdicts, now_ms=now_ms)
 
     def _stream(self, found: Place, stream: str, query: Mapping[str, str], now_ms: int) -> View | None:
-        line = next((each for each in self._status(found).streams if each.stream == stream), None)
-        if line is None:
-            return None
+        whole = self._status(found)
+        line = next((each for each in whole.streams if each.stream == stream), None)
         span = query.get("span", "1h") if query.get("span") in SPANS else "1h"
         choice = StreamChoice(span, slowest=query.get("sort") == "slowest", epoch=_number(query.get("epoch", "")))
+        if line is None:
+            is_known = stream in all_streams(found.repository, Lineage.load(found.repository))
+            return unreadable_stream_view(found.slug, stream, choice, whole.problems, now_ms) if is_known else None
         epochs = epochs_of(found.repository, stream, last=_SLOWEST_OF if choice.slowest else ROWS)
         epochs = msgspec.structs.replace(epochs, activity=self._activity(found, stream, SPANS[span], now_ms))
         chosen = epoch_of(found.repository, stream, choice.epoch) if choice.epoch else []

@@ -42,6 +42,7 @@ class RunningPage:
             self._servers.append(_server(server.metrics_app))
         self._threads: list[threading.Thread] = []
         self.page = server
+        server.is_stopping = lambda: any(each.should_exit for each in self._servers)
         self.addresses = [_address(*each) for each in zip(self._sockets, ("/", "/metrics"), strict=False)]
 
     def serve(self) -> None:
@@ -98,7 +99,7 @@ def _server(app: object) -> uvicorn.Server:
         lifespan="off",
         ws="none",
         server_header=False,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=3,  # event streams end by themselves within about a second
         limit_concurrency=2000,
         h11_max_incomplete_event_size=32_768,
     )

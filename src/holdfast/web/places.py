@@ -4,6 +4,8 @@ Rules:
 - A request names a pipeline by its slug, which is looked up among the pipelines that were found. No path is ever made
   from a request.
 - A folder that leads out of its root by a symbolic link is not served.
+- A repository below several roots is one pipeline: a metric must not have the same labels twice.
+- While a root cannot be read, the pipelines that were found there before stay, so that open views stay too.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from pathlib import Path
 
 from holdfast._validation import is_name
 from holdfast.cli.target import found_at
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, readable
 from holdfast.repository import LocalRepository, Repository, open_repository
 from holdfast.repository.files import local_path
 from holdfast.web.reading.checkpoints import CheckpointReader
+from holdfast.web.reading.status_lines import Problem
 
 _FRESH_S = 2.0  # how often the roots are searched
 
@@ -38,9 +41,11 @@ class Places:
 
     def __init__(self, roots: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self.roots = tuple(roots)
+        self.unreadable: tuple[Problem, ...] = ()  # roots, as of the last search
         self._clock = clock
         self._guard = threading.Lock()
         self._found: dict[str, Place] = {}
+        self._below: dict[str, list[tuple[str, Repository]]] = {}  # by root: what was found there
         self._searched_at = float("-inf")
 
     def all(self) -> dict[str, Place]:
@@ -63,13 +68,18 @@ class Places:
         return self.all().get(slug)
 
     def _search(self) -> list[tuple[str, Repository]]:
-        found: list[tuple[str, Repository]] = []
+        found: dict[str, tuple[str, Repository]] = {}
+        unreadable = []
         for root in self.roots:
             try:
-                found += _pipelines(root)
-            except HoldfastError:
-                continue  # a root that is unreachable now is searched again
-        return found
+                self._below[root] = _pipelines(root)
+            except HoldfastError as error:  # it is searched again
+                what = f"the pipelines below {root} cannot be listed: {error.summary}"
+                unreadable.append(Problem(severity="error", what=what, next=error.what_next))
+            for name, repository in self._below.get(root, []):
+                found.setdefault(repository.where, (name, repository))
+        self.unreadable = tuple(unreadable)
+        return list(found.values())
 
 
 def _place(slug: str, repository: Repository) -> Place:
@@ -100,4 +110,4 @@ def _is_inside(address: str, repository: Repository) -> bool:
 
 
 def _last_part(where: str) -> str:
-    return Path(where).name or "pipeline"
+    return readable(Path(where).name) or "pipeline"

@@ -18,7 +18,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib import resources
 from urllib.parse import urlsplit
 
@@ -138,6 +138,7 @@ class PageServer:
     ) -> None:
         self.book = Book(Places(roots), control=control)
         self._poll_s = poll_s
+        self.is_stopping: Callable[[], bool] = lambda: False  # event streams end then
         self._streams = 0
         routes = [
             Route("/static/{name}", self.static),
@@ -213,6 +214,8 @@ class PageServer:
         if self._streams >= MOST_STREAMS:
             return PlainTextResponse("Too many event streams are open.\n", 503, {"retry-after": "10"})
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        if request.method == "HEAD":
+            return Response(None, 200, headers, "text/event-stream")
         return StreamingResponse(self._changes(address), 200, headers, "text/event-stream")
 
     async def _changes(self, address: str) -> AsyncIterator[bytes]:
@@ -220,7 +223,7 @@ class PageServer:
         try:
             yield f"retry: 1000\nevent: hello\ndata: {int(time.time() * 1000)}\n\n".encode()
             sent, beat = "", time.monotonic()
-            while True:
+            while not self.is_stopping():
                 rendered = await self._look(address)
                 if rendered is None:
                     yield b"event: gone\ndata: -\n\n"

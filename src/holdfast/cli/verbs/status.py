@@ -67,7 +67,8 @@ def print_status(console: Console, line: PipelineLine) -> None:
         )
     )
     taken = f"{line.checkpoint}, {formatting.age(line.checkpoint_at_ms)} ago" if line.checkpoint else "none"
-    console.print(Text(f"checkpoint {taken}; {len(line.doubts)} epochs in doubt; {line.gaps} gaps", "dim"))
+    doubts = figures.counted(len(line.doubts), "epoch")
+    console.print(Text(f"checkpoint {taken}; {doubts} in doubt; {figures.counted(line.gaps, 'gap')}", "dim"))
     if line.streams:
         stream_rows(line).print(console)
     for each in line.problems:

@@ -113,7 +113,7 @@ def record_verdicts(repository: Repository, found: list[Verification]) -> None:
             ok=each.ok,
             grade=each.grade.word,
             at_ms=at_ms,
-            text=str(each.findings[0]) if each.findings else "sound",
+            text=next(map(str, sorted(each.findings, key=lambda one: one.severity is not Severity.ERROR)), "sound"),
         )
         for each in found
     )

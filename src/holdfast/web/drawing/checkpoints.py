@@ -97,7 +97,8 @@ def _acknowledged(shown: Sequence[Summary]) -> Markup:
     streams = sorted({name for each in shown for name in each.acknowledged or {}})
     top = max((size for each in shown for size in (each.acknowledged or {}).values()), default=0.0)
     strips = joined(_acknowledge_strip(each, shown, top) for each in streams[:_STREAMS])
-    more = f"and {len(streams) - _STREAMS} more streams: each checkpoint shows all" if len(streams) > _STREAMS else ""
+    left = len(streams) - _STREAMS
+    more = f"and {figures.counted(left, 'more stream')}: each checkpoint shows all" if left > 0 else ""
     return h('<h3>Acknowledge by stream</h3>{}<p class="dim">{}</p>', strips, more)
 
 

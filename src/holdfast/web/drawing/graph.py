@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rich.cells import cell_len
+
 from holdfast._html import Markup, h, joined
 
 
@@ -42,6 +44,7 @@ class Graph:
 
 
 _BOX_W, _BOX_H, _GAP_X, _GAP_Y = 178, 66, 124, 16
+_NARROW = 760  # a narrower graph is drawn in its size; the style has the same number
 
 
 def graph(found: Graph) -> Markup:
@@ -61,7 +64,7 @@ def graph(found: Graph) -> Markup:
     arrows = joined(_arrow(each, places) for each in found.edges if each.start in places and each.end in places)
     boxes = joined(_box(each, *places[each.key]) for each in found.nodes)
     return h(
-        '<div class="scroll" tabindex="0" role="region" aria-label="Graph"><svg class="graph" viewBox="0 0 {0} {1}" '
+        '<div class="scroll" tabindex="0" role="region" aria-label="Graph"><svg class="graph{4}" viewBox="0 0 {0} {1}" '
         'width="{0}" height="{1}" role="group" aria-label="Sources, streams and sinks"><defs><marker id="tip" '
         'viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path class="tip" '
         'd="M0 0L8 4L0 8z"/></marker></defs>{2}{3}</svg></div>',
@@ -69,6 +72,7 @@ def graph(found: Graph) -> Markup:
         int(height),
         arrows,
         boxes,
+        " narrow" if width < _NARROW else "",
     )
 
 
@@ -92,7 +96,7 @@ def _depths(found: Graph) -> dict[str, int]:
 
 def _box(node: Node, x: float, y: float) -> Markup:
     lines_ = joined(
-        h('<text class="small" x="{}" y="{}">{}</text>', round(x + 12), round(y + 40 + 16 * number), _short(each, 27))
+        h('<text class="small" x="{}" y="{}">{}</text>', round(x + 12), round(y + 40 + 16 * number), _short(each, 25))
         for number, each in enumerate(node.lines[:2])
     )
     body = h(
@@ -107,7 +111,7 @@ def _box(node: Node, x: float, y: float) -> Markup:
         _BOX_H,
         round(x + 12),
         round(y + 22),
-        _short(node.title, 21),
+        _short(node.title, 18),
         lines_,
     )
     return h('<a href="{}">{}</a>', node.href, body) if node.href else body
@@ -127,4 +131,9 @@ def _arrow(edge: Edge, places: Mapping[str, tuple[float, float]]) -> Markup:
 
 
 def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most // 2 - 1] + "…" + text[-(most - most // 2) :]
+    """Return a text that is at most about so many Latin letters wide: its beginning and its end."""
+    wide = cell_len(text)
+    if wide <= most:
+        return text
+    most = most * len(text) // wide  # other letters are up to twice as wide
+    return text[: most // 2 - 1] + "…" + text[-(most - most // 2) :]

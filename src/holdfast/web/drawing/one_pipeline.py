@@ -83,7 +83,7 @@ def _last_checkpoint(slug: str, line: PipelineLine, now_ms: int) -> Markup | str
 
 def _counts(line: PipelineLine) -> str:
     text = f"{figures.number(line.checkpoints)} restorable"
-    text += f", {line.checkpoints_damaged} damaged" if line.checkpoints_damaged else ""
+    text += f", {line.checkpoints_damaged} damaged or unsound" if line.checkpoints_damaged else ""
     return text + (f", {line.checkpoints_failed} failed" if line.checkpoints_failed else "")
 
 
@@ -91,7 +91,7 @@ def _streams(slug: str, streams: Sequence[StreamLine], now_ms: int) -> Markup:
     rows = [
         (
             h('<a href="{}">{}</a>', place(slug, "streams", each.stream), each.stream),
-            badge(each.state),
+            badge(each.state) if each.state else "-",
             each.epoch or "-",
             age(each.decided_at_ms, now_ms),
             figures.number(each.rows),
@@ -114,7 +114,7 @@ def graph_of(slug: str, line: PipelineLine) -> Graph:
     edges: list[Edge] = []
     for each in line.streams:
         href = place(slug, "streams", each.stream)
-        text = (f"epoch {each.epoch}, {each.state}", f"{figures.number(each.rows)} rows")
+        text = (f"epoch {each.epoch}, {each.state or 'state not known'}", f"{figures.number(each.rows)} rows")
         nodes[f"stream {each.stream}"] = Node(f"stream {each.stream}", "stream", each.stream, text, href, each.state)
     for each in line.streams:
         for source in each.sources:

@@ -6,18 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from holdfast import _figures as figures
 from holdfast._html import Markup, h, joined
-from holdfast.web.drawing.frame import View, age, badge, empty, place, rate
-from holdfast.web.reading.status_lines import PipelineLine
+from holdfast.web.drawing.frame import View, age, badge, empty, place, problems, rate
+from holdfast.web.reading.status_lines import PipelineLine, Problem
 
 
-def pipelines_view(found: Mapping[str, PipelineLine], roots: Sequence[str], now_ms: int) -> View:
-    """Return the view of all pipelines, by slug: those with errors first."""
+def pipelines_view(
+    found: Mapping[str, PipelineLine], roots: Sequence[str], unreadable: Sequence[Problem], now_ms: int
+) -> View:
+    """Return the view of all pipelines, by slug: those with errors first. `unreadable` are roots."""
     order = sorted(found.items(), key=lambda each: (not _has_error(each[1]), each[0]))
     cards = joined(_card(slug, line, now_ms) for slug, line in order)
     where = joined((h("<code>{}</code>", each) for each in roots), " ")
     head = h("<h1>Pipelines</h1><p class=dim>{} below {}</p>", figures.counted(len(found), "pipeline"), where)
     none = empty("There is no pipeline here yet. Run one with a root below these folders: it appears here by itself.")
-    return View("Pipelines", "/", h('{}<div class="cards">{}</div>', head, cards or none))
+    body = cards or ("" if unreadable else none)
+    return View("Pipelines", "/", h('{}{}<div class="cards">{}</div>', head, problems(unreadable, now_ms), body))
 
 
 def _has_error(line: PipelineLine) -> bool:

@@ -18,6 +18,7 @@ from holdfast.web.drawing.frame import (
     moment,
     pipeline_view,
     place,
+    problems,
     rate,
     scroll,
     seconds,
@@ -25,7 +26,7 @@ from holdfast.web.drawing.frame import (
 )
 from holdfast.web.drawing.one_pipeline import activity_chart
 from holdfast.web.reading.epochs import PHASES, ActivityPoint, EpochLine, EpochsFound, slowest_first
-from holdfast.web.reading.status_lines import StreamLine
+from holdfast.web.reading.status_lines import Problem, StreamLine
 
 SPANS = {"1h": 3600, "1d": 86_400, "7d": 7 * 86_400}
 _SLOWEST = 10  # of a span
@@ -85,6 +86,13 @@ def stream_view(
         section("Sinks", _sinks(line, now_ms)),
     ]
     return pipeline_view(line.stream, slug, "", joined(parts), (line.stream, here), path=choice.address(here))
+
+
+def unreadable_stream_view(slug: str, stream: str, choice: StreamChoice, found: Sequence[Problem], now_ms: int) -> View:
+    """Return what is shown of a stream that cannot be read: the problems of its pipeline."""
+    here = place(slug, "streams", stream)
+    body = h("<h1>{}</h1><p>This stream cannot be read.</p>{}", stream, problems(found, now_ms))
+    return pipeline_view(stream, slug, "", body, (stream, here), path=choice.address(here))
 
 
 def _link(here: str, choice: StreamChoice, epoch: int, listed: Container[int]) -> str:

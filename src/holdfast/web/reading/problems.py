@@ -7,7 +7,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from typing import TypeVar
 
@@ -32,7 +32,10 @@ class NextSteps:
 
     @cached_property
     def _program(self) -> str:
-        leases, _ = seen_leases(self._repository)
+        try:
+            leases, _ = seen_leases(self._repository)
+        except HoldfastError:
+            return PROGRAM
         return next((each.started_as for each in reversed(leases) if each.started_as), PROGRAM)
 
 
@@ -61,7 +64,9 @@ class Problems:
             self.add("error", error.summary, error.what_next)
             return None
 
-    def damaged(self, errors: Iterable[HoldfastError]) -> None:
-        """Report records that cannot be read."""
-        for error in errors:
+    def readable(self, read: Callable[[], tuple[T, list[HoldfastError]]]) -> T | None:
+        """Return those of many records that can be read, and report the others; `None` if they cannot be listed."""
+        found, bad = self.guarded(read) or (None, [])
+        for error in bad:
             self.add("warning", error.summary, error.what_next)
+        return found

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from holdfast import _figures as figures
 from holdfast.cli.holder import Holder, readable_holder
 from holdfast.cli.timelines import unfinished_text
 from holdfast.control.records import is_closed
@@ -66,20 +67,19 @@ class _StatusReader:
     def read(self) -> PipelineLine:
         repository, lineage = self._repository, self._lineage
         holder, unknown = readable_holder(repository)
-        events, bad = Activity(repository).events(100)
-        self._problems.damaged(bad)
-        leases = self._leases() if holder is None and unknown is None else []
-        state, since = self._state(holder, unknown, events, leases)
-        ended = [*(each.number for each in leases if each.why == RUN), *(each.lease for each in events)]
-        lease = holder.lease if holder else max(ended, default=0)
+        events = self._problems.readable(lambda: Activity(repository).events(100)) or []
+        leases = self._leases() if holder is None and unknown is None else {}
+        runs = [*(number for number, each in leases.items() if each.why == RUN), *(each.lease for each in events)]
+        lease = holder.lease if holder else max(runs, default=0)
         own = [each for each in events if each.lease == lease]
+        state, since = self._state(holder, unknown, lease, own, leases)
         run = RunSeen(
             state, holder is not None, own, self._problems.guarded(lambda: Activity(repository).last_period(lease))
         )
         doubts = self._doubts(holder, state)
         streams = StreamReader(repository, lineage, self._problems, self._now).read(run, doubts)
         if state is RunState.KILLED:
-            since = self._killed(run, streams, since, next(each for each in leases if each.number == lease))
+            since = self._killed(run, streams, since, leases.get(lease), lease)
         self._unsound = self._unsound_checkpoints()
         taken = self._problems.guarded(self._summaries) or []
         newest = next((each for each in reversed(taken) if self._counts(each)), None)
@@ -120,15 +120,19 @@ class _StatusReader:
 
     # --- the run ---
 
-    def _leases(self) -> list[LeaseRecord]:
-        found, bad = seen_leases(self._repository)
-        self._problems.damaged(bad)
-        return found
+    def _leases(self) -> dict[int, LeaseRecord]:
+        found = self._problems.readable(lambda: seen_leases(self._repository)) or []
+        return {each.number: each for each in found}
 
     def _state(
-        self, holder: Holder | None, unknown: str | None, events: list[ActivityEvent], leases: list[LeaseRecord]
+        self,
+        holder: Holder | None,
+        unknown: str | None,
+        lease: int,
+        events: list[ActivityEvent],
+        leases: dict[int, LeaseRecord],
     ) -> tuple[RunState, int]:
-        """Return the state of the pipeline, and since when."""
+        """Return the state of the pipeline, and since when. `lease` and `events` are those of the last run."""
         if unknown is not None:
             self._problems.add(
                 "warning", f"it is not known whether the pipeline runs: {unknown}", "restore the lease record"
@@ -136,25 +140,25 @@ class _StatusReader:
             return RunState.UNKNOWN, 0
         if holder is not None:
             return self._running_state(holder, events), holder.taken_at_ms
-        runs = [each for each in leases if each.why == RUN]
-        if not runs:
+        if not lease:
             return (RunState.STOPPED if leases else RunState.NEW), 0
-        last = runs[-1]
-        own = [each for each in events if each.lease == last.number]
-        ended = [each for each in own if each.kind in (kinds.ENDED, kinds.START_FAILED)]
-        if any(each.kind in (kinds.FAILED, kinds.START_FAILED) for each in own):
-            return RunState.FAILED, own[-1].at_ms
-        if ended or is_closed(self._repository, last.number):
+        ended = [each for each in events if each.kind in (kinds.ENDED, kinds.START_FAILED)]
+        if any(each.kind in (kinds.FAILED, kinds.START_FAILED) for each in events):
+            return RunState.FAILED, events[-1].at_ms
+        if ended or is_closed(self._repository, lease):
             return RunState.STOPPED, ended[-1].at_ms if ended else 0
-        return RunState.KILLED, last.taken_at_ms
+        return RunState.KILLED, leases[lease].taken_at_ms if lease in leases else events[0].at_ms
 
-    def _killed(self, run: RunSeen, streams: list[StreamLine], began_ms: int, lease: LeaseRecord) -> int:
+    def _killed(
+        self, run: RunSeen, streams: list[StreamLine], began_ms: int, record: LeaseRecord | None, lease: int
+    ) -> int:
         """Report a run that was killed. Return its last sign of life."""
+        who = f"{record.holder}, lease {lease}" if record else f"lease {lease}"
         signs = [began_ms, *(each.at_ms for each in run.events), *(each.decided_at_ms for each in streams)]
         last_ms = max([*signs, run.last_period.end_ms] if run.last_period else signs)
         self._problems.add(
             "error",
-            f"the last run ({lease.holder}, lease {lease.number}) ended without a trace: it was killed",
+            f"the last run ({who}) ended without a trace: it was killed",
             f"start the pipeline again, it completes what was in flight: holdfast run {PROGRAM}",
             at_ms=last_ms,
         )
@@ -165,8 +169,7 @@ class _StatusReader:
             return RunState.UNKNOWN
         if holder.stopping:
             return RunState.STOPPING
-        own = [each for each in events if each.lease == holder.lease]
-        troubled = any(state in ("restarting", "waiting", "failed") for state in stream_states(own).values())
+        troubled = any(state in ("restarting", "waiting", "failed") for state in stream_states(events).values())
         return RunState.TROUBLED if troubled else RunState.RUNNING
 
     def _event_problems(self, events: list[ActivityEvent], state: RunState) -> None:
@@ -228,8 +231,7 @@ class _StatusReader:
 
     def _unsound_checkpoints(self) -> dict[str, LastVerify]:
         """Return the checkpoints that the last recorded verification found unsound."""
-        verdicts, bad = self._problems.guarded(Verdicts(self._repository).all) or ({}, [])
-        self._problems.damaged(bad)
+        verdicts = self._problems.readable(Verdicts(self._repository).all) or {}
         return {name: each for name, each in verdicts.items() if not each.ok}
 
     def _checkpoint_problems(self, taken: list[Summary]) -> None:
@@ -243,7 +245,7 @@ class _StatusReader:
                 )
                 self._problems.add("error", what, do, at_ms=each.timestamp_ms)
                 continue
-            what = f"checkpoint {each.name} was verified and is unsound: {verdict.text}"
+            what = f"checkpoint {each.name} was verified and is unsound: {verdict.text.removeprefix('error: ')}"
             do = (
                 f"restore its files from a copy, then: holdfast verify {each.name} --record; or find a sound one: "
                 "holdfast verify --all --record"
@@ -251,7 +253,9 @@ class _StatusReader:
             self._problems.add("error", what, do, at_ms=verdict.at_ms)
         if len(damaged) > _MOST:
             self._problems.add(
-                "error", f"{len(damaged) - _MOST} more checkpoints are damaged", "holdfast ls lists them"
+                "error",
+                f"damaged too: {figures.counted(len(damaged) - _MOST, 'earlier checkpoint')}",
+                "list them: holdfast ls --all",
             )
 
     def _checkpoint_failure(self, events: list[ActivityEvent], newest_ms: int) -> None:

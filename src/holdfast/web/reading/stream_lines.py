@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
+from holdfast.errors import NotFound
 from holdfast.in_doubt import Doubt
 from holdfast.program.description import SourceDescription
 from holdfast.program.records import Programs
 from holdfast.repository import Gaps, Lineage, Repository
 from holdfast.repository import activity as kinds
 from holdfast.repository.activity import Activity, ActivityEvent, Period, StreamActivity
+from holdfast.repository.base import read_each
 from holdfast.repository.targets import newest_targets
 from holdfast.web.reading.epochs import ReadDecision, all_streams, read_decision, slot_keys
 from holdfast.web.reading.problems import Problems
@@ -39,6 +42,8 @@ class RunSeen:
         """Return the state of a stream, given the last one that the events show."""
         if self.is_held or stream_state == "failed":
             return stream_state
+        if self.state is RunState.UNKNOWN:
+            return ""
         return "killed" if self.state is RunState.KILLED else "ended"
 
 
@@ -54,11 +59,9 @@ class StreamReader:
     def read(self, run: RunSeen, doubts: list[Doubt]) -> list[StreamLine]:
         """Return the streams, by name. One that cannot be read is reported and left out."""
         names = self._problems.guarded(lambda: all_streams(self._repository, self._lineage)) or []
-        targets, bad = newest_targets(self._repository)
-        self._problems.damaged(bad)
+        targets = self._problems.readable(lambda: newest_targets(self._repository)) or {}
         since = int((self._now - _LAG_S) * 1000)
-        periods, bad_periods = Activity(self._repository).periods(since)
-        self._problems.damaged(bad_periods)
+        periods = self._problems.readable(lambda: Activity(self._repository).periods(since)) or []
         states = stream_states(run.events)
         restarts = {name: _restarts(run, name) for name in names}
         doubtful = {each.stream: each.epoch for each in doubts}
@@ -124,10 +127,17 @@ class StreamReader:
 
     def _newest(self, slots: list[tuple[int, int, str]]) -> ReadDecision | None:
         for _, _, key in reversed(slots):
-            found = read_decision(self._repository, key)
-            if found.decision.verdict == "commit":
-                return found
+            with contextlib.suppress(NotFound):  # it was pruned just now
+                found = read_decision(self._repository, key)
+                if found.decision.verdict == "commit":
+                    return found
         return None
+
+    def _earlier(self, key: str) -> ReadDecision | None:
+        """Return a decision that is not the newest; `None` if it is no commit or cannot be read, which is reported."""
+        read = partial(read_decision, self._repository)
+        found = self._problems.readable(lambda: read_each(read, [key])) or []
+        return next((each for each in found if each.decision.verdict == "commit"), None)
 
     def _rate(self, slots: list[tuple[int, int, str]], newest: ReadDecision | None) -> float | None:
         """Return the rows per second over the last epochs; 0 if there was none for a while."""
@@ -137,8 +147,8 @@ class StreamReader:
         if self._now * 1000 - now_ms > _QUIET_S * 1000:
             return 0.0
         for _, _, key in slots[-_RATE_EPOCHS - 1 : -1]:
-            before = read_decision(self._repository, key)
-            if before.decision.verdict == "commit" and before.facts.decided_at_ms < now_ms:
+            before = self._earlier(key)
+            if before is not None and before.facts.decided_at_ms < now_ms:
                 rows = newest.facts.total_rows - before.facts.total_rows
                 return round(max(rows, 0) / ((now_ms - before.facts.decided_at_ms) / 1000), 3)
         return None
@@ -151,8 +161,8 @@ class StreamReader:
         for epoch, _, key in reversed(slots[-_RATE_EPOCHS:]):
             if before is not None and epoch >= before:
                 continue
-            found = read_decision(self._repository, key)
-            if found.decision.verdict != "commit":
+            found = self._earlier(key)
+            if found is None:
                 continue
             if found.facts.fresh_at_ms:
                 return found.facts.fresh_at_ms

@@ -28,16 +28,17 @@
     const key = each && (each.id || each.getAttribute("href") || each.getAttribute("name"));
     return key && (each.closest("svg") ? "in a chart: " : "") + key; // a chart and a table may have the same link
   };
+  const partOf = (each, n) => { const row = each.closest("tr"); return row ? row.textContent : n; }; // rows may move
   const replace = (html) => {
     const selection = window.getSelection();
     if (selection && !selection.isCollapsed && main.contains(selection.anchorNode)) return false;
     if (main.contains(document.activeElement) && /^(SELECT|INPUT)$/.test(document.activeElement.tagName)) return false;
-    const opened = [...main.querySelectorAll("details")].map((each) => each.open);
+    const opened = new Set([...main.querySelectorAll("details")].map((each, n) => each.open && partOf(each, n)));
     const scrolled = [...main.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
     const typed = [...main.querySelectorAll("input[name]")].filter((each) => each.value !== each.defaultValue);
     const focused = main.contains(document.activeElement) ? keyOf(document.activeElement) : null;
     main.innerHTML = html;
-    main.querySelectorAll("details").forEach((each, n) => { each.open = Boolean(opened[n]); });
+    main.querySelectorAll("details").forEach((each, n) => { each.open = opened.has(partOf(each, n)); });
     main.querySelectorAll(".scroll").forEach((each, n) => { each.scrollLeft = scrolled[n] || 0; });
     for (const old of typed) {
       const again = main.querySelector(`input[name="${CSS.escape(old.name)}"]`);
