@@ -102,7 +102,7 @@ class Book:
             return rendered
 
     def _forget_old(self, now: float) -> None:
-        """Drop what `peek` would not return any more: a view may have megabytes, and each query makes another one."""
+        """Drop what `peek` no longer returns: a view may have megabytes, and each query makes another one."""
         while len(self._rendered) > _MOST or now - next(iter(self._rendered.values()))[0] > _FRESH_S:
             old, _ = self._rendered.popitem(last=False)
             lock = self._locks.get(old)
