@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from holdfast.web.listening import RunningPage
 
+PATIENCE_S = 60  # the server may wait for a command that it has started, on a busy machine
+
 
 class Client:
     """Sends requests byte by byte where that matters."""
@@ -17,7 +19,7 @@ class Client:
         self.port = int(page.addresses[0].rsplit(":", 1)[1].strip("/"))
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, headers={each.replace("_", "-"): value for each, value in headers.items()})
             answer = connection.getresponse()
@@ -26,7 +28,7 @@ class Client:
             connection.close()
 
     def raw(self, text: bytes) -> bytes:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as sock:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S) as sock:
             sock.sendall(text)
             parts = []
             while part := sock.recv(65536):
@@ -35,7 +37,7 @@ class Client:
 
     @contextlib.contextmanager
     def stream(self, view: str) -> Iterator[http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         connection.request("GET", f"/events?view={view}")
         answer = connection.getresponse()
         try:
