@@ -86,6 +86,18 @@ def test_every_view_is_complete_html_with_the_security_headers(client: Client, v
         assert address.startswith(("/", "#")), address
 
 
+def test_an_epoch_in_doubt_is_not_called_committed(tmp_path: Path) -> None:
+    sample = Sample(tmp_path / "root")
+    sample.lease(closed=False)
+    sample.epochs("orders", 2, committed=False)
+    with RunningPage([str(sample.root)], Listening(port=0)) as page:
+        for query, rows in (("", 1), ("?epoch=2", 2)):  # the chosen epoch is in the list too
+            text = Client(page).get(f"/p/orders/streams/orders{query}")[2]
+            assert text.count("s-in-doubt") == rows
+            assert "s-committed" in text
+            assert "epoch in doubt" in text
+
+
 def dead_links(client: Client, views: Iterable[str]) -> tuple[int, list[str]]:
     """Follow every link of some views. Return how many there are, and those whose document or whose part is missing."""
     links = {urljoin(view, html.unescape(each)) for view in views for each in HREF.findall(client.get(view)[2])}

@@ -64,6 +64,7 @@ def stream_view(
         ("freshness", age(line.fresh_at_ms, now_ms)),
         ("watermark", moment(line.watermark_ms) if line.watermark_ms else "none"),
         ("timeline", line.timeline),
+        *([("epoch in doubt", line.in_doubt)] if line.in_doubt else []),
         ("gaps", line.gaps),
     ]
     chart = activity_chart(line.stream, found.activity)
@@ -72,7 +73,7 @@ def stream_view(
         head,
         facts(pairs),
         damaged(found.damaged),
-        _chosen(choice.epoch, chosen) if choice.epoch else "",
+        _chosen(choice.epoch, chosen, line.in_doubt) if choice.epoch else "",
         section(
             "Epochs", epoch_strip(epochs, lambda epoch: _link(here, choice, epoch, listed)), h("{}{}", note, legend())
         ),
@@ -81,7 +82,9 @@ def stream_view(
             "Slowest epochs of this span", _slowest(found.activity, lambda epoch: _link(here, choice, epoch, listed))
         ),
         section(
-            "Slowest first" if choice.slowest else "Newest first", _table(order, choice.epoch), _order(here, choice)
+            "Slowest first" if choice.slowest else "Newest first",
+            _table(order, line.in_doubt, choice.epoch),
+            _order(here, choice),
         ),
         section("Sinks", _sinks(line, now_ms)),
     ]
@@ -101,12 +104,12 @@ def _link(here: str, choice: StreamChoice, epoch: int, listed: Container[int]) -
     return f"{other}#epoch-{epoch}"
 
 
-def _chosen(epoch: int, attempts: Sequence[EpochLine]) -> Markup:
+def _chosen(epoch: int, attempts: Sequence[EpochLine], in_doubt: int | None) -> Markup:
     text = (
         "The decision of this epoch is not kept: decisions are kept as long as a checkpoint or Spark needs them. "
         'Only the totals per minute remain, under "Over time".'
     )
-    body = _table(attempts) if attempts else empty(text)
+    body = _table(attempts, in_doubt) if attempts else empty(text)
     return h('<div id="epoch-{}">{}</div>', epoch, section(f"Epoch {epoch}", body))
 
 
@@ -159,7 +162,7 @@ def _sinks_of(each: EpochLine) -> list[str]:
     return list(dict.fromkeys([*each.prepare, *each.commit]))
 
 
-def _table(epochs: Sequence[EpochLine], without: int | None = None) -> Markup:
+def _table(epochs: Sequence[EpochLine], in_doubt: int | None, without: int | None = None) -> Markup:
     """Return epochs as a table. A row is the target of the links to its epoch, unless the epoch is shown elsewhere."""
     if not epochs:
         return empty("No epoch is decided yet.")
@@ -168,7 +171,7 @@ def _table(epochs: Sequence[EpochLine], without: int | None = None) -> Markup:
     rows = [
         (
             _number(each, is_target=without is not None and each.epoch != without and targets.get(each.epoch) is each),
-            _verdict(each),
+            _verdict(each, in_doubt),
             moment(each.decided_at_ms) if each.decided_at_ms else "-",
             _rows(each),
             seconds(each.seconds),
@@ -192,10 +195,13 @@ def _rows(each: EpochLine) -> str:
     return f"{figures.number(each.rows)}{dead}"
 
 
-def _verdict(each: EpochLine) -> Markup:
+def _verdict(each: EpochLine, in_doubt: int | None) -> Markup:
+    """Return the verdict of a decision; an epoch in doubt is decided, but perhaps not in every sink."""
     if each.quarantined:
         return h('{} <span class="dim">{}</span>', badge("quarantined"), each.quarantined)
-    return badge("committed" if each.verdict == "commit" else "aborted")
+    if each.verdict != "commit":
+        return badge("aborted")
+    return badge("in doubt" if each.epoch == in_doubt else "committed")
 
 
 def _by_sink(each: EpochLine, sink: str, whole: float) -> Markup:
