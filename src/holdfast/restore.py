@@ -60,7 +60,7 @@ from holdfast.sparkfiles.schema_paths import has_schema_paths, with_schema_paths
 from holdfast.sparkfiles.storefolder import hadoop_root
 from holdfast.transfer import Download, copy_all, download_all, key_in
 
-__all__ = ["RestorePlan", "StreamRestore", "plan_restore", "restore_stream", "stage_states"]
+__all__ = ["RestorePlan", "StreamRestore", "plan_restore", "refuse_changed", "restore_stream", "stage_states"]
 
 METADATA = "metadata"
 _NEVER_RESTORED = {METADATA, f".{METADATA}.crc"}  # the id of the old query, and the checksum of that file
@@ -160,6 +160,18 @@ def plan_restore(repository: Repository, checkpoint: int | str | None = None) ->
     if wrong is not None:
         raise checkpoints.damaged(name, wrong.summary())
     return plan
+
+
+def refuse_changed(repository: Repository, plan: RestorePlan) -> None:
+    """Raise `CheckpointDamaged` if a file on a local disk has other bytes than its digest says: all of it is read.
+
+    On a store, only a restore finds that out: it downloads or copies every file.
+    """
+    if isinstance(repository, ObjectRepository):
+        return
+    with _gone_as_damage(repository, plan):
+        for stream in plan.streams:
+            _refuse_changed(repository, plan, plan.files(stream))
 
 
 def sizes_of(repository: Repository, plan: RestorePlan, sizes: FileSizes | None = None) -> dict[str, int | None]:

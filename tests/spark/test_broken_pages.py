@@ -68,7 +68,8 @@ def test_what_went_wrong_and_what_to_do_next_is_found_from_the_first_view(
             found = watched.page.inner_text(".problems")
             for words in (*wrong, *next_step):
                 assert words in found, f"{name}: {words!r} is not in {found}"
-            assert watched.page.locator(".problems").bounding_box()["y"] < 900, "without scrolling"
+            top = watched.page.evaluate("document.querySelector('.problems').getBoundingClientRect().y")
+            assert top < 900, "without scrolling"
             assert watched.overflow <= 0, name
             for view in ("runs", "ledger", "checkpoints"):
                 watched.open(f"/p/{name}/{view}")

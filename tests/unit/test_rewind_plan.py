@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import holdfast as hf
 from fabricated import Fabricated
@@ -16,6 +18,7 @@ from holdfast.eventlog._cursor_file import CursorRecord
 from holdfast.eventlog._cursor_slot import cursor_key
 from holdfast.repository import Decisions, Lineage, LocalRepository
 from holdfast.repository.decisions import stream_folder
+from holdfast.repository.verdicts import LastVerify, Verdicts
 from holdfast.rewind import Program, ProgramStream, Readable, apply_rewind, plan_rewind
 from rewindbench import TimelinePlace, TimelineSink
 
@@ -31,6 +34,7 @@ class Shop:
         self.edges: dict[str, tuple[str, ...]] = {"totals": ("orders",)}
         self.places = {name: TimelinePlace() for name in self.names}
         self.shared = False
+        self.decided_entries: dict[str, str] = {}
         for epoch in (1, 2):
             self.epoch(epoch)
         self.checkpoint(2)
@@ -54,7 +58,7 @@ class Shop:
                 end=end,
                 offsets_digest="",
                 source_log={},
-                source_entries={},
+                source_entries=self.decided_entries,
                 sinks={"sink": share},
                 rows=10,
                 total_rows=epoch * 10,
@@ -64,9 +68,13 @@ class Shop:
             Decisions(self.repository).close(decision)
             self.places[name].visible[1, epoch] = list(range(10))
             self.repository.put(f"{stream_folder(name, 1)}/spark/offsets/{epoch - 1}", b"v1")
-            entry = json.dumps({"path": f"file://{self.input(name, epoch)}", "timestamp": 1, "batchId": epoch - 1})
-            self.repository.put(f"{stream_folder(name, 1)}/spark/sources/0/{epoch - 1}", b"v1\n" + entry.encode())
+            self.repository.put(f"{stream_folder(name, 1)}/spark/sources/0/{epoch - 1}", self.entry(name, epoch))
             self.input(name, epoch).touch()
+
+    def entry(self, stream: str, epoch: int) -> bytes:
+        """Return the entry of the source's log for an epoch."""
+        file = {"path": f"file://{self.input(stream, epoch)}", "timestamp": 1, "batchId": epoch - 1}
+        return b"v1\n" + json.dumps(file).encode()
 
     def input(self, stream: str, epoch: int) -> Path:
         return self.repository.root / f"input {stream} {epoch}"
@@ -179,6 +187,31 @@ def test_input_that_is_gone_is_refused_and_input_that_cannot_be_asked_is_unknown
     plan = plan_rewind(shop, 1)
     assert plan.streams[0].sources[0].readable is Readable.UNKNOWN
     assert plan.streams[1].sources[0].readable is Readable.YES
+
+
+def test_a_damaged_log_of_a_source_does_not_show_that_input_is_gone(shop: Shop) -> None:
+    """A bit was flipped in the name of a file: the name that is read now belongs to no file that was ever there."""
+    name, folder = "orders", stream_folder("orders", 1)
+    shop.decided_entries = {"0/4": hashlib.sha256(shop.entry(name, 5)).hexdigest()}
+    shop.epoch(5)
+    path = shop.repository.root / folder / "spark/sources/0/4"
+    path.write_bytes(path.read_bytes().replace(b"input", b"inpvt"))
+    plan = plan_rewind(shop, 1)
+    assert plan.problems == ()
+    assert plan.streams[0].sources[0].readable is Readable.UNKNOWN
+    assert "sources/0/4 is damaged" in plan.streams[0].sources[0].why
+    shop.input("orders", 3).unlink()  # its entry is not damaged, as far as is known
+    assert "can no longer be read" in "".join(plan_rewind(shop, 1).problems)
+
+
+def test_a_base_that_was_found_unsound_is_refused(shop: Shop) -> None:
+    checked = LastVerify(checkpoint="1", ok=False, grade="digests", at_ms=1, text="a file has other bytes")
+    Verdicts(shop.repository).record([checked])
+    (problem,) = plan_rewind(shop, 1).problems
+    assert "checkpoint 1 was verified and is unsound: a file has other bytes" in problem
+    assert "holdfast verify 1 --record" in problem
+    Verdicts(shop.repository).record([structs.replace(checked, ok=True, at_ms=2)])
+    assert plan_rewind(shop, 1).problems == ()
 
 
 def test_a_compacted_log_of_a_source_is_read(shop: Shop) -> None:

@@ -133,7 +133,7 @@ def test_an_unsound_checkpoint_is_a_problem_and_no_longer_the_one_to_go_back_to(
     assert (line.checkpoint, line.checkpoints, line.checkpoints_damaged) == (1, 1, 1)
     (problem,) = [each for each in line.problems if "checkpoint 2" in each.what]
     assert (problem.severity, "unsound" in problem.what) == ("error", True)
-    assert "holdfast verify 2 --record" in problem.next
+    assert "holdfast verify 2 --record; or use a sound one: holdfast show 1" in problem.next
     (listed,) = [each for each in listing_of(failed.repository).checkpoints if each.checkpoint == 2]
     assert listed.status == "restorable"
     assert (listed.last_verify and listed.last_verify.ok) is False

@@ -1,6 +1,7 @@
 """Whether the sources still have the input after a base, as far as this can be known without Spark.
 
-- Files: those that the abandoned epochs have read are named in the source's log, and must still exist.
+- Files: those that the abandoned epochs have read are named in the source's log, and must still exist. If an entry of
+  the log is not the one that was decided upon, it is damaged, and it is not known which files were read.
 - An event log of this pipeline: its folder must exist. Its sequences are never reused.
 - Kafka: its topics must be the same ones, and still have the records (see `topics`).
 - A Delta table: it must be the same one, and its log must have the versions (see `lake_tables`).
@@ -9,6 +10,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -18,9 +20,11 @@ import msgspec
 from holdfast._lake_tables import DELTA, ICEBERG
 from holdfast._topics import KAFKA
 from holdfast.doctor.offsets import described
-from holdfast.errors import StorageFailed
+from holdfast.epoch import Decision, Facts
+from holdfast.errors import Corrupt, StorageFailed
 from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.formats.manifest import Manifest
+from holdfast.repository import Decisions, Repository
 from holdfast.rewind.lake_tables import TableQuestions
 from holdfast.rewind.plan import Readable, SourcePlan
 from holdfast.rewind.topics import TopicQuestions
@@ -39,19 +43,43 @@ class _LogOffset(msgspec.Struct):
     log: str
 
 
+class EntryDigests:
+    """What the decisions after a base recorded of the entries of the sources' logs."""
+
+    def __init__(
+        self, repository: Repository, stream: str, timeline: int, base_epoch: int, last: Decision | None
+    ) -> None:
+        self._decisions = Decisions(repository)
+        self._stream, self._timeline = stream, timeline
+        self._epochs = range(last.attempt.epoch if last else 0, base_epoch, -1)
+
+    def is_damaged(self, entry: str, data: bytes) -> bool:
+        """Whether an entry, such as `0/9.compact`, has other bytes than a decision recorded. Reads the decisions."""
+        for epoch in self._epochs:
+            try:
+                decision = self._decisions.committed(self._stream, self._timeline, epoch)
+            except Corrupt:
+                continue
+            recorded = Facts.of(decision).source_entries.get(entry) if decision else None
+            if recorded is not None:
+                return recorded != hashlib.sha256(data).hexdigest()
+        return False
+
+
 def inputs_after(
     ends: tuple[str | None, ...],
     now: tuple[str | None, ...],
     spark: SparkFolder,
     manifests: list[Manifest],
     *,
+    entries: EntryDigests,
     topics: TopicQuestions,
     tables: TableQuestions,
 ) -> Iterator[SourcePlan]:
     """Yield each source of a stream: `ends` are its offsets in the base, `now` the ones of its last epoch.
 
-    `spark` is the live folder of the stream, `manifests` name the event logs of the pipeline. `topics` asks
-    Kafka, and `tables` looks at lake tables.
+    `spark` is the live folder of the stream, `manifests` name the event logs of the pipeline. `entries` knows what the
+    logs of file sources contained, `topics` asks Kafka, and `tables` looks at lake tables.
     """
     logs = _logs(manifests)
     for number, end in enumerate(now):
@@ -60,7 +88,7 @@ def inputs_after(
         if start == end:
             yield SourcePlan(source=str(number), kind=kind, readable=Readable.YES, why="nothing was read since")
         elif kind == "files":
-            readable, why = _files(spark, f"{SOURCES}/{number}", log_offset(start), log_offset(end) or 0)
+            readable, why = _files(spark, str(number), log_offset(start), log_offset(end) or 0, entries)
             yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
         elif kind == "holdfast log":
             readable, why = _log(end or "", logs)
@@ -76,25 +104,30 @@ def inputs_after(
             yield SourcePlan(source=str(number), kind=kind, readable=Readable.UNKNOWN, why=why)
 
 
-def _files(spark: SparkFolder, source: str, after: int | None, last: int) -> tuple[Readable, str]:
+def _files(
+    spark: SparkFolder, source: str, after: int | None, last: int, digests: EntryDigests
+) -> tuple[Readable, str]:
     """Whether the files exist that the entries after one name, up to the last one."""
     first = -1 if after is None else after
     wanted = set(range(first + 1, last + 1))
+    folder = f"{SOURCES}/{source}"
     try:
-        names = [name for name in files_in(spark, source) if ENTRY.fullmatch(name)]
+        names = [name for name in files_in(spark, folder) if ENTRY.fullmatch(name)]
         entries = [name for name in names if int(name.removesuffix(".compact")) > first]
-        read = spark.read_all(f"{source}/{name}" for name in entries)
-        seen = [file for data in read.values() for file in _named(data or b"")]
+        read = {key: data or b"" for key, data in spark.read_all(f"{folder}/{name}" for name in entries).items()}
+        seen = [(file, key) for key, data in read.items() for file in _named(data)]
     except (StorageFailed, Undecodable):
         return Readable.UNKNOWN, "the log of the source cannot be read"
-    for file in seen:
+    for file, key in seen:
         if file.batchId in wanted or first < 0:
             path = _local(file.path)
             if path is None:
                 return Readable.UNKNOWN, "its files are not on a local disk"
             if not path.exists():
+                if digests.is_damaged(key.removeprefix(f"{SOURCES}/"), read[key]):
+                    return Readable.UNKNOWN, f"{key} is damaged, so it is not known which files were read"
                 return Readable.NO, f"{path} no longer exists"
-    if wanted - {file.batchId for file in seen} - {int(name.removesuffix(".compact")) for name in entries}:
+    if wanted - {file.batchId for file, _ in seen} - {int(name.removesuffix(".compact")) for name in entries}:
         return Readable.UNKNOWN, "the log of the source has no record of the files"
     return Readable.YES, ""
 

@@ -14,9 +14,10 @@ from holdfast.repository import Checkpoints, Lineage, ObjectRepository, Reposito
 from holdfast.repository.files import failing_as
 from holdfast.repository.opening import local_root
 from holdfast.repository.rewinds import unfinished_rewind
+from holdfast.repository.verdicts import Verdicts
 from holdfast.rewind.asking import SinkFacts, SinkQuestions, satisfies
 from holdfast.rewind.bases import RewindBase, find_base, on_lineage
-from holdfast.rewind.inputs import inputs_after
+from holdfast.rewind.inputs import EntryDigests, inputs_after
 from holdfast.rewind.lake_tables import TableQuestions
 from holdfast.rewind.members import last_decision, members_of, readers
 from holdfast.rewind.plan import UNLIMITED, Readable, RewindPlan, SinkAction, SinkPlan, StreamPlan
@@ -67,7 +68,12 @@ def planned(program: Program, to: int | str, only: Collection[str] | None, leave
     members = members_of(program, lineage, base.manifest, newest, only)
     asking = _Planning(program, lineage, base, newest, frozenset(leave))
     streams = tuple(asking.stream(name) for name in members.streams)
-    problems = [*members.problems, *asking.problems, *_unknown_leaves(leave, program, streams)]
+    problems = [
+        *_unsound(repository, base),
+        *members.problems,
+        *asking.problems,
+        *_unknown_leaves(leave, program, streams),
+    ]
     manifest = base.manifest
     return PlannedRewind(
         RewindPlan(
@@ -163,7 +169,12 @@ class _Planning:
         ends = tuple(facts.end) if facts else ()
         topics = TopicQuestions(repository, self.lineage, name, place[1])
         tables = TableQuestions(repository, self.lineage, name)
-        sources = tuple(inputs_after(cut.offsets if cut else (), ends, spark, manifests, topics=topics, tables=tables))
+        entries = EntryDigests(repository, name, timeline, place[1], decision)
+        sources = tuple(
+            inputs_after(
+                cut.offsets if cut else (), ends, spark, manifests, entries=entries, topics=topics, tables=tables
+            )
+        )
         self.problems += [
             f"source {each.source} of stream {name!r} can no longer be read: {each.why}"
             for each in sources
@@ -241,6 +252,17 @@ class _Planning:
                 self.no_undo = f"sink {each.sink!r} is not in the program"
             elif questions.is_behind(each.sink, each.holds):
                 self.no_undo = f"sink {each.sink!r} of stream {name!r} lacks decided epochs"
+
+
+def _unsound(repository: Repository, base: RewindBase) -> Iterable[str]:
+    """Yield why the base cannot be restored, if a verification of it was recorded. The plan reads no bytes itself."""
+    name = base.restore.name
+    verdict = Verdicts(repository).all()[0].get(str(name))
+    if verdict is not None and not verdict.ok:
+        yield (
+            f"checkpoint {name} was verified and is unsound: {verdict.text}; go back to a sound one (holdfast ls), or "
+            f"restore its files from a copy and run holdfast verify {name} --record"
+        )
 
 
 def _unknown_leaves(leave: Collection[str], program: Program, streams: tuple[StreamPlan, ...]) -> Iterable[str]:

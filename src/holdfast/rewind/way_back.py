@@ -1,4 +1,8 @@
-"""The next step if the Spark folder of a stream is lost: the newest sound checkpoint, and the command to go back."""
+"""The next step if the Spark folder of a stream is lost: the newest sound checkpoint, and the command to go back.
+
+On a local disk, files of a checkpoint are hard links to the files in that folder, so both may be damaged. A checkpoint
+is called sound only after every byte of it was compared.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,9 @@ from holdfast.errors import CheckpointDamaged, CheckpointMissing, Corrupt, Manif
 from holdfast.errors.base import PROGRAM
 from holdfast.repository import Checkpoints, Lineage, Repository
 from holdfast.repository.decisions import streams_of
-from holdfast.restore import RestorePlan, plan_restore
+from holdfast.restore import RestorePlan, plan_restore, refuse_changed
 from holdfast.rewind.bases import on_lineage
-from holdfast.rewind.inputs import inputs_after
+from holdfast.rewind.inputs import EntryDigests, inputs_after
 from holdfast.rewind.lake_tables import TableQuestions
 from holdfast.rewind.members import last_decision
 from holdfast.rewind.plan import Readable
@@ -18,7 +22,7 @@ from holdfast.sparkfiles.places import spark_folder
 
 
 def newest_sound(repository: Repository, lineage: Lineage) -> int | str | None:
-    """Return the newest checkpoint of the lineage that can be restored, by its manifest and the sizes of its files."""
+    """Return the newest checkpoint of the lineage that can be restored."""
     found = _newest_sound(repository, lineage)
     return None if found is None else found.name
 
@@ -44,7 +48,9 @@ def way_back(repository: Repository, lineage: Lineage) -> str | None:
 def _newest_sound(repository: Repository, lineage: Lineage) -> RestorePlan | None:
     for each in on_lineage(Checkpoints(repository), lineage):
         try:
-            return plan_restore(repository, each.name)
+            found = plan_restore(repository, each.name)
+            refuse_changed(repository, found)
+            return found
         except (CheckpointDamaged, CheckpointMissing, ManifestRefused, UnsupportedVersion):
             continue
     return None
@@ -62,7 +68,10 @@ def _input_is_known(repository: Repository, lineage: Lineage, base: RestorePlan)
         spark = spark_folder(repository, stream, timeline)
         topics = TopicQuestions(repository, lineage, stream, cut.epoch if cut else 0)
         tables = TableQuestions(repository, lineage, stream)
-        sources = inputs_after(cut.offsets if cut else (), now, spark, [base.manifest], topics=topics, tables=tables)
+        entries = EntryDigests(repository, stream, timeline, cut.epoch if cut else 0, decision)
+        sources = inputs_after(
+            cut.offsets if cut else (), now, spark, [base.manifest], entries=entries, topics=topics, tables=tables
+        )
         if any(each.readable is Readable.UNKNOWN for each in sources):
             return False
     return True

@@ -62,7 +62,7 @@ class _StatusReader:
         self._lineage = lineage
         self._now = clock()
         self._problems = Problems(repository)
-        self._unsound: dict[str, LastVerify] = {}  # by checkpoint
+        self._verdicts: dict[str, LastVerify] = {}  # by checkpoint
 
     def read(self) -> PipelineLine:
         repository, lineage = self._repository, self._lineage
@@ -80,7 +80,7 @@ class _StatusReader:
         streams = StreamReader(repository, lineage, self._problems, self._now).read(run, doubts)
         if state is RunState.KILLED:
             since = self._killed(run, streams, since, leases.get(lease), lease)
-        self._unsound = self._unsound_checkpoints()
+        self._verdicts = self._problems.readable(Verdicts(repository).all) or {}
         taken = self._problems.guarded(self._summaries) or []
         newest = next((each for each in reversed(taken) if self._counts(each)), None)
         self._checkpoint_problems(taken)
@@ -223,33 +223,37 @@ class _StatusReader:
 
     def _is_base(self, each: Summary) -> bool:
         """Whether the pipeline can go back to it: a checkpoint of an abandoned branch is no base."""
-        restorable = each.status is Status.RESTORABLE and str(each.name) not in self._unsound
+        restorable = each.status is Status.RESTORABLE and self._unsound(each) is None
         return restorable and self._lineage.holds_checkpoint(each.timeline, each.checkpoint)
 
     def _is_damaged(self, each: Summary) -> bool:
-        return each.status is Status.DAMAGED or str(each.name) in self._unsound
+        return each.status is Status.DAMAGED or self._unsound(each) is not None
 
-    def _unsound_checkpoints(self) -> dict[str, LastVerify]:
-        """Return the checkpoints that the last recorded verification found unsound."""
-        verdicts = self._problems.readable(Verdicts(self._repository).all) or {}
-        return {name: each for name, each in verdicts.items() if not each.ok}
+    def _unsound(self, each: Summary) -> LastVerify | None:
+        """Return the last recorded verdict, if it says that the checkpoint cannot be restored."""
+        found = self._verdicts.get(str(each.name))
+        return None if found is None or found.ok else found
+
+    def _is_sound(self, each: Summary) -> bool:
+        found = self._verdicts.get(str(each.name))
+        return found is not None and found.ok and self._is_base(each)
 
     def _checkpoint_problems(self, taken: list[Summary]) -> None:
         damaged = [each for each in taken if self._is_damaged(each)]
+        sound = next((each.name for each in reversed(taken) if self._is_sound(each)), None)
+        other = (
+            "find a sound one: holdfast verify --all --record"
+            if sound is None
+            else f"use a sound one: holdfast show {sound}"
+        )
         for each in damaged[-_MOST:]:
-            verdict = self._unsound.get(str(each.name))
+            verdict = self._unsound(each)
             if each.status is Status.DAMAGED or verdict is None:
-                what, do = (
-                    f"checkpoint {each.name or '?'} is damaged: {each.why}",
-                    "find a sound one: holdfast verify --all",
-                )
-                self._problems.add("error", what, do, at_ms=each.timestamp_ms)
+                what = f"checkpoint {each.name or '?'} is damaged: {each.why}"
+                self._problems.add("error", what, other, at_ms=each.timestamp_ms)
                 continue
             what = f"checkpoint {each.name} was verified and is unsound: {verdict.text.removeprefix('error: ')}"
-            do = (
-                f"restore its files from a copy, then: holdfast verify {each.name} --record; or find a sound one: "
-                "holdfast verify --all --record"
-            )
+            do = f"restore its files from a copy, then: holdfast verify {each.name} --record; or {other}"
             self._problems.add("error", what, do, at_ms=verdict.at_ms)
         if len(damaged) > _MOST:
             self._problems.add(
