@@ -22,11 +22,13 @@ from holdfast.errors import (
     SinksChanged,
 )
 from holdfast.policy import CheckpointPolicy
-from holdfast.repository import History
+from holdfast.repository import History, LocalRepository
 from holdfast.rewind.apply import apply_rewind
 from holdfast.rewind.planning import plan_rewind
 from holdfast.spark.backfilling import Backfilled
 from holdfast.testing import Crashed
+from holdfast.web.reading.status import status_of
+from holdfast.web.reading.status_lines import RunState
 from pgfixture import server
 from rig import FilesTarget, LogTarget, PostgresTarget, Rig, SqliteTarget, Target
 
@@ -216,6 +218,7 @@ def test_a_source_that_lacks_rows_is_refused_and_nothing_is_written(spark: Spark
         fill(rig)
     assert rig.targets[-1].visible(spark) == []
     assert rig.targets[-1].staged() == 0
+    assert status_of(LocalRepository(rig.repository)).state is RunState.STOPPED, "it was neither a run nor killed"
 
 
 def test_what_cannot_be_filled_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -113,3 +113,26 @@ def test_a_decision_that_is_pruned_while_it_is_read_is_no_problem(tmp_path: Path
     sample.repository.read = pruned  # type: ignore[method-assign]
     line = status_of(sample.repository)
     assert ([each.stream for each in line.streams], line.problems) == (["orders", "totals"], [])
+
+
+def test_a_failure_before_a_rewind_of_all_streams_is_over(tmp_path: Path) -> None:
+    sample = Sample(tmp_path).healthy()
+    sample.lease(2, ago_s=7200)
+    sample.event("failed", "no disk", stream="orders", next="free some space", lease=2, ago_s=7100)
+    assert status_of(sample.repository).state is RunState.FAILED
+    sample.timeline(2, 1, checkpoint=3, why="a bug")
+    line = status_of(sample.repository)
+    assert (line.state, line.since_ms) == (RunState.STOPPED, sample.now_ms - 3_600_000)
+    assert "no disk" not in [each.what for each in line.problems]
+    assert {each.state for each in line.streams} == {"ended"}
+    sample.event("failed", "no disk", stream="orders", lease=2, ago_s=60)
+    assert status_of(sample.repository).state is RunState.FAILED, "it failed again afterwards"
+
+
+def test_a_failure_of_a_stream_that_was_not_taken_back_is_not_over(tmp_path: Path) -> None:
+    sample = Sample(tmp_path).healthy()
+    sample.lease(2, ago_s=7200)
+    sample.event("failed", "no disk", stream="orders", lease=2, ago_s=7100)
+    sample.streams = ("totals",)
+    sample.timeline(2, 1, checkpoint=3, why="a bug in the totals")
+    assert status_of(sample.repository).state is RunState.FAILED

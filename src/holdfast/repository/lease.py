@@ -27,6 +27,7 @@ from holdfast.repository.guards import LEASES
 from holdfast.repository.oslock import OsLock
 
 RUN = "run"  # the reason that a running pipeline gives
+BACKFILL = "backfill"
 _CLOCK_S = 5.0  # tolerated clock adjustment between the start of a process and its lease
 LONGEST_PROGRAM = 1000  # characters
 KEPT = 16  # older lease records are of no use

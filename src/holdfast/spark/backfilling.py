@@ -27,6 +27,7 @@ from holdfast.formats.sealed_json import plain
 from holdfast.repository import History
 from holdfast.repository.backfills import BackfillRecord, Backfills
 from holdfast.repository.files import sync_all
+from holdfast.repository.lease import BACKFILL
 from holdfast.repository.lineage import FIRST
 from holdfast.rewind.asking import held_epoch
 from holdfast.sinks.base import EpochKey, Sink, checked_position, checked_staged
@@ -83,7 +84,7 @@ def backfill_pipeline(  # noqa: PLR0917 - the pipeline, and what to fill
         raise BadValue(what="accept", value=", ".join(sorted(accepted)), expected="sinks")
     with contextlib.ExitStack() as undo:
         retain = max(adapter.require_retention(session), adapter.RETAINED)
-        lease = take_lease(pipeline, session)
+        lease = take_lease(pipeline, session, why=BACKFILL)
         undo.callback(lease.release)
         finish_rewind(pipeline, lease, reach)
         chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.where, session)

@@ -347,18 +347,18 @@ def _require_fit(pipeline: PipelineDefinition, spark: SparkSession) -> None:
 
 
 def take_lease(
-    pipeline: PipelineDefinition, spark: SparkSession, *, take_over: bool = False, program: str = ""
+    pipeline: PipelineDefinition, spark: SparkSession, *, why: str = RUN, take_over: bool = False, program: str = ""
 ) -> Lease:
-    """Become the only process that writes to the pipeline's repository.
+    """Become the only process that writes to the pipeline's repository; `why` is recorded.
 
     On a store there is no lock: a start waits for the beat of the last holder to end, unless it takes over.
     """
     repository = pipeline.repository
     if not isinstance(repository, LocalRepository):
-        return Lease.take(repository, take_over=take_over, why=RUN, started_as=program)
+        return Lease.take(repository, take_over=take_over, why=why, started_as=program)
     root = repository.root
     return Lease.take(
-        repository, locker=lambda: _lock(pipeline, root, spark), shared=pipeline.shared, why=RUN, started_as=program
+        repository, locker=lambda: _lock(pipeline, root, spark), shared=pipeline.shared, why=why, started_as=program
     )
 
 

@@ -72,7 +72,9 @@ class _StatusReader:
         runs = [*(number for number, each in leases.items() if each.why == RUN), *(each.lease for each in events)]
         lease = holder.lease if holder else max(runs, default=0)
         own = [each for each in events if each.lease == lease]
-        state, since = self._state(holder, unknown, lease, own, leases)
+        rewound = 0 if holder else self._rewound_at(own, leases.get(lease))
+        own = [] if rewound else own
+        state, since = (RunState.STOPPED, rewound) if rewound else self._state(holder, unknown, lease, own, leases)
         run = RunSeen(
             state, holder is not None, own, self._problems.guarded(lambda: Activity(repository).last_period(lease))
         )
@@ -123,6 +125,14 @@ class _StatusReader:
     def _leases(self) -> dict[int, LeaseRecord]:
         found = self._problems.readable(lambda: seen_leases(self._repository)) or []
         return {each.number: each for each in found}
+
+    def _rewound_at(self, events: list[ActivityEvent], record: LeaseRecord | None) -> int:
+        """Return when all streams were taken back after the last run, which is over then; 0: they were not."""
+        begun = self._lineage.later[-1] if self._lineage.later else None
+        names = self._problems.guarded(lambda: all_streams(self._repository, self._lineage)) or []
+        last_ms = max([record.taken_at_ms if record else 0, *(each.at_ms for each in events)])
+        taken_back = begun is not None and begun.at_ms > last_ms and begun.bases.keys() >= set(names)
+        return begun.at_ms if begun is not None and taken_back else 0
 
     def _state(
         self,
@@ -230,9 +240,11 @@ class _StatusReader:
         return each.status is Status.DAMAGED or self._unsound(each) is not None
 
     def _unsound(self, each: Summary) -> LastVerify | None:
-        """Return the last recorded verdict, if it says that the checkpoint cannot be restored."""
+        """Return the last recorded verdict of a checkpoint of the current history that cannot be restored."""
         found = self._verdicts.get(str(each.name))
-        return None if found is None or found.ok else found
+        if found is None or found.ok or not self._lineage.holds_checkpoint(each.timeline, each.checkpoint):
+            return None
+        return found
 
     def _is_sound(self, each: Summary) -> bool:
         found = self._verdicts.get(str(each.name))
