@@ -319,8 +319,10 @@ class SinkBehind(Mismatch):
     next_step = (
         "restore {e.lost} from a copy that holds epoch {e.decided}, because its staged rows no longer exist. Or go "
         f"back to a checkpoint that the sink still holds: holdfast rewind {PROGRAM} --to latest --dry-run names it. Or "
-        "replace the sink: give it another name (name=NEW) and an empty target, and fill it from another sink of the "
-        f"stream: holdfast backfill {PROGRAM} --stream {{e.stream}} --sink NEW --accept sinks"
+        "replace the sink: give it another name (name=NEW) and an empty target, and fill it from a FileSink or an "
+        "event log of the stream, if one holds every row: "
+        f"holdfast backfill {PROGRAM} --stream {{e.stream}} --sink NEW --accept sinks. If none does, start it empty, "
+        f"without the earlier rows: holdfast run {PROGRAM} --accept sinks"
     )
 
     @property
@@ -429,7 +431,7 @@ class StreamChanged(Mismatch):
     before: str
     now: str
     why: str = ""
-    says = "{e.what} was {e.before} and is {e.now} now{e.reason}"
+    says = "{e.what} changed from {e.before} to {e.now}{e.reason}"
     next_step = "revert the change, or start a new stream under another name and with another target"
 
     @property
@@ -447,8 +449,9 @@ class BackfillIncomplete(Mismatch):
     expected: int
     says = "sink {e.source!r} holds {e.found} rows, but stream {e.stream!r} has written {e.expected} rows to each sink"
     next_step = (
-        "name another sink with --source, or start with the new sink empty: holdfast run --accept sinks; for epochs "
-        "that were skipped, see holdfast gaps"
+        "name a sink that holds every row with --source (the event log that pipeline.read uses keeps only rows that "
+        "its readers need); or start with the new sink empty, without the earlier rows: "
+        f"holdfast run {PROGRAM} --accept sinks. For epochs that were skipped, see holdfast gaps"
     )
 
 

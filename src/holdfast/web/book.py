@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from holdfast._html import h
+from holdfast.cli.holder import readable_holder
 from holdfast.cli.options import checkpoint_of
 from holdfast.cli.timelines import timeline_lines, unfinished_text
 from holdfast.cli.verbs.doubt import doubts_of
@@ -152,7 +153,7 @@ class Book:
         views: dict[str, Callable[[], View]] = {
             "": lambda: self._overview(found, now_ms),
             "checkpoints": lambda: self._checkpoints(found, now_ms),
-            "runs": lambda: runs_view(found.slug, runs_of(found.repository), now_ms),
+            "runs": lambda: runs_view(found.slug, runs_of(found.repository), self._held(found), now_ms),
             "ledger": lambda: ledger_view(found.slug, doubts_of(found.repository), gaps_of(found.repository), now_ms),
             "timelines": lambda: self._timelines(found),
         }
@@ -175,7 +176,8 @@ class Book:
     ) -> View | None:
         if parts and parts[0] not in control.actions:
             job = control.jobs.get(parts[0])
-            return job_view(found.slug, job, now_ms) if job is not None and job.slug == found.slug else None
+            do = NextSteps(found.repository).of
+            return job_view(found.slug, job, do, now_ms) if job is not None and job.slug == found.slug else None
         line, jobs = self._status(found), control.jobs.of(found.slug)
         actions = list(control.actions.values())
         return actions_view(found.slug, line, actions, found.checkpoints.all(), jobs=jobs, given=query, now_ms=now_ms)
@@ -197,6 +199,11 @@ class Book:
         rewinding = unfinished_rewind(repository, lineage)
         text = None if rewinding is None else NextSteps(repository).of(unfinished_text(rewinding))
         return timelines_view(found.slug, timeline_lines(repository, lineage), history_of(repository), text)
+
+    def _held(self, found: Place) -> int:
+        """Return the lease that a live process holds; 0: none, or it is not known."""
+        holder, _ = readable_holder(found.repository)
+        return holder.lease if holder is not None and holder.certain else 0
 
     def _overview(self, found: Place, now_ms: int) -> View:
         line = self._status(found)

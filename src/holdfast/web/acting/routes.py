@@ -20,6 +20,7 @@ from holdfast.web.acting.tickets import PlannedAction
 from holdfast.web.drawing.actions import plan_view, refused_view
 from holdfast.web.drawing.frame import View, document, place
 from holdfast.web.places import Place, Places
+from holdfast.web.reading.problems import NextSteps
 
 MOST_FORMS = 16  # that are read or planned at the same time
 _USED = "This form was used already, or it is older than ten minutes. Look at the plan again."
@@ -69,7 +70,8 @@ class ActionRoutes:
         except HoldfastError as error:
             failure = failed_end(action.name, error).error
             assert failure is not None  # noqa: S101 - it ended with an error
-            return _page(refused_view(found.slug, failure.message, failure.next, failure.kind), 409)
+            do = NextSteps(found.repository).of(failure.next)
+            return _page(refused_view(found.slug, failure.message, do, failure.kind), 409)
         return self._shown(planned, action)
 
     def _shown(self, planned: PlannedAction, action: PageAction, note: str = "", status: int = 200) -> Response:

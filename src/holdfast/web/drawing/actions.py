@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from holdfast._html import Markup, h, joined, table
 from holdfast.repository import Status, Summary
@@ -147,14 +147,15 @@ def refused_view(slug: str, what: str, do: str = "", kind: str = "") -> View:
     return _view("Nothing was done", slug, body)
 
 
-def job_view(slug: str, job: ActionJob, now_ms: int) -> View:
-    """Return the progress or the end of an action."""
+def job_view(slug: str, job: ActionJob, next_step: Callable[[str], str], now_ms: int) -> View:
+    """Return the progress or the end of an action. `next_step` puts the program into a next step."""
     parts = [h("<h1>{}: {}</h1><p>{} begun {} ago</p>", job.title, slug, badge(_state(job)), age(job.began_ms, now_ms))]
     end = job.end
     if end is None:
         parts.append(section("Progress", h('<p role="status">{}</p>', job.progress)))
     elif end.error is not None:
-        step = h('<p class="next"><b>Next:</b> {}</p>', end.error.next) if end.error.next else ""
+        do = next_step(end.error.next)
+        step = h('<p class="next"><b>Next:</b> {}</p>', do) if do else ""
         parts.append(
             h(
                 '<div class="problem error" role="alert"><p class="what">{}</p>{}<p class="dim">{}</p></div>',

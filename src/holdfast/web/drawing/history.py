@@ -33,9 +33,14 @@ _ROWS = 200
 _STEPS = {"build": "st-barrier", "open sinks": "st-acknowledged", "compare": "st-linked", "complete": "st-held"}
 
 
-def runs_view(slug: str, found: RunsFound, now_ms: int) -> View:
-    """Return the runs of a pipeline: what each start found, what happened, and how each ended."""
-    runs = joined(_run(each, now_ms, newest=number == 0) for number, each in enumerate(found.runs))
+def runs_view(slug: str, found: RunsFound, held: int, now_ms: int) -> View:
+    """Return the runs of a pipeline: what each start found, what happened, and how each ended.
+
+    `held` is the lease of the process that runs it now; 0: none.
+    """
+    runs = joined(
+        _run(each, now_ms, newest=number == 0, running=each.lease == held) for number, each in enumerate(found.runs)
+    )
     errors = [each for each in found.events if each.error or each.next]
     parts = [
         Markup("<h1>Runs</h1>"),
@@ -47,9 +52,11 @@ def runs_view(slug: str, found: RunsFound, now_ms: int) -> View:
     return pipeline_view("Runs", slug, "runs", joined(parts), ("runs", place(slug, "runs")))
 
 
-def _run(run: RunLine, now_ms: int, *, newest: bool) -> Markup:
+def _run(run: RunLine, now_ms: int, *, newest: bool, running: bool) -> Markup:
     if run.ended_ms is not None:
         end = h("{} {} ago: {}", badge("failed" if run.failed else "ended"), age(run.ended_ms, now_ms), run.end)
+    elif running:
+        end = h("{} it runs", badge("running"))
     elif run.failed:
         end = h("{}", badge("failed"))
     elif newest:

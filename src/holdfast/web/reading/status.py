@@ -85,9 +85,9 @@ class _StatusReader:
         self._verdicts = self._problems.readable(Verdicts(repository).all) or {}
         taken = self._problems.guarded(self._summaries) or []
         newest = next((each for each in reversed(taken) if self._counts(each)), None)
+        self._event_problems(own, state)
         self._checkpoint_problems(taken)
         self._rewind_problem()
-        self._event_problems(own, state)
         self._checkpoint_failure(own, newest.timestamp_ms if newest else 0)
         gaps = sum(each.gaps for each in streams)
         if gaps:
@@ -224,7 +224,11 @@ class _StatusReader:
             do = "check its sinks, and its log: holdfast runs" if running else do
             at_ms = each.decided_at_ms
             self._problems.add(
-                "warning" if state is RunState.KILLED else "error", what, do, at_ms=at_ms, stream=each.stream
+                "warning" if state in (RunState.KILLED, RunState.FAILED) else "error",
+                what,
+                do,
+                at_ms=at_ms,
+                stream=each.stream,
             )
         return found
 
