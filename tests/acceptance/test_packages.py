@@ -145,6 +145,14 @@ def test_what_needs_no_spark_works_without_any_optional_package(place: Path) -> 
     assert ended(done.stdout) == [f"{words} ended with {code}" for words, code in WORKS.items()]
 
 
+def test_the_installed_version_of_each_optional_package_is_shown(tmp_path: Path) -> None:
+    parts = {"py4j", "pandas", "adbc_driver_manager", "adbc_driver_postgresql", "sqlalchemy", "anyio"}  # of the others
+    found = json.loads(ran(MAIN, "version --json", tmp_path).stdout)["result"]
+    assert found.keys() == {"holdfast", "python", *EXTRAS.keys() - parts}
+    shown = ran(MAIN, "version", tmp_path).stdout.splitlines()
+    assert shown == [f"{name} {value or 'is not installed'}" for name, value in found.items()]
+
+
 def test_every_verb_has_its_help_without_any_optional_package(tmp_path: Path) -> None:
     words = [f"{verb} --help" for verb in VERBS]
     done = ran(BARE + each_of(words), "", tmp_path)

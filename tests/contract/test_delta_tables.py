@@ -35,8 +35,9 @@ from holdfast.errors import (
 )
 from holdfast.sinks.base import CannotTakeBack, EpochKey, Link, StreamIdentity, TakeBack, handle_digest
 from holdfast.sinks.delta.sink import DeltaSink
+from holdfast.sinks.lake.table_folder import table_folder
 from lakeframe import LakeFrame
-from s3fixture import S3Place
+from s3fixture import S3_PARAMS, S3Place
 
 OTHER = StreamIdentity("contract", "0" * 31 + "2", "rows")
 COLUMNS = SCHEMA.jsonValue()["fields"]
@@ -429,6 +430,47 @@ def test_a_bad_option_is_refused(
     assert named in str(found.value)
     assert "secret" not in str(found.value)
     assert "Next: " in str(found.value)
+
+
+FOREIGN = ["rows.parquet", "day=1/rows.parquet", "_day=1/rows.parquet", "README", "orders/rows.parquet", "hf2/x"]
+
+
+@pytest.mark.parametrize("store", ["disk", S3_PARAMS[0]])
+def test_no_table_is_created_around_files_of_another_program(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A VACUUM of the table would delete them."""
+    s3: S3Place | None = request.getfixturevalue("s3") if store == "s3" else None
+    for number, name in enumerate(FOREIGN):
+        path = s3.url(f"table-{number}") if s3 else str(tmp_path / f"table-{number}")
+        folder = table_folder(path, "a test")
+        folder.write(name, b"PAR1")
+        before = set(folder.flat(""))
+        with pytest.raises(BadValue) as caught:
+            opened(path)
+        assert f"it is not a Delta table, and has the file {name!r}" in str(caught.value)
+        assert "Next: choose an empty folder, or convert this one to a Delta table first." in str(caught.value)
+        assert set(folder.flat("")) == before
+        assert DeltaSink(path).is_missing()
+
+
+@pytest.mark.parametrize("store", ["disk", S3_PARAMS[0]])
+def test_a_table_is_created_beside_hidden_files_and_after_an_interrupted_start(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    path = request.getfixturevalue("s3").url("table") if store == "s3" else str(tmp_path / "table")
+    folder = table_folder(path, "a test")
+    for name in ("_SUCCESS", ".part.crc", "_spark_metadata/0", "_holdfast/u.s/x.json", "hf/u.s/t1-1/1.1/rows.parquet"):
+        folder.write(name, b"x")
+    if store == "disk":
+        (tmp_path / "table/_delta_log").mkdir()
+        (tmp_path / "table/empty").mkdir()
+    sink = opened(path)
+    sink.commit(key_of(1), sink.prepare(frame_of(1), key_of(1)).handle)
+    assert numbers(sink) == [1]
+    filled(tmp_path / "other")
+    (tmp_path / "other/rows.parquet").write_bytes(b"PAR1")
+    opened(tmp_path / "other")  # a table that exists is not searched
 
 
 @pytest.mark.parametrize("mode", ["update", "complete"])

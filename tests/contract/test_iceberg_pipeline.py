@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
@@ -17,7 +18,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from fakespark import install
 from handstaged import table_of
-from holdfast.errors import SchemaMismatch, StreamFailed
+from holdfast.errors import SchemaMismatch, SinkBehind, StreamFailed
 from holdfast.sinks.base import handle_digest
 from holdfast.sinks.iceberg.ledger import TableLedger
 from holdfast.sinks.iceberg.partitions import parsed_parts, spec_of
@@ -71,6 +72,22 @@ def test_a_column_that_is_dropped_while_an_epoch_is_in_doubt(tmp_path: Path, mon
         change.add_column("text", StringType())
     bench.add([4])
     assert bench.seen() == bench.expected([1], [2, 3], [4])
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_table_that_is_dropped_is_not_created_again(
+    epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch)
+    bench = ZombieBench(tmp_path, "iceberg")
+    for number in range(1, epochs + 1):
+        bench.add([number])
+    catalog = load_catalog("default", **sqlite_catalog(tmp_path))
+    catalog.drop_table("shop.rows")
+    for _ in range(2):
+        with pytest.raises(SinkBehind, match=f"is missing or empty, but epoch {epochs} was committed to it"):
+            bench.run()
+        assert not catalog.table_exists("shop.rows")
 
 
 def test_what_is_synced_before_the_decision(tmp_path: Path) -> None:

@@ -1007,6 +1007,26 @@ def test_a_catalog_in_memory_is_refused(properties: dict[str, str]) -> None:
         IcebergSink("shop.rows", catalog=properties).is_missing()
 
 
+OTHER_TYPES = {
+    "glue": {"type": "glue"},
+    "Glue": {"type": "Glue"},
+    "hive": {"uri": "thrift://127.0.0.1:9"},
+    "dynamodb": {"type": "dynamodb"},
+    "bigquery": {"type": "bigquery"},
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_TYPES)
+def test_a_catalog_of_another_type_is_refused_by_its_name_and_not_for_a_package(kind: str) -> None:
+    sink = IcebergSink("shop.rows", catalog=OTHER_TYPES[kind])
+    with pytest.raises(NotSupported) as caught:
+        sink.is_missing()
+    text = str(caught.value)
+    assert f"a catalog of the type {kind} for sink 'iceberg.shop.rows' is not supported" in text
+    assert "Next: use a catalog of the type sql or rest." in text
+    assert "install" not in text
+
+
 def secret_catalog(folder: Path) -> Iterator[dict[str, str]]:
     yield {"type": "rest", "uri": "http://127.0.0.1:9", "token": SECRET}
     yield {"type": "rest", "uri": f"http://user:{SECRET}@127.0.0.1:9"}

@@ -68,6 +68,28 @@ def test_a_first_epoch_in_doubt_does_not_need_the_target(tmp_path: Path, monkeyp
     assert bench.seen() == [1]
 
 
+@pytest.mark.parametrize("kind", ["files", "sqlite"])
+def test_a_target_that_is_gone_after_its_first_epoch_is_not_created_again(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_backfill(monkeypatch)
+    bench = BackfillBench(tmp_path, kind)
+    bench.names.append(NEW)
+    bench.add([1])
+    target = tmp_path / (NEW if kind == "files" else "new.db")
+    target.rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        with pytest.raises(SinkBehind) as caught:
+            bench.run()
+        assert caught.value.summary == (
+            "sink 'new' of stream 'rows' is missing or empty, but epoch 1 was committed to it"
+        )
+        assert not target.exists()
+    (tmp_path / "elsewhere").rename(target)
+    bench.add([2])
+    assert bench.seen() == [1, 2]
+
+
 def test_the_plan_of_a_rewind_asks_whether_it_was_deleted(bench: BackfillBench) -> None:
     (problem,) = bench.plan(1).problems
     assert problem.startswith("sink 'new' of stream 'rows' is missing or empty, and the base has rows of it")

@@ -225,7 +225,11 @@ class StreamRecovery:
         return settings
 
     def _refuse_missing(self) -> None:
-        """Refuse a sink whose target is gone, before `open` creates an empty one: that would hide the cause."""
+        """Refuse a sink whose target is gone, before `open` creates an empty one: that would hide the cause.
+
+        When Spark has committed the last decided epoch, every sink has it. Before that, only the epochs before it are
+        known to be committed. A sink whose first epoch is in doubt may never have had a row, so it may be created.
+        """
         parts = self._parts
         decision = parts.decisions.newest(parts.name, parts.timeline)
         if decision is None:
@@ -233,9 +237,10 @@ class StreamRecovery:
         shares, epoch = Facts.of(decision).sinks, decision.attempt.epoch
         for sink in parts.sinks:
             share = shares.get(sink.name)
-            if share is not None and share.before and sink.is_missing():
+            if share is not None and share.stands and sink.is_missing():
                 held = share.stands if epoch <= parts.log.position().commits else share.before
-                raise SinkBehind(stream=parts.name, sink=sink.name, holds=0, decided=held)
+                if held:
+                    raise SinkBehind(stream=parts.name, sink=sink.name, holds=0, decided=held)
 
     # --- 3: decisions, Spark's logs and sinks ---
 

@@ -22,6 +22,12 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     pyspark: str | None  # null if it is not installed, like the fields below
     pyarrow: str | None  # needed for event logs
     psycopg: str | None  # needed for PostgreSQL
+    confluent_kafka: str | None  # needed for Kafka
+    deltalake: str | None  # needed for Delta tables
+    pyiceberg: str | None  # needed for Iceberg tables
+    obstore: str | None  # needed for S3
+    starlette: str | None  # needed for the page
+    uvicorn: str | None  # needed for the page
 
 
 SHAPES = {"version": Version}
@@ -42,11 +48,17 @@ def version(as_json: Json = False) -> Answer:
         pyspark=pyspark_version(),
         pyarrow=_installed("pyarrow"),
         psycopg=_installed("psycopg"),
+        confluent_kafka=_installed("confluent-kafka"),
+        deltalake=_installed("deltalake"),
+        pyiceberg=_installed("pyiceberg"),
+        obstore=_installed("obstore"),
+        starlette=_installed("starlette"),
+        uvicorn=_installed("uvicorn"),
     )
 
     def print_it(console: Console) -> None:
         console.print(f"holdfast {found.holdfast}")
-        for name in ("python", "pyspark", "pyarrow", "psycopg"):
+        for name in Version.__struct_fields__[1:]:
             refused = name == "pyspark" and found.pyspark is not None and not is_supported(found.pyspark)
             remark = f", not supported: pip install '{PYSPARK}'" if refused else ""
             console.print(f"{name} {getattr(found, name) or 'is not installed'}{remark}", markup=False)

@@ -57,7 +57,7 @@ from holdfast.sinks.delta.statistics import statistics_of
 from holdfast.sinks.delta.table_log import TableLog, TableState
 from holdfast.sinks.delta.upserts import check_unique, merged_rows
 from holdfast.sinks.held_epochs import is_committed
-from holdfast.sinks.lake.epoch_files import RECORDS, EpochFiles, LakeStaging
+from holdfast.sinks.lake.epoch_files import DATA, RECORDS, EpochFiles, LakeStaging
 from holdfast.sinks.lake.table_folder import DiskFolder, failing_at, table_folder
 
 if TYPE_CHECKING:
@@ -188,6 +188,12 @@ class DeltaSink(base.Sink):
         if not self.create:
             why = f"there is no Delta table at {self.path}"
             raise BadValue(what="path", value=self.path, why=why, do="create the table, or pass create=True")
+        with failing_at(self.name, "be opened"):
+            other = self.folder.other_file(DATA)
+        if other is not None and not self._log.exists():  # another program may just have created the table
+            why = f"it is not a Delta table, and has the file {other!r}: a VACUUM of the table would delete it"
+            do = "choose an empty folder, or convert this one to a Delta table first"
+            raise BadValue(what="path", value=self.path, why=why, do=do)
         if isinstance(self.folder, DiskFolder):
             with failing_at(self.name, "create its folder"):
                 make_folder(self.folder.path)

@@ -18,7 +18,7 @@ from typing import Any
 
 import requests
 from pyiceberg import exceptions as ex
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog, CatalogType, load_catalog
 from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -96,8 +96,10 @@ class CatalogTable:
             raise BadValue(what="catalog", value=self._name, why="PyIceberg's configuration does not name it", do=do)
         kind = found.get("type", "")
         uri = found.get("uri", "")
-        if kind == "in-memory" or uri.rstrip("/") == "sqlite:" or ":memory:" in uri:
+        if kind.lower() == "in-memory" or uri.rstrip("/") == "sqlite:" or ":memory:" in uri:
             raise self._refused("a catalog in memory", "its tables are lost when the process ends")
+        if _is_other_type(kind) or (not kind and uri.startswith("thrift")):  # so that no package for it is named
+            raise self._refused(f"a catalog of the type {kind or CatalogType.HIVE.value}", "it is not tested")
         try:
             made = load_catalog(self._name, **{**_s3_properties(found), _IO: _SYNCED, **self._given})
         except (ValueError, ex.NoSuchPropertyException) as error:
@@ -211,6 +213,12 @@ def _checked(catalog: object) -> tuple[str, dict[str, str]]:
     expected = "the name of a configured catalog, or its properties, such as {'type': 'rest', 'uri': ...}"
     shown = sorted(map(str, catalog)) if isinstance(catalog, Mapping) else catalog  # values may be secrets
     raise BadValue(what="catalog", value=shown, expected=expected)
+
+
+def _is_other_type(kind: str) -> bool:
+    """Whether PyIceberg knows a type of catalog that is not used here. An unknown one is a wrong argument."""
+    known = {each.value for each in CatalogType}
+    return kind.lower() in known - {CatalogType.SQL.value, CatalogType.REST.value}
 
 
 def _s3_properties(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -95,6 +95,9 @@ class TableFolder(Protocol):
     def flat(self, name: str) -> list[str]:
         """Return the names of all files below a folder, relative to it, sorted, including hidden ones."""
 
+    def other_file(self, own: str) -> str | None:
+        """Return one file of the table's folder that is data and not in the folder `own`, or `None`."""
+
     def remove(self, name: str) -> None:
         """Remove a file, or a folder with everything in it, if it exists."""
 
@@ -184,6 +187,16 @@ class DiskFolder:
         """Walk the folder."""
         top = self.path / name
         return sorted(str(path.relative_to(top)) for path in below(top) if path.is_file())
+
+    def other_file(self, own: str) -> str | None:
+        """Walk the folder, up to the first one."""
+        for top, folders, files in os.walk(self.path, onerror=_raised):
+            inside = Path(top).relative_to(self.path)
+            found = _first_data(((inside / name).as_posix() for name in files), own)
+            if found is not None:
+                return found
+            folders[:] = sorted(each for each in folders if not _is_hidden(each) and (inside / each) != Path(own))
+        return None
 
     def remove(self, name: str) -> None:
         """Remove it."""
@@ -291,6 +304,10 @@ class BucketFolder:
         """List the objects."""
         return sorted(each.key.removeprefix(f"{name}/") for each in self._store.bucket.flat(name))
 
+    def other_file(self, own: str) -> str | None:
+        """List the objects. A key that ends with a slash is how some programs show a folder."""
+        return _first_data((each.key for each in self._store.bucket.flat("") if not each.key.endswith("/")), own)
+
     def remove(self, name: str) -> None:
         """Delete the object, or all objects below the name."""
         keys = [each.key for each in self._store.bucket.flat(name)]
@@ -336,6 +353,15 @@ def _unescaped(text: str) -> str:
 
 def _is_hidden(name: str) -> bool:
     return any(part.startswith((".", "_")) and "=" not in part for part in name.split("/"))
+
+
+def _first_data(names: Iterable[str], own: str) -> str | None:
+    return min((each for each in names if not _is_hidden(each) and not each.startswith(f"{own}/")), default=None)
+
+
+def _raised(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _in_parallel(act: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
