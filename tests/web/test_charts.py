@@ -156,7 +156,8 @@ def edges_of(*streams: StreamLine) -> dict[str, Edge]:
 def test_every_arrow_has_its_rate_and_the_lag_before_a_stream() -> None:
     log = SourceLine(kind="holdfast_log", reads="logs/orders/log", stream="orders")
     reader = line_of(stream="totals", rows_per_s=0.0, behind=None, unread_files=3, unread_bytes=5000, sources=[log])
-    found = edges_of(line_of(), reader)
+    sinks = line_of().sinks | {"log": SinkLine(kind="LogSink", target="log logs/orders/log")}  # drawn once
+    found = edges_of(line_of(sinks=sinks), reader)
     assert {name: each.texts for name, each in found.items()} == {
         "source kafka topic > stream orders": ("120/s", "lag 1,200 rows"),
         "stream orders > sink orders table": ("120/s",),

@@ -109,13 +109,17 @@ def _streams(slug: str, streams: Sequence[StreamLine], now_ms: int) -> Markup:
 
 
 def graph_of(slug: str, line: PipelineLine) -> Graph:
-    """Return the graph of a pipeline: its sources, streams, logs and sinks."""
+    """Return the graph of a pipeline: its sources, streams, logs and sinks.
+
+    A log that another stream reads is one node, although it is a sink too.
+    """
     nodes: dict[str, Node] = {}
     edges: list[Edge] = []
     for each in line.streams:
         href = place(slug, "streams", each.stream)
         text = (f"epoch {each.epoch}, {each.state or 'state not known'}", f"{figures.number(each.rows)} rows")
         nodes[f"stream {each.stream}"] = Node(f"stream {each.stream}", "stream", each.stream, text, href, each.state)
+    logs = {source.reads for each in line.streams for source in each.sources if source.stream}
     for each in line.streams:
         for source in each.sources:
             key = f"log {source.stream}" if source.stream else f"source {source.kind} {source.reads or each.stream}"
@@ -130,6 +134,8 @@ def graph_of(slug: str, line: PipelineLine) -> Graph:
         for name, sink in each.sinks.items():
             key = f"sink {each.stream} {name}"
             where = sink.target.partition(" ")[2] or sink.target
+            if where in logs:
+                continue
             nodes[key] = Node(key, "sink", name, (sink.kind or "sink", where))
             edges.append(Edge(f"stream {each.stream}", key, _texts(each.rows_per_s)))
     return Graph(tuple(nodes.values()), tuple(dict.fromkeys(edges)))
