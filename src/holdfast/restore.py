@@ -163,9 +163,9 @@ def plan_restore(repository: Repository, checkpoint: int | str | None = None) ->
 
 
 def refuse_changed(repository: Repository, plan: RestorePlan) -> None:
-    """Raise `CheckpointDamaged` if a file on a local disk has other bytes than its digest says: all of it is read.
+    """Raise `CheckpointDamaged` if a file on a local disk does not match its digest. This reads every file.
 
-    On a store, only a restore finds that out: it downloads or copies every file.
+    On a store, only a restore detects this: it downloads or copies every file.
     """
     if isinstance(repository, ObjectRepository):
         return

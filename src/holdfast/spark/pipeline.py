@@ -158,7 +158,7 @@ class Pipeline:
           lag. No other consumer may be in this group, and the stream itself never reads them.
         - `valid`, `dead_letter`: a condition in Spark SQL, or a dict of them by name, and a sink for the rows for which
           it is not true. They go there in the same decision, instead of to `sinks`, with the column
-          `dead_letter_reason`. So do rows that a sink of the stream would refuse, where the sink can say so.
+          `dead_letter_reason`. So do rows that a sink of the stream would refuse, if the sink checks for them.
         """
 
         def add(function: Build) -> Build:

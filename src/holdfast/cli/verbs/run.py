@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ACCEPT = {  # changes that a user may accept
     "sinks": "the sinks of a stream changed",
-    "gaps": "an epoch does not begin where the last one ended, or Kafka has lost records",
+    "gaps": "an epoch does not begin where the last one ended, or a Kafka topic or Delta table has lost input",
     "replay": "a state was rebuilt differently",
 }
 SHAPES, STEPS = runresults.SHAPES, runresults.STEPS

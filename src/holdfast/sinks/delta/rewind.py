@@ -220,7 +220,8 @@ class DeltaRewind:
             there = [each for each in listed if all(file.path in active for file in each.files)]
             found += there
             if not there and not all(file.path in aside for each in listed for file in each.files):
-                why = f"files of epoch {epoch} are no longer part of the table: OPTIMIZE, DELETE or MERGE replaced them"
+                changed = "OPTIMIZE, DELETE, UPDATE or MERGE replaced them"
+                why = f"files of epoch {epoch} are no longer part of the table: {changed}"
                 do = "go back to a checkpoint after that epoch, or restore the table to a version before the change"
                 return CannotTakeBack(why, do)
         unknown = ours - {file.path for each in found for file in each.files}
