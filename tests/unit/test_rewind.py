@@ -34,6 +34,7 @@ from holdfast.repository import Checkpoints, Decisions, History, Identity, Lease
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.repository.identity import KEY
 from holdfast.repository.rewinds import read_rewind, unfinished_epochs, unfinished_rewind
+from holdfast.repository.verdicts import LastVerify, Verdicts
 from holdfast.restore import plan_restore
 from holdfast.rewind import Readable, SinkAction, apply_rewind, kept_rows, plan_undo
 from holdfast.rewind.steps import POINTS
@@ -99,6 +100,18 @@ def test_a_base_with_a_changed_byte_is_refused_and_nothing_changes(bench: Rewind
     assert bench.lineage.current == 1
     bench.add([5])
     assert bench.visible() == [[1, 2, 3, 4, 5]] * 2
+
+
+def test_a_verdict_on_a_deleted_savepoint_is_not_one_on_a_later_savepoint_of_the_same_name(bench: RewindBench) -> None:
+    first = bench.take("keep")
+    unsound = LastVerify(checkpoint="keep", ok=False, grade="digests", at_ms=first.timestamp_ms, text="other bytes")
+    verdicts = Verdicts(bench.repository)
+    verdicts.record([unsound])
+    assert "was verified and is unsound" in "".join(bench.plan("keep").problems)
+    Checkpoints(bench.repository).drop_savepoint("keep")
+    assert bench.take("keep").timestamp_ms > first.timestamp_ms
+    assert verdicts.all() == ({}, [])
+    assert bench.plan("keep").problems == ()
 
 
 def test_the_base_decision_is_made_from_the_manifest_alone(bench: RewindBench) -> None:
