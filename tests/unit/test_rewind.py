@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,17 @@ from holdfast.errors import (
     RewindUnfinished,
     SinkBehind,
     SparkLogMismatch,
+    StorageFailed,
     StreamFailed,
     TimelineEnded,
     UnsupportedVersion,
 )
+from holdfast.formats.manifest import Manifest
 from holdfast.formats.sealed_json import Record
+from holdfast.formats.sidecar import pack_states
 from holdfast.in_doubt import in_doubt
-from holdfast.repository import Checkpoints, Decisions, History, Identity, Lease, LocalRepository
+from holdfast.repository import Checkpoints, Decisions, HeldFile, History, Identity, Lease, LocalRepository
+from holdfast.repository.base import Held
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.repository.identity import KEY
 from holdfast.repository.rewinds import read_rewind, unfinished_epochs, unfinished_rewind
@@ -705,6 +711,39 @@ def test_the_way_back_passes_over_damaged_checkpoints(bench: RewindBench) -> Non
     assert "--to 1 --accept-input;" in str(way_back(bench.repository, bench.lineage))
     bench.repository.delete(place_of(1, 1).manifest)
     assert way_back(bench.repository, bench.lineage) is None
+
+
+def test_the_way_back_passes_over_a_checkpoint_that_the_disk_cannot_read(
+    bench: RewindBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are hard links to those of the damaged folder: the same sectors of the disk."""
+    newest = {key for key, _ in _files_of(bench, bench.take())} - {key for key, _ in _files_of(bench, 1)}
+    digests = LocalRepository.digests
+
+    def unreadable(self: LocalRepository, keys: Iterable[str]) -> dict[str, Held | None]:
+        wanted = list(keys)
+        for key in newest.intersection(wanted):
+            raise StorageFailed(action="read", key=key, why="Input/output error")
+        return digests(self, wanted)
+
+    monkeypatch.setattr(LocalRepository, "digests", unreadable)
+    assert "--to 1 --accept-input;" in str(way_back(bench.repository, bench.lineage))
+
+
+def test_the_way_back_passes_over_a_checkpoint_with_a_damaged_sidecar(bench: RewindBench) -> None:
+    states = pack_states({f"{STREAM}/stage": bytes(100_000)})
+    manifest = replace(bench.take(), checkpoint_id=3, operator_states=states.entries, state_checksum=states.checksum)
+    checkpoints = Checkpoints(bench.repository)
+    assert checkpoints.claim(1, 1) == 3
+    checkpoints.put(manifest, states.sidecar)
+    assert "--to 3;" in str(way_back(bench.repository, bench.lineage))
+    flip(bench.repository, place_of(1, 3).sidecar)
+    assert "--to 2;" in str(way_back(bench.repository, bench.lineage))
+
+
+def _files_of(bench: RewindBench, checkpoint: Manifest | int) -> list[tuple[str, HeldFile]]:
+    number = checkpoint if isinstance(checkpoint, int) else checkpoint.checkpoint_id
+    return list(plan_restore(bench.repository, number).files(STREAM))
 
 
 def test_an_epoch_is_in_doubt_although_its_folder_is_gone(bench: RewindBench) -> None:
