@@ -33,6 +33,7 @@ from holdfast.errors import (
     ManifestRefused,
     NotFound,
     NotSupported,
+    StorageFailed,
 )
 from holdfast.formats.manifest import Manifest
 from holdfast.repository import (
@@ -163,15 +164,21 @@ def plan_restore(repository: Repository, checkpoint: int | str | None = None) ->
 
 
 def refuse_changed(repository: Repository, plan: RestorePlan) -> None:
-    """Raise `CheckpointDamaged` if a file on a local disk does not match its digest. This reads every file.
+    """Raise `CheckpointDamaged` if a file on a local disk does not match its digest, or cannot be read.
+
+    This reads every file. On a store, only a restore detects damage: it downloads or copies every file.
 
     On a store, only a restore detects this: it downloads or copies every file.
     """
     if isinstance(repository, ObjectRepository):
         return
-    with _gone_as_damage(repository, plan):
-        for stream in plan.streams:
-            _refuse_changed(repository, plan, plan.files(stream))
+    try:
+        stage_states(repository, plan)
+        with _gone_as_damage(repository, plan):
+            for stream in plan.streams:
+                _refuse_changed(repository, plan, plan.files(stream))
+    except StorageFailed as error:
+        raise Checkpoints(repository).damaged(plan.name, error.summary) from error
 
 
 def sizes_of(repository: Repository, plan: RestorePlan, sizes: FileSizes | None = None) -> dict[str, int | None]:

@@ -120,7 +120,7 @@ class Story:
         return str(DeltaTable(self.table).metadata().id)
 
     def readable(self, version: int, id_: str | None = None) -> tuple[Readable, str]:
-        return self.questions.readable(0, self.kind, delta_offset(id_ or self.id(), version))
+        return self.questions.readable(0, self.kind, delta_offset(id_ or self.id(), version), offsets=1)
 
 
 def test_a_rewind_finds_the_versions_after_its_base(tmp_path: Path) -> None:
@@ -156,6 +156,21 @@ def test_a_rewind_is_told_that_the_table_is_another_one(tmp_path: Path) -> None:
     story.append()
     readable, why = story.readable(1, before)
     assert (readable, f"has read the table with id {before}" in why) == (Readable.NO, True)
+
+
+def test_a_table_that_the_program_reads_twice_has_one_offset(tmp_path: Path) -> None:
+    """Spark reads it once, and the tables after it have lower numbers than in the program."""
+    first, second = Story(tmp_path / "first"), Story(tmp_path / "second")
+    repository = LocalRepository(tmp_path / "root")
+    lineage = Lineage(Identity.create(repository, "orders"))
+    sources = [SourceDescription(kind="delta", reads=str(each.table)) for each in (first, first, second)]
+    program = StreamDescription(sources=sources, sinks={}, columns=[], state=[], output_mode="append")
+    Programs(repository).store("rows", 1, 1, program)
+    questions = TableQuestions(repository, lineage, "rows")
+    start = delta_offset(second.id(), 1)
+    assert questions.readable(1, "delta", start, offsets=2) == (Readable.YES, "")
+    assert questions.readable(2, "delta", start, offsets=3) == (Readable.YES, "")
+    assert questions.readable(1, "delta", start, offsets=4)[0] is Readable.UNKNOWN
 
 
 @pytest.mark.parametrize("reads", ["s3://bucket/table", "lake.db.t"])

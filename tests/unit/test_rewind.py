@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,16 +26,21 @@ from holdfast.errors import (
     RewindUnfinished,
     SinkBehind,
     SparkLogMismatch,
+    StorageFailed,
     StreamFailed,
     TimelineEnded,
     UnsupportedVersion,
 )
+from holdfast.formats.manifest import Manifest
 from holdfast.formats.sealed_json import Record
+from holdfast.formats.sidecar import pack_states
 from holdfast.in_doubt import in_doubt
-from holdfast.repository import Checkpoints, Decisions, History, Identity, Lease, LocalRepository
+from holdfast.repository import Checkpoints, Decisions, HeldFile, History, Identity, Lease, LocalRepository
+from holdfast.repository.base import Held
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.repository.identity import KEY
 from holdfast.repository.rewinds import read_rewind, unfinished_epochs, unfinished_rewind
+from holdfast.repository.verdicts import LastVerify, Verdicts
 from holdfast.restore import plan_restore
 from holdfast.rewind import Readable, SinkAction, apply_rewind, kept_rows, plan_undo
 from holdfast.rewind.steps import POINTS
@@ -99,6 +106,18 @@ def test_a_base_with_a_changed_byte_is_refused_and_nothing_changes(bench: Rewind
     assert bench.lineage.current == 1
     bench.add([5])
     assert bench.visible() == [[1, 2, 3, 4, 5]] * 2
+
+
+def test_a_verdict_on_a_deleted_savepoint_is_not_one_on_a_later_savepoint_of_the_same_name(bench: RewindBench) -> None:
+    first = bench.take("keep")
+    unsound = LastVerify(checkpoint="keep", ok=False, grade="digests", at_ms=first.timestamp_ms, text="other bytes")
+    verdicts = Verdicts(bench.repository)
+    verdicts.record([unsound])
+    assert "was verified and is unsound" in "".join(bench.plan("keep").problems)
+    Checkpoints(bench.repository).drop_savepoint("keep")
+    assert bench.take("keep").timestamp_ms > first.timestamp_ms
+    assert verdicts.all() == ({}, [])
+    assert bench.plan("keep").problems == ()
 
 
 def test_the_base_decision_is_made_from_the_manifest_alone(bench: RewindBench) -> None:
@@ -692,6 +711,39 @@ def test_the_way_back_passes_over_damaged_checkpoints(bench: RewindBench) -> Non
     assert "--to 1 --accept-input;" in str(way_back(bench.repository, bench.lineage))
     bench.repository.delete(place_of(1, 1).manifest)
     assert way_back(bench.repository, bench.lineage) is None
+
+
+def test_the_way_back_passes_over_a_checkpoint_that_the_disk_cannot_read(
+    bench: RewindBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are hard links to those of the damaged folder: the same sectors of the disk."""
+    newest = {key for key, _ in _files_of(bench, bench.take())} - {key for key, _ in _files_of(bench, 1)}
+    digests = LocalRepository.digests
+
+    def unreadable(self: LocalRepository, keys: Iterable[str]) -> dict[str, Held | None]:
+        wanted = list(keys)
+        for key in newest.intersection(wanted):
+            raise StorageFailed(action="read", key=key, why="Input/output error")
+        return digests(self, wanted)
+
+    monkeypatch.setattr(LocalRepository, "digests", unreadable)
+    assert "--to 1 --accept-input;" in str(way_back(bench.repository, bench.lineage))
+
+
+def test_the_way_back_passes_over_a_checkpoint_with_a_damaged_sidecar(bench: RewindBench) -> None:
+    states = pack_states({f"{STREAM}/stage": bytes(100_000)})
+    manifest = replace(bench.take(), checkpoint_id=3, operator_states=states.entries, state_checksum=states.checksum)
+    checkpoints = Checkpoints(bench.repository)
+    assert checkpoints.claim(1, 1) == 3
+    checkpoints.put(manifest, states.sidecar)
+    assert "--to 3;" in str(way_back(bench.repository, bench.lineage))
+    flip(bench.repository, place_of(1, 3).sidecar)
+    assert "--to 2;" in str(way_back(bench.repository, bench.lineage))
+
+
+def _files_of(bench: RewindBench, checkpoint: Manifest | int) -> list[tuple[str, HeldFile]]:
+    number = checkpoint if isinstance(checkpoint, int) else checkpoint.checkpoint_id
+    return list(plan_restore(bench.repository, number).files(STREAM))
 
 
 def test_an_epoch_is_in_doubt_although_its_folder_is_gone(bench: RewindBench) -> None:

@@ -14,9 +14,10 @@ instead:
 timelines/<t>/checkpoints/<id>/files/<ab>/<sha256>     lists of files
 timelines/<t>/checkpoints/<id>/spark/<stream>/<path>   copies of entries of Spark's logs
 savepoints/<name>/spark/<id>/<stream>/<path>           copies of all of Spark's files
+savepoints/<name>/<id>/state.bin                       stage states, where they are large
 
-The copies of a savepoint are under its id, because a name may be used again: after a driver was replaced that took a
-savepoint, its successor may take one of the same name, and the old driver may still write.
+Copies and stage states of a savepoint are under its id, because a name may be used again: after a driver was replaced
+that took a savepoint, its successor may take one of the same name, and the old driver may still write, or delete.
 """
 
 from __future__ import annotations
@@ -67,16 +68,12 @@ class CheckpointPlace:
     folder: str
     objects: str
     copied: str  # on an object store: where new copies of Spark's files go, by stream
+    sidecar: str  # its key
 
     @property
     def manifest(self) -> str:
         """The key of the manifest."""
         return f"{self.folder}/{MANIFEST}"
-
-    @property
-    def sidecar(self) -> str:
-        """The key of the sidecar."""
-        return f"{self.folder}/{SIDECAR}"
 
     def object(self, sha256: str) -> str:
         """Return the key of a file by its digest."""
@@ -92,11 +89,15 @@ class CheckpointPlace:
 
 
 def place_of(timeline: int, checkpoint: int, savepoint: str | None = None, *, shared: bool = True) -> CheckpointPlace:
-    """Return the location of a checkpoint, or of the savepoint with this name. `shared`: not on an object store."""
+    """Return the location of a checkpoint, or of the savepoint with this name. `shared`: not on an object store.
+
+    With id 0, the sidecar of a savepoint is where earlier versions have put it on an object store.
+    """
     folder = checkpoint_folder(timeline, checkpoint) if savepoint is None else savepoint_folder(savepoint)
     objects = OBJECTS if shared and savepoint is None else f"{folder}/{_OWN_FILES}"
     copied = f"{folder}/{_COPIES}" if savepoint is None else f"{folder}/{_COPIES}/{checkpoint}"
-    return CheckpointPlace(folder, objects, copied)
+    own = folder if shared or savepoint is None or not checkpoint else f"{folder}/{checkpoint}"
+    return CheckpointPlace(folder, objects, copied, f"{own}/{SIDECAR}")
 
 
 def checkpoint_folder(timeline: int, checkpoint: int) -> str:

@@ -143,7 +143,7 @@ class Checkpoints:
         why = ""
         if isinstance(checkpoint, str):
             if checkpoint in self._records.finished_savepoints():
-                return self.place(0, 0, checkpoint), 0
+                return self._place_of_savepoint(checkpoint), 0
         else:
             checked_positive("checkpoint", checkpoint)
             for timeline in reversed(self.timelines()):
@@ -154,8 +154,8 @@ class Checkpoints:
                 if exist[aborted]:
                     why = self._records.aborted(timeline, checkpoint).why or ""
             for each in self.savepoints():
-                if each.checkpoint == checkpoint:
-                    return self.place(0, 0, each.savepoint), 0
+                if each.checkpoint == checkpoint and each.savepoint is not None:
+                    return self._place_of_savepoint(each.savepoint), 0
             why = why or self._why_missing(checkpoint)
         raise CheckpointMissing(checkpoint=checkpoint, where=self.repository.where, why=why)
 
@@ -337,6 +337,18 @@ class Checkpoints:
             self._clear_unfinished(savepoint)
 
     # --- internal ---
+
+    def _place_of_savepoint(self, name: str) -> CheckpointPlace:
+        """Return the location of a savepoint. On an object store, its sidecar is under its id, or where it was earlier.
+
+        Only the id in the manifest tells which sidecar is its own: a driver that was replaced may have left another.
+        """
+        earlier = self.place(0, 0, name)
+        if not isinstance(self.repository, ObjectRepository):
+            return earlier
+        own = self.place(0, self._records.savepoint(name).checkpoint, name)
+        exist = self._records.exist([own.sidecar, earlier.sidecar])
+        return earlier if exist[earlier.sidecar] and not exist[own.sidecar] else own
 
     def _why_missing(self, checkpoint: int) -> str:
         """Return why a checkpoint without a manifest is missing, if its id was reserved and nothing is left of it."""

@@ -6,6 +6,7 @@ Rules:
 - A record contains all verdicts that its writer has found, with its own: the last one of each checkpoint that exists.
   The writer then deletes the records that it has read. So there is usually one record, bounded by the number of
   checkpoints. Two writers at the same moment leave two records, of which neither lacks anything.
+- The name of a savepoint may be used again. A verdict on an earlier one of the name does not count.
 - A record that is damaged hides only itself. Nothing here is needed to recover.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from holdfast._validation import is_name
 from holdfast.errors import HoldfastError
 from holdfast.formats.sealed_json import Record
 from holdfast.repository.activity import FOLDER, Activity, ActivityEvent
@@ -52,7 +54,7 @@ class Verdicts:
     def all(self) -> tuple[dict[str, LastVerify], list[HoldfastError]]:
         """Return the last verdict of each checkpoint, by its id or name, and an error for each damaged record."""
         found, _, bad = self._read()
-        return found, bad
+        return {name: each for name, each in found.items() if not self._is_on_earlier(each)}, bad
 
     def record(self, verdicts: Iterable[LastVerify]) -> None:
         """Record verdicts. Those of checkpoints that no longer exist are dropped.
@@ -82,6 +84,12 @@ class Verdicts:
 
     def _read_record(self, key: str) -> tuple[str, VerdictsRecord]:
         return key, VerdictsRecord.unsealed(self._repository.read(key), key)
+
+    def _is_on_earlier(self, verdict: LastVerify) -> bool:
+        """Whether the savepoint of this name was taken after the verdict. Ids of checkpoints are never used again."""
+        if verdict.checkpoint.isdecimal() or not is_name(verdict.checkpoint):
+            return False
+        return CheckpointRecords(self._repository).savepoint(verdict.checkpoint).timestamp_ms > verdict.at_ms
 
     def _existing(self) -> set[str]:
         records = CheckpointRecords(self._repository)

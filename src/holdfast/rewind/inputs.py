@@ -97,7 +97,7 @@ def inputs_after(
             readable, why = topics.readable(number, start)
             yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
         elif kind in (DELTA, ICEBERG):
-            readable, why = tables.readable(number, kind, start)
+            readable, why = tables.readable(number, kind, start, offsets=len(now))
             yield SourcePlan(source=str(number), kind=kind, readable=readable, why=why)
         else:
             why = "this cannot be checked here; check that the source still has the input after the base"

@@ -31,15 +31,18 @@ class TableQuestions:
         self._lineage = lineage
         self._stream = stream
 
-    def readable(self, number: int, kind: str, start: str | None) -> tuple[Readable, str]:
-        """Return whether a source still has the input after an offset, and why not, or why it is not known."""
+    def readable(self, number: int, kind: str, start: str | None, *, offsets: int) -> tuple[Readable, str]:
+        """Return whether a source still has the input after an offset, and why not, or why it is not known.
+
+        `offsets`: how many sources have one.
+        """
         if start is None:
             return Readable.UNKNOWN, "nothing was read before the base: the source begins where its options say"
         position = DeltaPosition.of(start)
         if kind != DELTA or position is None:
             return Readable.UNKNOWN, f"its catalog is known only to the Spark session; {_LATER}"
         try:
-            path = self._path(number)
+            path = self._path(number, offsets)
             if path is None:
                 return Readable.UNKNOWN, f"its path is not recorded, or it or the repository is not on a disk; {_LATER}"
             lost = lost_in_delta(str(path), position, _delta_now(path))
@@ -51,10 +54,17 @@ class TableQuestions:
             return Readable.UNKNOWN, f"its log cannot be read: {one_line(error)}; {_LATER}"
         return (Readable.NO, lost.summary) if lost else (Readable.YES, "")
 
-    def _path(self, number: int) -> Path | None:
-        """Return the folder of a table. A path below the repository is recorded relative to it."""
+    def _path(self, number: int, offsets: int) -> Path | None:
+        """Return the folder of a table. A path below the repository is recorded relative to it.
+
+        Spark reads a table that the program has twice only once: then fewer sources have an offset.
+        """
         program = Programs(self._repository).newest(self._stream, self._lineage)
         sources = program.description.sources if program else []
+        if len(sources) != offsets:
+            sources = [each for at, each in enumerate(sources) if each not in sources[:at]]
+        if len(sources) != offsets:
+            return None
         if number >= len(sources) or sources[number].kind != DELTA or not sources[number].reads:
             return None
         plain = _LOCAL.sub("", sources[number].reads, count=1)

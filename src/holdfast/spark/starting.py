@@ -172,12 +172,12 @@ def start_pipeline(
         prepare_session(session, pipeline.repository)
         lease = take_lease(pipeline, session, take_over=settings.take_over, program=settings.program)  # 1
         undo.callback(lease.release)
-        sinks = [sink for spec in pipeline.streams.values() for sink in spec.sinks]
-        require_cluster(session, pipeline.repository, sinks)  # 2
-        finish_rewind(pipeline, lease, settings.reach)
-        channel = ControlChannel(pipeline.repository, lease, RequestKind)
-        undo.callback(channel.close)  # before the lease is released: askers wait for the lock
         with _recording_why(pipeline.repository, lease.number):
+            sinks = [sink for spec in pipeline.streams.values() for sink in spec.sinks]
+            require_cluster(session, pipeline.repository, sinks)  # 2
+            finish_rewind(pipeline, lease, settings.reach)
+            channel = ControlChannel(pipeline.repository, lease, RequestKind)
+            undo.callback(channel.close)  # before the lease is released: askers wait for the lock
             chain = Chain(pipeline.name, pipeline.streams, pipeline.repository.where, session, accept=settings.accept)
             topology, specs = chain.join()  # 3
             inbox: Inbox = queue.SimpleQueue()

@@ -1,0 +1,105 @@
+"""Savepoints on an object store whose driver was replaced, with a large stage state. The store is in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import AlreadyExists
+from holdfast.formats.manifest import Manifest
+from holdfast.formats.sidecar import PackedStates, pack_states
+from holdfast.repository import Checkpoints, Identity, ObjectRepository
+from holdfast.repository.base import Data, StoredObject
+from holdfast.repository.checkpoint_keys import place_of
+from holdfast.restore import plan_restore, stage_states
+
+obstore = pytest.importorskip("obstore", reason="needs the extra s3")
+
+NAME = "rows/stage"
+
+
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch) -> ObjectRepository:
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    made = ObjectRepository("s3://bucket/orders")
+    store = obstore.store.MemoryStore()
+    monkeypatch.setattr(made.bucket, "_reads", store)
+    monkeypatch.setattr(made.bucket, "_writes", store)
+    Identity.create(made, "orders")
+    return made
+
+
+def state(byte: bytes) -> PackedStates:
+    return pack_states({NAME: byte * 100}, threshold=16)
+
+
+def manifest(repository: ObjectRepository, number: int, states: PackedStates) -> Manifest:
+    return Manifest(
+        checkpoint_id=number,
+        epoch=number,
+        timestamp_ms=number,
+        pipeline="orders",
+        uid=Identity.load(repository).uid,
+        timeline=1,
+        lease=1,
+        savepoint="keep",
+        operator_states=states.entries,
+        state_checksum=states.checksum,
+    )
+
+
+def take(repository: ObjectRepository, byte: bytes) -> None:
+    checkpoints = Checkpoints(repository)
+    checkpoints.put(manifest(repository, checkpoints.claim(1, 2), state(byte)), state(byte).sidecar)
+
+
+def restored(repository: ObjectRepository) -> bytes:
+    return stage_states(repository, plan_restore(repository, "keep"))[NAME]
+
+
+def test_a_driver_that_was_replaced_does_not_write_over_the_state_of_a_savepoint(
+    repository: ObjectRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was paused after it had seen that there is none of this name."""
+    late = Checkpoints(repository)
+    number, put_new = late.claim(1, 1), repository.put_new
+
+    def paused(key: str, data: Data) -> None:
+        monkeypatch.setattr(repository, "put_new", put_new)
+        Checkpoints(repository).close_open(1, 2)
+        take(repository, b"b")
+        put_new(key, data)
+
+    monkeypatch.setattr(repository, "put_new", paused)
+    with pytest.raises(AlreadyExists):
+        late.put(manifest(repository, number, state(b"a")), state(b"a").sidecar)
+    assert restored(repository) == b"b" * 100
+
+
+def test_a_late_clean_up_leaves_the_state_of_a_savepoint_that_was_finished_meanwhile(
+    repository: ObjectRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, flat = Checkpoints(repository), repository.flat
+    number = late.claim(1, 1)
+    repository.put_new(late.place(1, number, "keep").sidecar, state(b"a").sidecar)
+
+    def paused(folder: str = "") -> list[StoredObject]:
+        found = flat(folder)
+        monkeypatch.setattr(repository, "flat", flat)
+        Checkpoints(repository).close_open(1, 2)
+        take(repository, b"b")
+        return found
+
+    monkeypatch.setattr(repository, "flat", paused)
+    late.drop_unfinished("keep")
+    assert restored(repository) == b"b" * 100
+
+
+def test_the_state_of_a_savepoint_of_an_earlier_version_is_read(repository: ObjectRepository) -> None:
+    take(repository, b"a")
+    key = place_of(1, 1, "keep", shared=False).sidecar
+    assert key == "savepoints/keep/1/state.bin"
+    repository.put_new("savepoints/keep/state.bin", repository.read(key))
+    repository.delete(key)
+    assert restored(repository) == b"a" * 100
+    Checkpoints(repository).drop_savepoint("keep")
+    assert repository.flat("savepoints") == []
