@@ -167,8 +167,6 @@ def refuse_changed(repository: Repository, plan: RestorePlan) -> None:
     """Raise `CheckpointDamaged` if a file on a local disk does not match its digest, or cannot be read.
 
     This reads every file. On a store, only a restore detects damage: it downloads or copies every file.
-
-    On a store, only a restore detects this: it downloads or copies every file.
     """
     if isinstance(repository, ObjectRepository):
         return
