@@ -179,21 +179,57 @@ def test_a_rewind_is_refused_after_a_compaction_that_rewrote_the_epochs(tmp_path
     assert seen(sink) == [1, 2, 3, 14]
 
 
-def test_a_rewind_is_refused_if_the_table_has_moved(tmp_path: Path) -> None:
-    """The files of the stream are found by their paths, and its records in the folder of the table."""
-    sink = filled(tmp_path, 3)
+def move(sink: IcebergSink, folder: Path) -> None:
+    """Change the location of the table, as another program can; no file is moved."""
     metadata = Path(table_of_sink(sink).metadata_location.removeprefix("file://"))
-    before = metadata.read_text()
-    metadata.write_text(json.dumps(json.loads(before) | {"location": f"file://{tmp_path}/elsewhere"}))
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"location": f"file://{folder}"}))
+
+
+def test_a_rewind_is_refused_if_the_table_has_moved(tmp_path: Path) -> None:
+    """The records of the stream are found in the folder of the table."""
+    sink = filled(tmp_path, 3)
+    folder = Path(table_of_sink(sink).location().removeprefix("file://"))
+    move(sink, tmp_path / "elsewhere")
+    found = sink.can_take_back(OWNER, (1, 1))
+    assert isinstance(found, CannotTakeBack)
+    assert "the location of the table was changed" in found.why
+    assert "set the location" in found.do
+    with pytest.raises(SinkFailed, match="the location of the table was changed"):
+        sink.take_back(OWNER, (1, 1), 2)
+    assert not isinstance(sink.can_take_back(OWNER, (1, 3)), CannotTakeBack)
+    move(sink, folder)
+    sink.take_back(OWNER, (1, 1), 2)
+    assert seen(sink) == [1]
+
+
+def test_a_rewind_is_refused_if_neither_files_nor_records_are_in_the_folder(tmp_path: Path) -> None:
+    """Another program has rewritten the files, and then changed the location of the table."""
+    sink = filled(tmp_path, 3)
+    table_of_sink(sink).overwrite(table_of(1, 2, 3))
+    move(sink, tmp_path / "elsewhere")
     found = sink.can_take_back(OWNER, (1, 1))
     assert isinstance(found, CannotTakeBack)
     assert "neither files nor records" in found.why
-    with pytest.raises(SinkFailed, match="neither files nor records"):
+
+
+def test_a_rewind_is_refused_if_some_of_its_epochs_are_in_another_folder(tmp_path: Path) -> None:
+    """Epochs 1 to 3 were written before the location was changed, and epoch 4 after it."""
+    sink = filled(tmp_path, 3)
+    moved = tmp_path / "elsewhere"
+    move(sink, moved)
+    sink = opened(tmp_path)
+    epoch(sink, key_of(4), 4)
+    assert list(moved.rglob("*.parquet")), "epoch 4 is in the new folder"
+    assert seen(sink) == [1, 2, 3, 4]
+    found = sink.can_take_back(OWNER, (1, 1))
+    assert isinstance(found, CannotTakeBack)
+    assert "files of 2 epochs from 2 to 3 are not in" in found.why
+    assert found.do.startswith("go back to a checkpoint after these epochs, or pass --leave ")
+    with pytest.raises(SinkFailed, match="the location of the table was changed"):
         sink.take_back(OWNER, (1, 1), 2)
-    assert not isinstance(sink.can_take_back(OWNER, (1, 3)), CannotTakeBack)
-    metadata.write_text(before)
-    sink.take_back(OWNER, (1, 1), 2)
-    assert seen(sink) == [1]
+    assert seen(sink) == [1, 2, 3, 4], "nothing was changed"
+    sink.take_back(OWNER, (1, 3), 2)
+    assert seen(sink) == [1, 2, 3]
 
 
 def test_a_rewind_is_refused_after_another_program_has_deleted_rows(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@
 Rules:
 - Only files that the stream wrote are taken out: their paths contain stream, timeline and epoch. Rows of other writers
   stay. No file is deleted. The tag keeps other programs from deleting them, and readers can query it.
-- An epoch has files and a record. If there are none at all, the table was moved to another folder: that is refused.
+- An epoch has files and a record. If there are none at all, or if files of an epoch are in another folder, the location
+  of the table was changed: that is refused, because the records that prove the epochs whole are in that folder.
 - Every epoch after the base must be in the table with all of its files. If another program has rewritten some of them,
   as a compaction does, or has marked rows in them as deleted, the rewind is refused.
 - Stamp and files change together, and a commit that read an older ledger is refused by the catalog. So if the stamp is
@@ -30,15 +31,19 @@ from holdfast.sinks.taking_back import refuse_outdated
 
 _REWRITTEN = "go back to a checkpoint after the epochs that were rewritten, or pass --leave {}: its rows stay"
 
+_MOVED = "go back to a checkpoint after these epochs, or pass --leave {}: its rows stay"
+_SET_BACK = "set the location of the table to the folder with them, or "
+
 
 @dataclass(frozen=True, slots=True)
 class OwnFile:
     """A data file that the stream wrote, in one snapshot of the table."""
 
     place: EpochPlace
-    path: str  # relative to the table's folder
+    path: str  # relative to the table's folder, or to the one that was the table's folder when it was written
     file: DataFile
     has_deletes: bool  # another program has marked some of its rows as deleted
+    is_elsewhere: bool  # it is not in the table's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,12 @@ class IcebergRewind:
         marked = sorted({each.place for each in later if each.has_deletes})
         if marked:
             return CannotTakeBack(f"another program has deleted rows of {_named(marked)}", do)
+        elsewhere = sorted({each.place for each in later if each.is_elsewhere})
+        if elsewhere:
+            place = self.table.location()
+            why = f"the location of the table was changed: files of {_named(elsewhere)} are not in {place}"
+            back = _SET_BACK if all(each.is_elsewhere for each in later) else ""
+            return CannotTakeBack(why, back + _MOVED.format(self.sink))
         records = self._records(base)
         lost = self._lost(records, {each.path for each in later})
         if lost:
@@ -95,7 +106,7 @@ class IcebergRewind:
             return CannotTakeBack(why, do)
         if not records and not later and self._has_rows_after(base):
             why = f"neither files nor records of its epochs are in {self.table.location()}"
-            return CannotTakeBack(why, f"set the location of the table to the folder with them, or {do}")
+            return CannotTakeBack(why, _SET_BACK + do)
         return later
 
     def _has_rows_after(self, base: EpochPlace) -> bool:
@@ -130,10 +141,14 @@ class IcebergRewind:
             return []
         found = []
         for task in self.table.scan(snapshot_id=snapshot).plan_files():
-            path = self._relative(task.file.file_path)
+            address = task.file.file_path
+            path = self._relative(address)
+            is_elsewhere = path == address
+            if is_elsewhere:
+                path = self.staging.own_part(address, self.owner)
             place = self.staging.place_of(path, self.owner)
             if place is not None:
-                found.append(OwnFile(place, path, task.file, bool(task.delete_files)))
+                found.append(OwnFile(place, path, task.file, bool(task.delete_files), is_elsewhere))
         return found
 
     def _relative(self, path: str) -> str:
@@ -232,7 +247,7 @@ class IcebergRewind:
         listed = list(files)
         for place in {each.place for each in listed}:
             self.staging.folder.remove(self.staging.own_name(self.owner, place_name(*place)))
-        for path in self._unneeded(each.path for each in listed):
+        for path in self._unneeded(each.path for each in listed if not each.is_elsewhere):
             self.staging.folder.remove(path)
 
     def _unneeded(self, paths: Iterable[str]) -> list[str]:

@@ -243,6 +243,11 @@ class LakeStaging:
         match = _EPOCH.fullmatch(parts[len(top)]) if parts[: len(top)] == top and len(parts) > len(top) else None
         return (int(match[1]), int(match[2])) if match else None
 
+    def own_part(self, address: str, owner: StreamIdentity) -> str:
+        """Return the end of an address that may name a data file of this owner, whatever folder it is in; or ''."""
+        _, found, rest = address.rpartition(f"/{self._data}/{_owner(owner)}/")
+        return f"{found[1:]}{rest}" if found else ""
+
     def own_name(self, owner: StreamIdentity, name: str) -> str:
         """Return the name of another record of an owner, beside those of its epochs."""
         return f"{self._records}/{_owner(owner)}/{name}"
