@@ -16,7 +16,9 @@ from holdfast.epoch import Attempt
 from holdfast.formats.sealed_json import digest_of
 from holdfast.sinks.base import EpochKey, Link, Staged, StreamIdentity
 from holdfast.sinks.files.epoch_folders import KEY_FILE, KeyRecord
+from holdfast.sinks.kafka.records import LARGEST
 from holdfast.sinks.kafka.sink import KafkaSink
+from holdfast.sinks.kafka.staged import check_records
 from holdfast.sinks.staged_files import digests
 from holdfast.spark.kafka_reading import read_kafka
 from kafkafixture import Cluster
@@ -104,11 +106,14 @@ def stage_by_hand(sink: KafkaSink, key: EpochKey, values: Sequence[bytes | None]
         digests=digests(folder, sizes),
     ).sealed()
     (folder / KEY_FILE).write_bytes(record)
+    largest = max(len(value or b"") for value in values)
+    accepted = check_records(sink.name, folder, {LARGEST: 0}, sink._facts or sink._found_topic(), sink._other_topic)
     handle = {
         "rows": len(values),
         "files": 1,
         "digest": digest_of(record),
         "topic": sink.topic,
-        "largest": max(len(value or b"") for value in values),
+        "largest": largest,
+        "limit": accepted.limit,
     }
     return Staged(handle, len(values))

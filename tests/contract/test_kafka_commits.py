@@ -491,6 +491,20 @@ def test_no_batch_is_larger_than_its_topic_accepts(bench: Bench) -> None:
     assert len(bench.broker.rows(small)) == 2000
 
 
+def test_no_batch_is_larger_than_the_topics_that_rows_name_accept(bench: Bench) -> None:
+    """Also before and after an epoch with larger records, and in a program that has not prepared the epoch."""
+    small = bench.broker.topic(max_message_bytes="20000")
+    sink = bench.sink()
+    values = [b"%d" % number * 50 for number in range(1000)]
+    sink.commit(key_of(1), stage_by_hand(sink, key_of(1), values).handle)
+    for epoch, used in ((2, bench.sink(opened=False)), (3, sink)):
+        staged = stage_by_hand(sink, key_of(epoch), values, topic=[small, None] * 500)
+        used.commit(key_of(epoch), staged.handle)
+    for epoch, value in ((4, b"x" * 50_000), (5, b"x" * 500_000)):
+        sink.commit(key_of(epoch), stage_by_hand(sink, key_of(epoch), [value]).handle)
+    assert (len(bench.broker.rows(small)), len(bench.broker.rows(bench.topic))) == (1000, 2002)
+
+
 def test_rows_that_the_server_refuses_after_all_fail_the_commit_and_are_aborted(bench: Bench) -> None:
     """The limit of a topic was lowered after the epoch was staged."""
     small = bench.broker.topic(max_message_bytes="1000")

@@ -259,10 +259,11 @@ def test_records_are_compared_with_their_topics(tmp_path: Path) -> None:
 
     def find(name: str) -> TopicFacts | None:
         asked.append(name)
-        return TopicFacts(name, "id", 6)
+        return TopicFacts(name, "id", 6, bytes=1500)
 
-    check_records("s", tmp_path, {"largest": 1}, TopicFacts("t", "id", 1), find)
+    accepted = check_records("s", tmp_path, {"largest": 1}, TopicFacts("t", "id", 1, bytes=2000), find)
     assert asked == ["big"]
+    assert accepted.limit == 1500, "the smallest one of all topics"
     with pytest.raises(SinkFailed, match=r"names topic 'big', which does not exist"):
         check_records("s", tmp_path, {"largest": 1}, TopicFacts("t", "id", 1), lambda _: None)
     with pytest.raises(SinkFailed, match=r"topic big has 5 partitions"):
@@ -309,7 +310,7 @@ def test_timestamps_are_compared_with_the_limits_of_the_topic(tmp_path: Path) ->
 
     def checked(earliest: int, latest: int, **limits: int) -> str | None:
         seen = {"largest": 1, "earliest": earliest, "latest": latest}
-        return check_records("s", tmp_path, seen, TopicFacts("t", "id", 1, **limits), lambda _: None)  # type: ignore[arg-type]
+        return check_records("s", tmp_path, seen, TopicFacts("t", "id", 1, **limits), lambda _: None).notice  # type: ignore[arg-type]
 
     assert checked(now - 3 * hour, now) is None
     assert checked(now - hour, now, kept_ms=2 * hour, behind_ms=2 * hour, ahead_ms=hour) is None

@@ -300,9 +300,10 @@ class KafkaSink(base.Sink):
         name = ledger_name(self.topic, owner, self.name, share=self._share if share is None else share)
         return TopicTransactions(self._cluster, name, self.topic, self._transaction_s, _WAIT_S)
 
-    def _initialised(self, transactions: TopicTransactions) -> Producer:
-        """Fence the producers of other drivers."""
-        return transactions.init((self._facts or self._found_topic()).bytes)
+    def _initialised(self, transactions: TopicTransactions, handle: Mapping[str, Any] | None = None) -> Producer:
+        """Fence the producers of other drivers. The producer can send the records of this handle, if there is one."""
+        limit = (self._facts or self._found_topic()).bytes
+        return transactions.init(min(limit, (handle or {}).get("limit", limit)))
 
     # --- an epoch ---
 
@@ -315,11 +316,12 @@ class KafkaSink(base.Sink):
                 return staged
             found = seen.get
             topic = self._facts or self._found_topic()
-            notice = check_records(self.name, self._staged.folder(key), found, topic, self._other_topic)
-        if notice and not self._noticed:
-            self.context.tell(notice)
+            accepted = check_records(self.name, self._staged.folder(key), found, topic, self._other_topic)
+        if accepted.notice and not self._noticed:
+            self.context.tell(accepted.notice)
             self._noticed = True
-        handle = staged.handle | {"topic": self.topic, "largest": int(found[LARGEST] or 0)}
+        largest = int(found[LARGEST] or 0)
+        handle = staged.handle | {"topic": self.topic, "largest": largest, "limit": accepted.limit}
         return Staged(handle, staged.rows, staged.paths)
 
     def _other_topic(self, name: str) -> TopicFacts | None:
@@ -373,7 +375,7 @@ class KafkaSink(base.Sink):
         return None
 
     def _try(self, used: TopicTransactions, key: EpochKey, handle: dict[str, Any]) -> None:
-        producer = self._initialised(used)  # 1
+        producer = self._initialised(used, handle)  # 1
         marker = used.marker()  # 2
         if marker is None:
             raise self._lost()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +40,22 @@ def pending_rows(largest: int) -> int:
     return max(1, min(_PENDING_ROWS, _PENDING_BYTES // (largest + OVERHEAD)))
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Staged records that the server will accept."""
+
+    limit: int  # the largest batch, in bytes, that all of their topics accept
+    notice: str | None  # about records that the server accepts, and soon deletes
+
+
 def check_records(
     sink: str,
     folder: Path,
     seen: Mapping[str, Any],
     topic: TopicFacts,
     find: Callable[[str], TopicFacts | None],
-) -> str | None:
-    """Refuse records that a server would refuse. `find` looks up the topics that rows name.
-
-    Returns a notice about records that the server accepts, and soon deletes.
-    """
+) -> Accepted:
+    """Refuse records that a server would refuse. `find` looks up the topics that rows name."""
     topics = _topics(sink, folder, topic, find)
     _check_partitions(sink, folder, topics, topic)
     if seen.get(BAD_HEADERS):
@@ -62,7 +68,8 @@ def check_records(
     if compacted is not None and seen.get(UNKEYED, 1):  # not counted if the sink has no key at all
         why = f"some rows have no key, and topic {compacted.name} is compacted"
         raise _refused(sink, why, "give every row a key (key=...)")
-    return _check_timestamps(sink, seen, topics.values()) if seen.get(EARLIEST) is not None else None
+    notice = _check_timestamps(sink, seen, topics.values()) if seen.get(EARLIEST) is not None else None
+    return Accepted(limit, notice)
 
 
 def _check_timestamps(sink: str, seen: Mapping[str, Any], topics: Collection[TopicFacts]) -> str | None:

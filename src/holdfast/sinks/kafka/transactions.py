@@ -75,6 +75,7 @@ class TopicTransactions:
         self._transaction_s = transaction_s
         self._wait_s = wait_s
         self._producer: Producer | None = None
+        self._message_bytes = 0  # the limit of the producer
         self._consumer: Consumer | None = None
         self._group: Any = None
         self._failures: list[Any] = []  # errors of records, as the server reported them
@@ -117,16 +118,20 @@ class TopicTransactions:
     # --- transactions ---
 
     def init(self, message_bytes: int) -> Producer:
-        """Return a producer that has fenced all others: the one of the last transaction, unless it failed."""
-        if self._producer is not None:
+        """Return a producer that has fenced all others, and sends no batch that is larger than `message_bytes`.
+
+        It is the one of the last transaction, unless that failed or has another limit.
+        """
+        if self._producer is not None and self._message_bytes == message_bytes:
             return self._producer
+        self.drop()
         producer = self.cluster.producer(self.name, self._transaction_s, message_bytes)
         try:
             producer.init_transactions(self._wait_s)
         except KafkaException as error:
             _poll(producer)  # so that the cause of a time-out is noted
             raise self._interrupted(0, self._explained(error)) from None
-        self._producer = producer
+        self._producer, self._message_bytes = producer, message_bytes
         return producer
 
     def _explained(self, error: KafkaException) -> KafkaException:
