@@ -129,6 +129,16 @@ def test_a_failure_before_a_rewind_of_all_streams_is_over(tmp_path: Path) -> Non
     assert status_of(sample.repository).state is RunState.FAILED, "it failed again afterwards"
 
 
+def test_a_lease_that_cannot_be_read_is_reported_also_after_a_rewind(tmp_path: Path) -> None:
+    sample = Sample(tmp_path).healthy()
+    sample.timeline(2, 1, checkpoint=3, why="a bug")
+    assert status_of(sample.repository).state is RunState.STOPPED
+    sample.write("lease/00000001.json", b"junk")
+    line = status_of(sample.repository)
+    assert line.state is RunState.UNKNOWN
+    assert any("it is not known whether the pipeline runs" in each.what for each in line.problems)
+
+
 def test_a_failure_of_a_stream_that_was_not_taken_back_is_not_over(tmp_path: Path) -> None:
     sample = Sample(tmp_path).healthy()
     sample.lease(2, ago_s=7200)

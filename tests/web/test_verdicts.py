@@ -5,17 +5,20 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.verbs.ls import listing_of
+from holdfast.cli.verbs.show import shown_checkpoint
 from holdfast.cli.verbs.verify import record_verdicts
 from holdfast.formats.manifest_parts import Severity
 from holdfast.repository import MemoryRepository, Repository
 from holdfast.repository.activity import KEPT_EVENTS, Activity
 from holdfast.repository.checkpoint_keys import AttemptRecord, attempt_key
+from holdfast.repository.verdicts import Verdicts
 from holdfast.testing import FaultyRepository
 from holdfast.verification import Finding, Grade, Verification, verify_all
+from holdfast.web.book import Book
+from holdfast.web.places import Places
 from holdfast.web.reading.runs import runs_of
 from holdfast.web.reading.status import status_of
 from holdfast.web.reading.status_lines import RunState
-from holdfast.web.reading.verdicts import verdicts_of
 from webfixture import Sample
 
 
@@ -47,7 +50,7 @@ def test_verdicts_of_many_checkpoints_do_not_hide_a_failed_run(failed: Sample) -
     line = status_of(failed.repository)
     assert line.state is RunState.FAILED
     assert "no disk" in [each.what for each in line.problems]
-    assert len(verdicts_of(failed.repository)) == 120
+    assert len(Verdicts(failed.repository).shown()) == 120
 
 
 def test_verdicts_that_an_earlier_version_recorded_as_events_are_shown_and_hide_nothing(failed: Sample) -> None:
@@ -57,10 +60,10 @@ def test_verdicts_that_an_earlier_version_recorded_as_events_are_shown_and_hide_
         failed.event("verified", "found", lease=0, n=number, facts=facts)
     assert status_of(failed.repository).state is RunState.FAILED
     assert {each.kind for each in runs_of(failed.repository).events} >= {"failed", "ended"}
-    found = verdicts_of(failed.repository)
+    found = Verdicts(failed.repository).shown()
     assert [name for name, each in found.items() if not each.ok] == ["7"]
     record_verdicts(failed.repository, [verification(7)])
-    found = verdicts_of(failed.repository)
+    found = Verdicts(failed.repository).shown()
     assert len(found) == 120
     assert found["7"].ok
     assert not list(failed.folder.glob("activity/events/*.00000000.*")), "they are in the new record"
@@ -70,11 +73,11 @@ def test_a_thousand_verdicts_are_all_kept_and_those_of_deleted_checkpoints_are_n
     numbers = range(1, 2 * KEPT_EVENTS + 1)
     repository = with_checkpoints(*numbers)
     record_verdicts(repository, [verification(number) for number in numbers])
-    assert len(verdicts_of(repository)) == len(numbers)
+    assert len(Verdicts(repository).shown()) == len(numbers)
     repository.delete(attempt_key(1, 5))
     for _ in range(3):
         record_verdicts(repository, [verification(9)])
-    assert verdicts_of(repository).keys() == {str(number) for number in numbers} - {"5"}
+    assert Verdicts(repository).shown().keys() == {str(number) for number in numbers} - {"5"}
     assert len(repository.list("activity/verdicts")) == 1
 
 
@@ -89,7 +92,7 @@ def test_two_that_record_at_the_same_moment_lose_nothing() -> None:
 
     record_verdicts(FaultyRepository(repository, meet), [verification(3)])
     assert met
-    assert verdicts_of(repository).keys() == {"1", "2", "3"}
+    assert Verdicts(repository).shown().keys() == {"1", "2", "3"}
 
 
 def test_a_record_that_is_replaced_while_it_is_read_is_not_missed() -> None:
@@ -101,7 +104,7 @@ def test_a_record_that_is_replaced_while_it_is_read_is_not_missed() -> None:
             met.append(key)
             record_verdicts(repository, [verification(2)])
 
-    assert verdicts_of(FaultyRepository(repository, meet)).keys() == {"1", "2"}
+    assert Verdicts(FaultyRepository(repository, meet)).shown().keys() == {"1", "2"}
     assert met
 
 
@@ -110,9 +113,24 @@ def test_a_damaged_record_of_verdicts_hides_only_itself(failed: Sample) -> None:
     record_verdicts(failed.repository, [verification(1)])
     (path,) = failed.folder.glob("activity/verdicts/*")
     path.write_bytes(path.read_bytes()[:-9])
-    assert verdicts_of(failed.repository) == {}
+    assert Verdicts(failed.repository).shown() == {}
     record_verdicts(failed.repository, [verification(1)])
-    assert verdicts_of(failed.repository)["1"].ok
+    assert Verdicts(failed.repository).shown()["1"].ok
+
+
+def test_checkpoints_are_shown_although_their_verdicts_cannot_be_listed(failed: Sample) -> None:
+    """The status names the reason."""
+    failed.checkpoint(1)
+    (failed.folder / "activity/verdicts").write_bytes(b"")
+    assert [each.checkpoint for each in listing_of(failed.repository).checkpoints][-1] == 1
+    assert shown_checkpoint(failed.repository, "1").result.last_verify is None
+    book = Book(Places([str(failed.folder)]))
+    for address in ("", "/checkpoints", "/checkpoints/1"):
+        (slug,) = book.places.all()
+        found = book.look(f"/p/{slug}{address}")
+        assert found is not None
+        assert found.status == 200
+    assert any("activity/verdicts" in each.what for each in status_of(failed.repository).problems)
 
 
 def test_only_the_newest_events_of_earlier_versions_are_kept(failed: Sample) -> None:
@@ -148,8 +166,8 @@ def test_the_text_of_an_unsound_verdict_is_its_first_error(failed: Sample) -> No
     warning = Finding("no-digest", Severity.WARNING, "a file has no digest", "orders")
     error = Finding("file-digest", Severity.ERROR, "a file has other bytes", "orders")
     record_verdicts(failed.repository, [verification(1, warning, error)])
-    assert verdicts_of(failed.repository)["1"].text == str(error)
+    assert Verdicts(failed.repository).shown()["1"].text == str(error)
     (what,) = [each.what for each in status_of(failed.repository).problems if "checkpoint 1" in each.what]
     assert what == "checkpoint 1 was verified and is unsound: a file has other bytes [file-digest, orders]"
     record_verdicts(failed.repository, [verification(1, warning)])
-    assert verdicts_of(failed.repository)["1"].text == str(warning)
+    assert Verdicts(failed.repository).shown()["1"].text == str(warning)

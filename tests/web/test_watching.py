@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast.web.reading.verdicts import verdicts_of
+from holdfast.repository.verdicts import Verdicts
 from webfixture import Sample
 
 HOLDFAST = [sys.executable, "-m", "holdfast"]
@@ -53,14 +53,14 @@ def test_a_verdict_is_recorded_only_on_request(tmp_path: Path) -> None:
         return found
 
     verify()
-    assert verdicts_of(sample.repository) == {}
+    assert Verdicts(sample.repository).shown() == {}
     verify("--record")
-    assert verdicts_of(sample.repository)["3"].ok
+    assert Verdicts(sample.repository).shown()["3"].ok
     for path in (sample.folder / "objects").rglob("*/*"):
         if path.is_file() and not path.read_bytes().startswith(b"{"):  # not a file list
             path.write_bytes(b"x" * path.stat().st_size)
     assert verify("--record")["exit"] == 1
-    found = verdicts_of(sample.repository)["3"]
+    found = Verdicts(sample.repository).shown()["3"]
     assert not found.ok
     assert found.grade == "digests"
     assert found.text

@@ -257,7 +257,7 @@ class _Planning:
 def _unsound(repository: Repository, base: RewindBase) -> Iterable[str]:
     """Yield why the base cannot be restored, if a verification of it was recorded. The plan reads no bytes itself."""
     name = base.restore.name
-    verdict = Verdicts(repository).all()[0].get(str(name))
+    verdict = Verdicts(repository).shown().get(str(name))
     if verdict is not None and not verdict.ok:
         yield (
             f"checkpoint {name} was verified and is unsound: {verdict.text}; go back to a sound one (holdfast ls), or "

@@ -32,6 +32,7 @@ from holdfast.errors import Absent, BadInput, HoldfastError
 from holdfast.repository import Lineage, Summary
 from holdfast.repository.activity import Activity, Period
 from holdfast.repository.rewinds import unfinished_rewind
+from holdfast.repository.verdicts import Verdicts
 from holdfast.web.acting.control import PageControl
 from holdfast.web.drawing.actions import actions_view, job_view
 from holdfast.web.drawing.checkpoints import checkpoint_view, checkpoints_view, diff_view
@@ -46,7 +47,6 @@ from holdfast.web.reading.problems import NextSteps
 from holdfast.web.reading.runs import runs_of
 from holdfast.web.reading.status import status_of
 from holdfast.web.reading.status_lines import PipelineLine
-from holdfast.web.reading.verdicts import LastVerify, verdicts_of
 
 _FRESH_S = 0.9
 _MOST = 256  # rendered views in memory
@@ -183,14 +183,12 @@ class Book:
         return actions_view(found.slug, line, actions, found.checkpoints.all(), jobs=jobs, given=query, now_ms=now_ms)
 
     def _checkpoints(self, found: Place, now_ms: int) -> View:
-        lineage, verdicts = Lineage.load(found.repository), verdicts_of(found.repository)
+        lineage, verdicts = Lineage.load(found.repository), Verdicts(found.repository).shown()
         return checkpoints_view(found.slug, found.checkpoints.all(), lineage, verdicts, now_ms)
 
     def _checkpoint(self, found: Place, name: str, now_ms: int) -> View:
         shown = shown_checkpoint(found.repository, name, files=True)
-        own = shown.manifest.savepoint or shown.manifest.checkpoint_id
-        verdict = verdicts_of(found.repository).get(str(own))
-        control = self.control is not None
+        verdict, control = shown.result.last_verify, self.control is not None
         return checkpoint_view(found.slug, shown, found.checkpoints.all(), verdict, now_ms, control=control)
 
     def _timelines(self, found: Place) -> View:
@@ -209,13 +207,11 @@ class Book:
         line = self._status(found)
         periods: list[Period] = []
         checkpoints: list[Summary] = []
-        verdicts: dict[str, LastVerify] = {}
         with contextlib.suppress(HoldfastError):  # what cannot be listed is among the problems of the status
             periods, _ = Activity(found.repository).periods(now_ms - _HOURS_MS)
         with contextlib.suppress(HoldfastError):
             checkpoints = found.checkpoints.all() if line.uid else []
-        with contextlib.suppress(HoldfastError):
-            verdicts = verdicts_of(found.repository)
+        verdicts = Verdicts(found.repository).shown()
         activity = {each.stream: points(periods, each.stream) for each in line.streams}
         return pipeline_overview(found.slug, line, activity, checkpoints, verdicts=verdicts, now_ms=now_ms)
 

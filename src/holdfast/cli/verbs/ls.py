@@ -133,7 +133,7 @@ def listing_of(
     found = [each for each in Checkpoints(repository).all() if every or each.status is not Status.ABORTED]
     holder, unknown = readable_holder(repository)
     rewinding = unfinished_rewind(repository, lineage)
-    verdicts, _ = Verdicts(repository).all()
+    verdicts = Verdicts(repository).shown()
     return PipelineListing(
         pipeline=lineage.identity.pipeline,
         uid=lineage.identity.uid,

@@ -117,7 +117,7 @@ def shown_checkpoint(repository: Repository, checkpoint: str | None, *, files: b
         place_in.unfinished,
         place_in.timelines,
         {name: text for name, text in INHERITED.items() if name in stored},
-        Verdicts(repository).all()[0].get(str(name)),
+        Verdicts(repository).shown().get(str(name)),
     )
     return ShownCheckpoint(result, manifest, place.manifest, lists)
 

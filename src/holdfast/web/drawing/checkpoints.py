@@ -13,6 +13,7 @@ from holdfast.difference import Difference
 from holdfast.formats.manifest import Manifest
 from holdfast.formats.manifest_parts import StreamCut
 from holdfast.repository import FileList, Lineage, Status, Summary
+from holdfast.repository.verdicts import LastVerify
 from holdfast.web.drawing.charts import Column, spans, strip
 from holdfast.web.drawing.frame import (
     View,
@@ -28,7 +29,6 @@ from holdfast.web.drawing.frame import (
     seconds,
     section,
 )
-from holdfast.web.reading.verdicts import LastVerify
 
 STEPS = ("barrier", "acknowledged", "linked", "held")  # in the order of a checkpoint
 _WORDS = {"barrier": "barrier", "acknowledged": "acknowledge", "linked": "link", "held": "keep", "manifest": "manifest"}

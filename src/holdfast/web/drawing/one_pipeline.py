@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from holdfast import _figures as figures
 from holdfast._html import Markup, h, table
 from holdfast.repository import Summary
+from holdfast.repository.verdicts import LastVerify
 from holdfast.web.drawing.charts import Series, lines
 from holdfast.web.drawing.checkpoints import checkpoint_strip
 from holdfast.web.drawing.frame import (
@@ -27,7 +28,6 @@ from holdfast.web.drawing.frame import (
 from holdfast.web.drawing.graph import Edge, Graph, Node, graph
 from holdfast.web.reading.epochs import ActivityPoint
 from holdfast.web.reading.status_lines import PipelineLine, StreamLine
-from holdfast.web.reading.verdicts import LastVerify
 
 
 def pipeline_overview(

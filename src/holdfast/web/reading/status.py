@@ -72,7 +72,7 @@ class _StatusReader:
         runs = [*(number for number, each in leases.items() if each.why == RUN), *(each.lease for each in events)]
         lease = holder.lease if holder else max(runs, default=0)
         own = [each for each in events if each.lease == lease]
-        rewound = 0 if holder else self._rewound_at(own, leases.get(lease))
+        rewound = 0 if holder or unknown else self._rewound_at(own, leases.get(lease))
         own = [] if rewound else own
         state, since = (RunState.STOPPED, rewound) if rewound else self._state(holder, unknown, lease, own, leases)
         run = RunSeen(
