@@ -13,6 +13,7 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 
 REPOSITORY = os.environ.get("MAVEN_REPOSITORY", "https://repo1.maven.org/maven2")
@@ -42,7 +43,7 @@ def provide(target: Path, tests: str, locks: Mapping[Path, Path]) -> None:
     """Fetch the jars of tests: those of each lock file, by the folder that gets them. `target` contains these folders.
 
     Without a network, the tests are skipped. So this reports the reason, and writes it to the file `missing`, where the
-    tests read it.
+    tests read it. Only when everything is there is the file `ready` written; until then the next `make` tries again.
     """
     target.mkdir(parents=True, exist_ok=True)
     missing = target / "missing"
@@ -50,10 +51,11 @@ def provide(target: Path, tests: str, locks: Mapping[Path, Path]) -> None:
     try:
         for folder, lock in locks.items():
             fetch(lock, folder)
-    except OSError as error:  # of a file, or of a connection
+    except (OSError, HTTPException) as error:  # of a file, of a connection, or of an answer that was cut off
         missing.write_text(f"{REPOSITORY}: {error}")
         print(f"set-up: the tests of {tests} are skipped: {error}", file=sys.stderr)
-    (target / "ready").touch()
+    else:
+        (target / "ready").touch()
 
 
 def _fetch(target: Path, path: str, digest: str) -> None:

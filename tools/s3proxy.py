@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 VERSION = "4.1.0"
@@ -44,7 +44,7 @@ def fetch(target: Path) -> str | None:
             with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - https, as checked above
                 data = answer.read()
             break
-        except (urllib.error.URLError, OSError) as error:
+        except (OSError, HTTPException) as error:
             why = f"{address} could not be fetched: {error}"
     else:
         return why

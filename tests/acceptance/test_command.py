@@ -212,7 +212,7 @@ def test_a_name_that_is_no_checkpoint_is_answered_with_the_accepted_forms(made: 
     for words in ("verify yesterday", "show 2026-11-16", "diff 1 yesterday"):
         ran = run(words, tmp_path)
         assert ran.code == 2
-        assert "an id, the name of a savepoint or latest" in ran.err
+        assert "an id, the name of a savepoint, or latest" in ran.err
 
 
 def test_a_sink_that_got_nothing_of_the_last_epochs_says_so(made: Fabricated, tmp_path: Path) -> None:

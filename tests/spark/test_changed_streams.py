@@ -29,7 +29,7 @@ def test_what_an_epoch_does_is_decided_with_it(kind: str, spark: SparkSession, t
     rig.add(3)
     rig.crash(CrashAt("decided"))
     rig.output_mode = "complete"
-    with pytest.raises(StreamChanged, match="output mode of stream 'rows' was 'append'"):
+    with pytest.raises(StreamChanged, match="output mode of stream 'rows' changed from 'append'"):
         rig.run()
     rig.output_mode = "append"
     rig.run()

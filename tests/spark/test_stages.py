@@ -171,5 +171,5 @@ def test_a_stage_is_not_dropped_or_changed_in_silence(spark: SparkSession, tmp_p
     with pytest.raises(StreamChanged, match="stage"):
         made.run()
     made.options = {"stage": Stage({}, MsgpackCodec(dict)), "on_epoch": counted}
-    with pytest.raises(Exception, match="stage of stream 'rows' was 'Tally'"):
+    with pytest.raises(Exception, match="stage of stream 'rows' changed from 'Tally'"):
         made.run()

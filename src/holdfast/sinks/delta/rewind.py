@@ -222,7 +222,7 @@ class DeltaRewind:
             if not there and not all(file.path in aside for each in listed for file in each.files):
                 changed = "OPTIMIZE, DELETE, UPDATE or MERGE replaced them"
                 why = f"files of epoch {epoch} are no longer part of the table: {changed}"
-                do = "go back to a checkpoint after that epoch, or restore the table to a version before the change"
+                do = f"go back to a checkpoint after that epoch, or pass --leave {self.sink}: its rows stay"
                 return CannotTakeBack(why, do)
         unknown = ours - {file.path for each in found for file in each.files}
         if unknown:

@@ -158,7 +158,8 @@ def activity_chart(stream: str, found: Sequence[ActivityPoint]) -> Markup:
         return Markup("")
     rates = [(each.end_ms, each.rows / max((each.end_ms - each.start_ms) / 1000, 0.001)) for each in found]
     spent = [(each.end_ms, each.seconds / each.epochs) for each in found if each.epochs]
-    behind = [(each.end_ms, float(each.behind or each.unread_files or 0)) for each in found]
+    known = [each for each in found if each.behind is not None or each.unread_files is not None]
+    behind = [(each.end_ms, float(each.behind or each.unread_files or 0)) for each in known]
     series = [Series("k-rate", "rows per second", rates, rate(max(value for _, value in rates)))]
     if spent:
         slow = [(each.end_ms, each.slowest) for each in found if each.epochs]
