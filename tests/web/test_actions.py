@@ -21,6 +21,7 @@ from fakespark import install
 from holdfast.control.records import ControlRequest
 from holdfast.control.results import CheckpointCancelled, PipelineStopped
 from holdfast.repository import Identity, LocalRepository
+from holdfast.repository.verdicts import Verdicts
 from holdfast.web.acting import routes
 from holdfast.web.acting.access import LONGEST_FORM, ControlToken, FormRefused, is_own_origin
 from holdfast.web.acting.control import PageControl
@@ -28,7 +29,6 @@ from holdfast.web.acting.jobs import MOST_RUNNING, ActionJobs
 from holdfast.web.acting.plans import ActionEnd, ActionPlan
 from holdfast.web.acting.tickets import LASTS_S, PlannedAction, PlanTickets
 from holdfast.web.listening import Listening, RunningPage
-from holdfast.web.reading.verdicts import verdicts_of
 from madeup import TAKEN, MadeUpDriver
 from rewindbench import DiskBench
 from visiting import FILLED, Visitor
@@ -175,9 +175,9 @@ def test_a_driver_that_ends_between_plan_and_confirmation_is_an_error_with_a_nex
 def test_verify_reads_a_checkpoint_and_records_its_verdict(visitor: Visitor, sample: Sample) -> None:
     plan, ticket = visitor.planned("verify", checkpoint="3")
     assert "reads checkpoint 3: 6 files" in plan
-    assert verdicts_of(sample.repository) == {}
+    assert Verdicts(sample.repository).shown() == {}
     assert "sound" in visitor.applied("verify", ticket)
-    assert verdicts_of(sample.repository)["3"].ok
+    assert Verdicts(sample.repository).shown()["3"].ok
     _, ticket = visitor.planned("verify", every="1", quick="1")
     assert visitor.applied("verify", ticket).count("sound") >= 5
     assert visitor.post("/p/orders/actions/verify", {"checkpoint": "77"})[0] == 409
