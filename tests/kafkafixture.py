@@ -9,6 +9,7 @@ How to use it:
         broker().address                                # for bootstrap.servers
         broker().rows(topic)                            # committed records: read_committed, as (key, value)
         broker().kill(); broker().start()               # SIGKILL, then the same address and data
+        broker().end_hanging()                          # after a kill under load, about once in 15
 
 A test whose module imports `broker` is marked `kafka` and `jvm` by conftest.py. It belongs to the lane `make
 test-kafka`. Where the jars are missing, these tests are skipped with the reason; with HOLDFAST_REQUIRE_KAFKA=1 they
@@ -238,6 +239,22 @@ class Broker(Cluster):
         """Continue a paused process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+    def end_hanging(self) -> int:
+        """Abort the transactions whose end the broker has lost, as docs/kafka-sink.md says; return their number."""
+        words = ("find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0")
+        listed = self._transactions(*words).splitlines()[1:]
+        for topic, partition, _producer, _epoch, _coordinator, start, *_times in (line.split() for line in listed):
+            self._transactions("abort", "--topic", topic, "--partition", partition, "--start-offset", start)
+        return len(listed)
+
+    def _transactions(self, *words: str) -> str:
+        jars = f"{JARS / 'broker'}/*:{JARS / 'commands'}/*"
+        java = [str(Path(os.environ["JAVA_HOME"]) / "bin/java"), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", jars]
+        command = ["org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", self.address]
+        done = subprocess.run([*java, *command, *words], capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def log(self) -> str:
         """Return the end of the broker's output."""

@@ -1,8 +1,8 @@
 """Fetch a Kafka broker, and Spark's connector for Kafka, for the tests: `python -m tools.kafka fetch .venv/kafka`.
 
-The jars of the broker go to `broker/`, those of the connector to `connector/`. They are pinned files: each folder has a
-file `tools/kafka-<folder>.lock` with the digest and the path of each jar. `python -m tools.kafka lock` writes both
-again, which needs Maven.
+The jars of the broker go to `broker/`, those of the connector to `connector/`, and the broker's command line to
+`commands/`. They are pinned files: each folder has a file `tools/kafka-<folder>.lock` with the digest and the path of
+each jar. `python -m tools.kafka lock` writes them again, which needs Maven.
 
 Without a network the tests that need the jars are skipped, and the reason is reported.
 """
@@ -23,7 +23,12 @@ CONNECTOR = (
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",
 )
-_SETS = {"broker": (BROKER, ()), "connector": (CONNECTOR, ("*:*",))}  # packages, and what of their needs is left out
+COMMANDS = ("org.apache.kafka:kafka-tools:4.3.1",)  # with the jars of the broker
+_SETS = {  # packages, and what of their needs is left out
+    "broker": (BROKER, ()),
+    "connector": (CONNECTOR, ("*:*",)),
+    "commands": (COMMANDS, ("*:*",)),
+}
 
 
 def _lock_file(folder: str) -> Path:

@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast._validation import checked_seconds
 from holdfast.errors import (
@@ -63,7 +63,7 @@ from holdfast.sinks.kafka.conditions import record_conditions
 from holdfast.sinks.kafka.marker import EpochMarker, ledger_name
 from holdfast.sinks.kafka.records import LARGEST, RecordColumns, checked_columns, observed
 from holdfast.sinks.kafka.staged import check_records, pending_rows, staged_batches
-from holdfast.sinks.kafka.transactions import Interrupted, TopicTransactions
+from holdfast.sinks.kafka.transactions import Interrupted, TopicTransactions, Unsettled
 from holdfast.sinks.owners import OWNER_FILE, claim, owner_of
 from holdfast.sinks.staged_files import proven, refuse_file, require_seen_by_all, stage
 from holdfast.sinks.staging import Staging
@@ -71,6 +71,8 @@ from holdfast.sinks.taking_back import refuse_outdated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+T = TypeVar("T")
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _WAIT_S = 30.0  # for an answer of the server
@@ -358,10 +360,10 @@ class KafkaSink(base.Sink):
             if used is not self._opened:
                 used.close()
 
-    def _repeated(self, action: str, act: Callable[[], None]) -> None:
+    def _repeated(self, action: str, act: Callable[[], T], tries: int | None = None) -> T:
         """Run a transaction, again if another driver took over in the middle of it, or if it took too long."""
-        slow = 0
-        for number in range(_TRIES):
+        slow = number = 0
+        while True:
             try:
                 with failing(self.name, action), self._cluster.doing(action):
                     return act()
@@ -369,10 +371,10 @@ class KafkaSink(base.Sink):
                 slow += error.seconds > self._transaction_s
                 if slow >= _SLOW_TRIES:
                     raise self._too_slow(action) from None
-                if number == _TRIES - 1:
-                    raise self._taken_over(action, error) from None
+                if number + 1 == (tries or _TRIES):
+                    raise self._given_up(action, error) from None
             _pause(number)
-        return None
+            number += 1
 
     def _try(self, used: TopicTransactions, key: EpochKey, handle: dict[str, Any]) -> None:
         producer = self._initialised(used, handle)  # 1
@@ -417,10 +419,16 @@ class KafkaSink(base.Sink):
         do = "pass a longer transaction_timeout, up to transaction.max.timeout.ms of the server; then run again"
         return SinkFailed(sink=self.name, action=action, why=why, do=do)
 
-    def _taken_over(self, action: str, error: Interrupted) -> SinkFailed:
+    def _given_up(self, action: str, error: Interrupted) -> SinkFailed:
         failed = self._cluster.failed(action, error.error)
-        why = f"another process uses the transactional id: {failed.why}"
-        do = "stop the other process that runs this pipeline; then run again"
+        if isinstance(error, Unsettled):
+            why = f"a transaction that has written its marker has not ended: {failed.why}"
+            do = (
+                "stop the pipeline, abort the transactions that kafka-transactions.sh find-hanging names, and run again"
+            )
+        else:
+            why = f"another process uses the transactional id: {failed.why}"
+            do = "stop the other process that runs this pipeline; then run again"
         return SinkUnavailable(sink=self.name, action=action, why=why, do=do)
 
     def abort(self, key: EpochKey) -> None:
@@ -453,12 +461,16 @@ class KafkaSink(base.Sink):
 
     def _read(self, used: TopicTransactions) -> EpochMarker | None:
         """Return the marker. Drivers are not fenced, unless one has left a transaction open in which it wrote it."""
-        with self._cluster.doing("be inspected"):
-            try:
+        try:
+            with self._cluster.doing("be inspected"):
                 return used.marker()
-            except Interrupted:
-                self._initialised(used)
-                return used.marker()
+        except Unsettled:
+            return self._repeated("be inspected", lambda: self._settled(used), tries=2)
+
+    def _settled(self, used: TopicTransactions) -> EpochMarker | None:
+        """End the transaction that another driver has left open, and return the marker."""
+        self._initialised(used)
+        return used.marker()
 
     # --- going back ---
 
