@@ -130,8 +130,10 @@ class StreamRecovery:
         description = self._compared_program(df)
         settings = self._pinned_settings()
         steps.end("build")
+        decision = parts.decisions.newest(parts.name, parts.timeline)
         self._step = Kind.SINK
-        self._refuse_missing()
+        if decision is not None:
+            self._refuse_missing(decision)
         for sink in parts.sinks:  # 2
             sink.open(context_of(parts, df, sink))
         steps.end("open sinks")
@@ -139,12 +141,13 @@ class StreamRecovery:
         record_places(parts.run.repository, parts.name, parts.timeline, parts.sinks)
         stateful = adapter.is_stateful(df)
         while True:
-            decision = parts.decisions.newest(parts.name, parts.timeline)  # 3
             try:
-                made = self._compare(decision)
+                made = self._compare(decision)  # 3
             except Mismatch:
-                if parts.decisions.newest(parts.name, parts.timeline) == decision:
+                newest = parts.decisions.newest(parts.name, parts.timeline)
+                if newest == decision:
                     raise
+                decision = newest
                 continue  # a driver that this one replaces has decided an epoch meanwhile, and sinks have it already
             self._acknowledger.planned(made)
             steps.end("compare")
@@ -154,7 +157,9 @@ class StreamRecovery:
             steps.end("complete")
             last = self._last(decision, made)
             if not isinstance(self._slots.clear(made.decided + 1, EpochProgress()), Decision):  # 5
-                break  # otherwise a driver that this one replaces has decided the epoch just now
+                break
+            # A driver that this one replaces has decided the epoch just now.
+            decision = parts.decisions.newest(parts.name, parts.timeline)
         steps.end("discard")
         self._step = Kind.SOURCE
         if self._sources.check(df, last):  # 6
@@ -224,16 +229,13 @@ class StreamRecovery:
             settings[adapter.POLLING_DELAY] = f"{run.poll_ms}ms"
         return settings
 
-    def _refuse_missing(self) -> None:
+    def _refuse_missing(self, decision: Decision) -> None:
         """Refuse a sink whose target is gone, before `open` creates an empty one: that would hide the cause.
 
         When Spark has committed the last decided epoch, every sink has it. Before that, only the epochs before it are
         known to be committed. A sink whose first epoch is in doubt may never have had a row, so it may be created.
         """
         parts = self._parts
-        decision = parts.decisions.newest(parts.name, parts.timeline)
-        if decision is None:
-            return
         shares, epoch = Facts.of(decision).sinks, decision.attempt.epoch
         for sink in parts.sinks:
             share = shares.get(sink.name)
