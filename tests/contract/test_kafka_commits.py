@@ -209,7 +209,7 @@ def test_a_driver_of_an_older_timeline_is_fenced_in_the_middle_of_its_commit(ben
 
 def test_a_transaction_that_never_ends_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server can lose the end of one. No driver can end it then, so the sink waits, and nothing is written."""
-    monkeypatch.setattr("holdfast.sinks.kafka.sink._TRIES", 2)
+    monkeypatch.setattr("holdfast.sinks.kafka.repeating._TRIES", 2)
     monkeypatch.setattr("holdfast.sinks.kafka.transactions._MARKER_S", 0.5)
     sink = bench.sink()
     bench.epoch(sink, 1)

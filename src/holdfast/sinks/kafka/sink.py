@@ -24,13 +24,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from holdfast._validation import checked_seconds
 from holdfast.errors import (
@@ -39,11 +37,10 @@ from holdfast.errors import (
     NotSupported,
     SinkFailed,
     SinkForeign,
-    SinkUnavailable,
     StagedDamaged,
     StagedGone,
 )
-from holdfast.repository.files import local_path, make_folder
+from holdfast.repository.files import local_path
 from holdfast.sinks import base
 from holdfast.sinks.base import (
     CannotTakeBack,
@@ -61,10 +58,11 @@ from holdfast.sinks.held_epochs import is_committed
 from holdfast.sinks.kafka.cluster import KafkaCluster, Producer, TopicFacts
 from holdfast.sinks.kafka.conditions import record_conditions
 from holdfast.sinks.kafka.marker import EpochMarker, ledger_name
+from holdfast.sinks.kafka.marker_note import MarkerNote
 from holdfast.sinks.kafka.records import LARGEST, RecordColumns, checked_columns, observed
+from holdfast.sinks.kafka.repeating import RepeatedTransactions
 from holdfast.sinks.kafka.staged import check_records, pending_rows, staged_batches
 from holdfast.sinks.kafka.transactions import Interrupted, TopicTransactions, Unsettled
-from holdfast.sinks.owners import OWNER_FILE, claim, owner_of
 from holdfast.sinks.staged_files import proven, refuse_file, require_seen_by_all, stage
 from holdfast.sinks.staging import Staging
 from holdfast.sinks.taking_back import refuse_outdated
@@ -72,14 +70,8 @@ from holdfast.sinks.taking_back import refuse_outdated
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-T = TypeVar("T")
-
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _WAIT_S = 30.0  # for an answer of the server
-_TRIES = 12  # of a commit, if other producers take over
-_SLOW_TRIES = 2  # of a commit that takes longer than its transaction may last
-_PAUSE_S = 0.02
-_LONGEST_PAUSE_S = 2.0
 _STAGING = "staging"
 _ZSTD = {"compression": "zstd"}
 
@@ -155,6 +147,7 @@ class KafkaSink(base.Sink):
         self._changelog = changelog
         self._share = share
         self._transaction_s = checked_seconds("transaction_timeout", transaction_timeout)
+        self._repeated = RepeatedTransactions(self.name, self._cluster, self._transaction_s)
         self.path = None if path is None else local_path("sink path", path)
         self.target = None if share else f"kafka {self._cluster.servers} {topic}"
         self._given: Path | None = None
@@ -206,10 +199,10 @@ class KafkaSink(base.Sink):
         self._opened = used = self._transactions(context.owner)
         with failing(self.name, "create its folder"):
             self._staged.make()
-            make_folder(self._note)
+            self._note.make()
         if self._share:
             self._refuse_owned(context.owner)
-        self._repeated("open", lambda: self._claim(used, context.owner, facts))
+        self._repeated.run("open", lambda: self._claim(used, context.owner, facts))
 
     def _refuse_owned(self, owner: StreamIdentity) -> None:
         """Refuse to share a topic with a stream that does not share it."""
@@ -230,7 +223,7 @@ class KafkaSink(base.Sink):
         marker = used.marker()
         self._refuse_lost(marker, facts)  # 4
         used.write(producer, marker or EpochMarker.claim(owner))  # 5
-        claim(self._note, owner, facts.id)
+        self._note.write(owner, facts.id)
 
     def _check_mode(self, output_mode: str) -> None:
         if output_mode == "update" and self._columns.key is not None:
@@ -247,10 +240,10 @@ class KafkaSink(base.Sink):
 
     def _refuse_lost(self, marker: EpochMarker | None, facts: TopicFacts) -> None:
         """Refuse a topic that this repository has written to, if it is another one now or has lost its marker."""
-        known = owner_of(self._note)
-        if known is None or (marker is not None and known.shape == facts.id):
+        known = self._note.topic_id()
+        if known is None or (marker is not None and known == facts.id):
             return
-        raise self._lost("it was deleted and created again" if known.shape != facts.id else None)
+        raise self._lost("it was deleted and created again" if known != facts.id else None)
 
     def _lost(self, why: str | None = None) -> MarkerLost:
         return MarkerLost(
@@ -287,9 +280,8 @@ class KafkaSink(base.Sink):
         return found
 
     @property
-    def _note(self) -> Path:
-        """The folder with the note that the topic has a marker, and the topic's id."""
-        return self._folder / f"topic-{self.topic}"
+    def _note(self) -> MarkerNote:
+        return MarkerNote(self._folder, self.topic)
 
     @property
     def _staged(self) -> Staging:
@@ -355,26 +347,10 @@ class KafkaSink(base.Sink):
     def _committed(self, key: EpochKey, handle: dict[str, Any]) -> None:
         used = self._opened or self._transactions(key.owner)
         try:
-            self._repeated(f"commit epoch {key.epoch}", lambda: self._try(used, key, handle))
+            self._repeated.run(f"commit epoch {key.epoch}", lambda: self._try(used, key, handle))
         finally:
             if used is not self._opened:
                 used.close()
-
-    def _repeated(self, action: str, act: Callable[[], T], tries: int | None = None) -> T:
-        """Run a transaction, again if another driver took over in the middle of it, or if it took too long."""
-        slow = number = 0
-        while True:
-            try:
-                with failing(self.name, action), self._cluster.doing(action):
-                    return act()
-            except Interrupted as error:
-                slow += error.seconds > self._transaction_s
-                if slow >= _SLOW_TRIES:
-                    raise self._too_slow(action) from None
-                if number + 1 == (tries or _TRIES):
-                    raise self._given_up(action, error) from None
-            _pause(number)
-            number += 1
 
     def _try(self, used: TopicTransactions, key: EpochKey, handle: dict[str, Any]) -> None:
         producer = self._initialised(used, handle)  # 1
@@ -414,23 +390,6 @@ class KafkaSink(base.Sink):
         if marker.owner != owner:
             raise SinkForeign(sink=self.name, place=f"topic {self.topic}", owner=marker.owner.summary)
 
-    def _too_slow(self, action: str) -> SinkFailed:
-        why = f"sending its rows took longer than transaction_timeout, {self._transaction_s:g} seconds"
-        do = "pass a longer transaction_timeout, up to transaction.max.timeout.ms of the server; then run again"
-        return SinkFailed(sink=self.name, action=action, why=why, do=do)
-
-    def _given_up(self, action: str, error: Interrupted) -> SinkFailed:
-        failed = self._cluster.failed(action, error.error)
-        if isinstance(error, Unsettled):
-            why = f"a transaction that has written its marker has not ended: {failed.why}"
-            do = (
-                "stop the pipeline, abort the transactions that kafka-transactions.sh find-hanging names, and run again"
-            )
-        else:
-            why = f"another process uses the transactional id: {failed.why}"
-            do = "stop the other process that runs this pipeline; then run again"
-        return SinkUnavailable(sink=self.name, action=action, why=why, do=do)
-
     def abort(self, key: EpochKey) -> None:
         """Remove the attempt's folder."""
         self._staged.clear(key)
@@ -465,7 +424,7 @@ class KafkaSink(base.Sink):
             with self._cluster.doing("be inspected"):
                 return used.marker()
         except Unsettled:
-            return self._repeated("be inspected", lambda: self._settled(used), tries=2)
+            return self._repeated.run("be inspected", lambda: self._settled(used), tries=2)
 
     def _settled(self, used: TopicTransactions) -> EpochMarker | None:
         """End the transaction that another driver has left open, and return the marker."""
@@ -507,18 +466,14 @@ class KafkaSink(base.Sink):
         facts = self._found_topic()
         used = self._transactions(owner)
         try:
-            self._repeated("be stamped", lambda: self._stamped(used, owner, base, into))
+            self._repeated.run("be stamped", lambda: self._stamped(used, owner, base, into))
         finally:
             used.close()
         self._reach("stamped")
         with failing(self.name, "be stamped"):
-            make_folder(self._note)
-            known = owner_of(self._note)
-            if known is not None and known.shape != facts.id:
-                (self._note / OWNER_FILE).unlink(missing_ok=True)
-            claim(self._note, owner, facts.id)
+            self._note.replace(owner, facts.id)
             self._reach("moved")
-            make_folder(self._staged.root)
+            self._staged.make()
             self._staged.retire(owner, (into, 0))
 
     def _stamped(self, used: TopicTransactions, owner: StreamIdentity, base: EpochPlace, into: int) -> None:
@@ -544,8 +499,3 @@ def _checked_column(what: str, name: object) -> str | None:
 
 def _plain(given: str | tuple[str, ...] | None) -> str | list[str] | None:
     return list(given) if isinstance(given, tuple) else given
-
-
-def _pause(number: int) -> None:
-    """Wait before another try; at random, so that two drivers do not fence each other again and again."""
-    time.sleep(min(_LONGEST_PAUSE_S, _PAUSE_S * 2**number) * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
