@@ -130,7 +130,8 @@ How to read the tables:
   second, more is better.
 - The *p99* is given for sides with at least {enough} samples.
 - *Samples* and *spread* are given as ours : theirs. The spread is the interquartile range divided by the median.
-- A *floor* is Spark without Holdfast: no system on Spark can be faster with these settings.
+- A *floor* is Spark without Holdfast: about the least that a system on Spark needs with these
+  settings.
 """,
     not_in_our_favour="""\
 Every goal that was missed, and every result in which Flink is better, with or without a goal.

@@ -51,7 +51,7 @@ def planned_undo(program: Program) -> PlannedUndo:
     """Make the plan of an undo, with the facts that it was made from."""
     if isinstance(program.repository, ObjectRepository):
         why = "the folders of the old timeline would have to be copied there, and a clean-up may have changed them"
-        do = "go back to a checkpoint instead: holdfast rewind --to"
+        do = "to go back further, name a checkpoint: holdfast rewind --to"
         raise NotSupported(what="undoing a rewind on an object store", why=why, do=do)
     lineage, repository = loaded_lineage(program), program.repository
     record = read_rewind(repository, lineage.current)

@@ -244,7 +244,7 @@ class LakeStaging:
         return (int(match[1]), int(match[2])) if match else None
 
     def own_part(self, address: str, owner: StreamIdentity) -> str:
-        """Return the end of an address that may name a data file of this owner, whatever folder it is in; or ''."""
+        """Return the end of an address that may name a data file of this owner, in any folder; or ''."""
         _, found, rest = address.rpartition(f"/{self._data}/{_owner(owner)}/")
         return f"{found[1:]}{rest}" if found else ""
 
