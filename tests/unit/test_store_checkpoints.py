@@ -308,10 +308,10 @@ def test_a_late_clean_up_leaves_a_savepoint_that_was_finished_meanwhile(
         return found
 
     monkeypatch.setattr(late.repository, "flat", flat)
-    late.drop_unfinished("keep")
+    late.drop_unfinished("keep", left)
     assert looked
     assert verify(made.repository, "keep", grade=Grade.DIGESTS).ok
-    late.drop_unfinished("keep")
+    late.drop_unfinished("keep", left)
     assert verify(made.repository, "keep", grade=Grade.DIGESTS).ok
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import AlreadyExists
+from holdfast.errors import AlreadyExists, CheckpointFailed
 from holdfast.formats.manifest import Manifest
 from holdfast.formats.sidecar import PackedStates, pack_states
 from holdfast.repository import Checkpoints, Identity, ObjectRepository
@@ -90,7 +90,55 @@ def test_a_late_clean_up_leaves_the_state_of_a_savepoint_that_was_finished_meanw
         return found
 
     monkeypatch.setattr(repository, "flat", paused)
-    late.drop_unfinished("keep")
+    late.drop_unfinished("keep", number)
+    assert restored(repository) == b"b" * 100
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_listing_of_several_pages_does_not_delete_a_later_savepoint(
+    repository: ObjectRepository, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    """The late driver was replaced between two requests of its listing, or while its successor wrote the files."""
+    late, flat = Checkpoints(repository), repository.flat
+    number = late.claim(1, 1)
+    repository.put_new(late.place(1, number, "keep").sidecar, state(b"a").sidecar)
+    own = Checkpoints(repository)
+
+    def paged(folder: str = "") -> list[StoredObject]:
+        monkeypatch.setattr(repository, "flat", flat)
+        first = own.claim(1, 2)
+        if finished:
+            own.put(manifest(repository, first, state(b"b")), state(b"b").sidecar)
+        else:
+            repository.put_new(own.place(1, first, "keep").sidecar, state(b"b").sidecar)
+        return [each for each in flat(folder) if not each.key.endswith("manifest.json")]
+
+    monkeypatch.setattr(repository, "flat", paged)
+    late.drop_unfinished("keep", number)
+    found = {each.key for each in repository.flat("savepoints")}
+    assert own.place(1, number + 1, "keep").sidecar in found
+    assert late.place(1, number, "keep").sidecar not in found
+    assert not finished or restored(repository) == b"b" * 100
+
+
+def test_a_late_start_leaves_a_savepoint_whose_name_was_free_again(
+    repository: ObjectRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name belonged to an aborted attempt that had written its manifest too late."""
+    late, flat = Checkpoints(repository), repository.flat
+    number = late.claim(1, 1)
+    late.abort(1, number, 1, "a test")
+    with pytest.raises(CheckpointFailed):
+        late.put(manifest(repository, number, state(b"a")), state(b"a").sidecar)
+
+    def paused(folder: str = "") -> list[StoredObject]:
+        monkeypatch.setattr(repository, "flat", flat)
+        Checkpoints(repository).close_open(1, 3)
+        take(repository, b"b")
+        return flat(folder)
+
+    monkeypatch.setattr(repository, "flat", paused)
+    late.close_open(1, 2)
     assert restored(repository) == b"b" * 100
 
 

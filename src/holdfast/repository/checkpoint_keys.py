@@ -22,6 +22,7 @@ that took a savepoint, its successor may take one of the same name, and the old 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import msgspec
@@ -39,6 +40,7 @@ _ATTEMPT = "attempt.json"
 _ABORTED = "aborted"
 _OWN_FILES = "files"
 _COPIES = "spark"
+_OF_SAVEPOINT = re.compile(rf"{SAVEPOINTS}/[^/]+/(?:{_COPIES}/)?(\d+)/")
 
 
 class AttemptRecord(Record, frozen=True, kw_only=True):
@@ -108,6 +110,12 @@ def checkpoint_folder(timeline: int, checkpoint: int) -> str:
 def savepoint_folder(name: str) -> str:
     """Return the folder of a savepoint."""
     return f"{SAVEPOINTS}/{checked_name('savepoint', name)}"
+
+
+def id_of_savepoint_file(key: str) -> int | None:
+    """Return the id of the attempt that wrote a file of a savepoint on an object store; `None` if its key has none."""
+    match = _OF_SAVEPOINT.match(key)
+    return int(match[1]) if match else None
 
 
 def attempt_key(timeline: int, checkpoint: int) -> str:

@@ -41,6 +41,7 @@ from holdfast.repository.checkpoint_keys import (
     abort_key,
     attempt_key,
     checkpoint_folder,
+    id_of_savepoint_file,
     savepoint_folder,
 )
 from holdfast.repository.checkpoint_records import ABORTED_BEFORE_FINISH, CheckpointRecords, misplaced
@@ -273,11 +274,12 @@ class Checkpoints:
 
     def close_open(self, timeline: int, lease: int) -> list[int]:
         """Abort the attempts that an earlier driver left open. A manifest that it still writes will not count."""
+        last = self.highest()  # before the attempts are read: a driver that replaces this one uses higher ids
         left = self.open_attempts(timeline)
         for each in left:
             owner = f"lease {each.lease}" if each.lease else "an unknown lease: its record is damaged"
             self.abort(timeline, each.checkpoint_id, lease, f"it was left unfinished under {owner}")
-        self._drop_unfinished_savepoints()
+        self._drop_unfinished_savepoints(last)
         return [each.checkpoint_id for each in left]
 
     def put(self, manifest: Manifest, sidecar: Sequence[memoryview] = ()) -> str:
@@ -331,10 +333,13 @@ class Checkpoints:
         if found.checkpoint:
             self._clear_id(found.timeline, found.checkpoint)
 
-    def drop_unfinished(self, savepoint: str) -> None:
-        """Delete the files of an aborted savepoint; one that has a manifest is not touched."""
+    def drop_unfinished(self, savepoint: str, checkpoint: int) -> None:
+        """Delete the files of a savepoint whose attempt failed; one that has a manifest is not touched.
+
+        `checkpoint` is the id of that attempt. Files of later attempts at a savepoint of this name are not deleted.
+        """
         if savepoint not in self._records.finished_savepoints():
-            self._clear_unfinished(savepoint)
+            self._clear_savepoint(savepoint, checkpoint, aborted=False)
 
     # --- internal ---
 
@@ -394,28 +399,31 @@ class Checkpoints:
                 self.repository.clear(checkpoint_folder(timeline, number))
                 self.repository.delete(abort_key(timeline, number))
 
-    def _drop_unfinished_savepoints(self) -> None:
+    def _drop_unfinished_savepoints(self, last: int) -> None:
+        """Delete the files of savepoints that do not count, of the attempts up to an id."""
         aborted = {each.savepoint for each in self.savepoints() if each.status is Status.ABORTED}
         finished = set(self._records.finished_savepoints()) - aborted
         for name in sorted(set(self._records.savepoint_names()) - finished):
-            if name in aborted:
-                self.repository.clear(savepoint_folder(name))
-            else:
-                self._clear_unfinished(name)
+            self._clear_savepoint(name, last, aborted=name in aborted)
 
-    def _clear_unfinished(self, savepoint: str) -> None:
-        """Delete the files of a savepoint that has no manifest.
+    def _clear_savepoint(self, savepoint: str, last: int, *, aborted: bool) -> None:
+        """Delete the files of a savepoint without a manifest, or with that of an attempt that was aborted.
 
-        On an object store, one listing shows that it has none, and its files. So a driver that is paused here and
-        replaced deletes no copy that its successor has written since, for a savepoint of the same name.
+        On an object store, this driver may be paused here, or within the listing, and replaced. Its successor may take
+        a savepoint of the same name. It first reserves an id higher than `last`. If there is such an id after the
+        listing, only files are deleted whose keys have an earlier id.
         """
         folder = savepoint_folder(savepoint)
         if not isinstance(self.repository, ObjectRepository):
             self.repository.clear(folder)
             return
         found = [each.key for each in self.repository.flat(folder)]
-        if self.place(0, 0, savepoint).manifest not in found:
-            self.repository.delete_all(found)
+        if not aborted and self.place(0, 0, savepoint).manifest in found:
+            return
+        if self.highest() > last:
+            ids = {key: id_of_savepoint_file(key) for key in found}
+            found = [key for key, number in ids.items() if number is not None and number <= last]
+        self.repository.delete_all(found)
 
     def _read(self, place: CheckpointPlace, checkpoint: int | str, timeline: int) -> Manifest:
         try:

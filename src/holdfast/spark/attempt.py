@@ -155,7 +155,7 @@ class RunningAttempt:
             lease.check()
             with self._setup.flush():
                 if self.request.savepoint is not None:  # first: on a full disk this frees space for the record
-                    checkpoints.drop_unfinished(self.request.savepoint)
+                    checkpoints.drop_unfinished(self.request.savepoint, self.number)
                 checkpoints.abort(self._setup.timeline, self.number, lease.number, why, late)
         except Fenced:
             raise
