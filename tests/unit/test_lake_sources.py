@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast._lake_tables import LostTableInput, TableLossKind
-from holdfast.errors import SourceGap
+from holdfast.errors import NotSupported, SourceGap, SourceUnavailable
 from holdfast.spark import adapter
 from holdfast.spark.lake_sources import LakeSources
 from holdfast.spark.last_decided import LastDecided
@@ -26,8 +26,8 @@ class MadeUpTable(adapter.LakeInput):
     can_skip: ClassVar[bool] = True
 
     def lost_after(self, offset: str | None) -> LostTableInput | None:
-        if offset is None:
-            raise adapter.NotComparable("the catalog is away")
+        if offset in (None, "unreadable"):
+            raise adapter.NotComparable("a catalog has it") if offset is None else adapter.TableUnreadable("it is away")
         return LostTableInput(TableLossKind.EXPIRED, self.name, "gone") if offset in self.lost else None
 
 
@@ -65,7 +65,8 @@ def test_nothing_is_compared_before_the_first_epoch_or_without_a_table(monkeypat
 @pytest.mark.parametrize(
     ("inputs", "ends", "why"),
     [
-        ([MadeUpTable("a")], [None], "table 'a': not compared with the last epoch: the catalog is away"),
+        ([MadeUpTable("a")], [None], "table 'a': not compared with the last epoch: a catalog has it"),
+        ([MadeUpTable("a")], ["unreadable"], "table 'a': not compared with the last epoch: it is away"),
         ([MadeUpTable("a"), None, None], ["1", "2"], "Spark reads some of its sources as one"),
         ([None], [OFFSET % 3], "the plan does not show which connector reads them"),
     ],
@@ -77,6 +78,18 @@ def test_a_table_that_cannot_be_compared_is_a_warning(
         check(sources(monkeypatch, *inputs), *ends)
     (record,) = caplog.records
     assert why in record.getMessage()
+
+
+def test_a_table_that_skips_losses_is_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would report nothing, and the next epoch is compared from its own position, after the lost versions."""
+    made = sources(monkeypatch, MadeUpTable("a", skips_loss=True), None)
+    assert check(made, "1", "1")
+    with pytest.raises(SourceUnavailable, match="source 0 of stream 'rows' cannot be reached: table 'a' cannot be"):
+        made.check_again(LastDecided(epoch=4, ends=("unreadable", "1")))
+    with pytest.raises(NotSupported, match=r"failOnDataLoss=false in stream 'rows'.*a catalog has it"):
+        made.check_again(LastDecided(epoch=4, ends=(None, "1")))
+    with pytest.raises(NotSupported, match="Spark reads some of its sources as one"):
+        check(made, "1")
 
 
 def test_before_a_decision_only_tables_that_skip_losses_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:

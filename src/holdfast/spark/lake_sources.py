@@ -5,18 +5,20 @@ Rules:
   Otherwise an error is raised. A user can accept only what Spark's source is able to skip: versions of a Delta table
   that are no longer in its log, with `failOnDataLoss=false`. Such a gap is recorded in the gap ledger.
 - With this option, Spark skips lost versions without an error. Then each epoch is compared again before it is decided.
-- For a table that cannot be compared, a warning is logged: Spark's own source reports most of these losses, too.
+- For a table that cannot be compared, a warning is logged: Spark's own source reports most of these losses, too. With
+  this option it does not, so the option is refused there. While the facts about such a table cannot be read, the stream
+  waits.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast._lake_tables import FAIL_ON_LOSS, LostTableInput, TableLossKind, is_of_table
 from holdfast._redaction import redacted_text
-from holdfast.errors import SourceGap
+from holdfast.errors import NotSupported, SourceGap, SourceUnavailable
 from holdfast.spark import adapter
 from holdfast.spark.last_decided import LastDecided
 from holdfast.spark.parts import StreamParts
@@ -36,6 +38,10 @@ _SET_OPTION = f"run with {_OPTION}, because Spark would fail; remove both after 
 _OTHER_TABLE = (
     "restore the table as it was; or read it from its beginning, in a stream with a new name and new targets: Spark's "
     "source cannot continue here, not even with accept=['gaps']"
+)
+_WITHOUT_OPTION = f"remove the option {FAIL_ON_LOSS}: Spark's source then reports lost versions; then run again"
+_READ_AGAIN = (
+    f"make the table readable for the driver, or remove the option {FAIL_ON_LOSS} of the source; then run again"
 )
 _log = logging.getLogger(__name__)
 
@@ -64,18 +70,35 @@ class LakeSources:
             return
         ends = self._ends(last)
         if ends is None:
-            self._warn("its tables", "Spark reads some of its sources as one")
+            self._cannot_compare("its tables", "Spark reads some of its sources as one", self._inputs)
             return
         for number, (table, end, is_wanted) in enumerate(zip(self._inputs, ends, wanted, strict=True)):
             if table is None or not is_wanted:
                 continue
             try:
                 lost = table.lost_after(end)
+            except adapter.TableUnreadable as error:
+                if table.skips_loss:
+                    raise self._unreadable(number, table, str(error)) from error
+                self._warn(_called(table), str(error))
+                continue
             except adapter.NotComparable as error:
-                self._warn(f"table {redacted_text(table.name)!r}", str(error))
+                self._cannot_compare(_called(table), str(error), [table])
                 continue
             if lost is not None:
                 self._accept(number, table, lost, last.epoch + 1)
+
+    def _cannot_compare(self, what: str, why: str, tables: Iterable[adapter.LakeInput | None]) -> None:
+        """Log a warning. Refuse a table from which Spark would skip lost input without an error."""
+        if any(each is not None and each.skips_loss for each in tables):
+            why = f"{what} cannot be compared with the last epoch ({why}), so lost versions would be skipped silently"
+            what = f"{FAIL_ON_LOSS}=false in stream {self._parts.name!r}"
+            raise NotSupported(what=what, why=why, do=_WITHOUT_OPTION)
+        self._warn(what, why)
+
+    def _unreadable(self, number: int, table: adapter.LakeInput, why: str) -> SourceUnavailable:
+        why = f"{_called(table)} cannot be compared with the last epoch: {why}"
+        return SourceUnavailable(stream=self._parts.name, source=number, why=why, do=_READ_AGAIN)
 
     def _warn(self, what: str, why: str) -> None:
         _log.warning("stream %s: %s: not compared with the last epoch: %s", self._parts.name, what, why)
@@ -101,3 +124,7 @@ class LakeSources:
             raise error
         record_gap(self._parts, epoch, error.summary, {"source": number, "lost": [lost.facts()]})
         _log.warning("%s; accepted and recorded", error.summary)
+
+
+def _called(table: adapter.LakeInput) -> str:
+    return f"table {redacted_text(table.name)!r}"

@@ -17,6 +17,7 @@ from holdfast.spark.adapter.kafka import KafkaClient as KafkaClient
 from holdfast.spark.adapter.kafka_unread import KafkaUnread as KafkaUnread
 from holdfast.spark.adapter.lake import LakeInput as LakeInput
 from holdfast.spark.adapter.lake import NotComparable as NotComparable
+from holdfast.spark.adapter.lake import TableUnreadable as TableUnreadable
 from holdfast.spark.adapter.lake import lake_inputs as lake_inputs
 from holdfast.spark.adapter.launching import deaf_to_sigterm as deaf_to_sigterm
 from holdfast.spark.adapter.limited import LimitedReader as LimitedReader

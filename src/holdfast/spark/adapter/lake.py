@@ -43,6 +43,10 @@ class NotComparable(Exception):
     """A table cannot be compared; the text gives the reason."""
 
 
+class TableUnreadable(NotComparable):
+    """The facts about a table could not be read this time."""
+
+
 class LakeInput(ABC):
     """A table that a stream reads."""
 
@@ -148,8 +152,8 @@ def _input(spark: SparkSession, node: Any) -> LakeInput | None:
 
 
 def _require_absent(error: Exception) -> None:
-    """Return if the error means that a table does not exist; raise `NotComparable` for any other."""
+    """Return if the error means that a table does not exist; raise `TableUnreadable` for any other."""
     found = getattr(error, "java_exception", None)
     text = str(found.toString()) if isinstance(error, Py4JJavaError) and found is not None else str(error)
     if not _GONE.search(text):
-        raise NotComparable(redacted_text(text.strip().partition("\n")[0])) from error
+        raise TableUnreadable(redacted_text(text.strip().partition("\n")[0])) from error
