@@ -270,6 +270,11 @@ def test_records_are_compared_with_their_topics(tmp_path: Path) -> None:
         check_records("s", tmp_path, {"largest": 1}, TopicFacts("t", "id", 1), lambda n: TopicFacts(n, "id", 5))
 
 
+def test_a_topic_that_accepts_less_than_a_client_sends_is_refused_before_the_decision(tmp_path: Path) -> None:
+    with pytest.raises(SinkFailed, match=r"topic t accepts 600 bytes.*raise max.message.bytes.*nothing was decided"):
+        check_records("s", tmp_path, {"largest": 1}, TopicFacts("t", "id", 1, bytes=600), lambda _: None)
+
+
 def test_a_record_without_a_key_is_refused_if_its_topic_is_compacted(tmp_path: Path) -> None:
     """Also if the sink has no key at all, and only a row names the topic."""
     table = pa.table({"topic": pa.array([None, "compact"]), "value": pa.array([b"x"] * 2)})

@@ -61,7 +61,7 @@ from holdfast.sinks.kafka.marker import EpochMarker, ledger_name
 from holdfast.sinks.kafka.marker_note import MarkerNote
 from holdfast.sinks.kafka.records import LARGEST, RecordColumns, checked_columns, observed
 from holdfast.sinks.kafka.repeating import RepeatedTransactions
-from holdfast.sinks.kafka.staged import check_records, pending_rows, staged_batches
+from holdfast.sinks.kafka.staged import LEAST_LIMIT, check_records, pending_rows, staged_batches
 from holdfast.sinks.kafka.transactions import Interrupted, TopicTransactions, Unsettled
 from holdfast.sinks.staged_files import proven, refuse_file, require_seen_by_all, stage
 from holdfast.sinks.staging import Staging
@@ -297,7 +297,7 @@ class KafkaSink(base.Sink):
     def _initialised(self, transactions: TopicTransactions, handle: Mapping[str, Any] | None = None) -> Producer:
         """Fence the producers of other drivers. The producer can send the records of this handle, if there is one."""
         limit = (self._facts or self._found_topic()).bytes
-        return transactions.init(min(limit, (handle or {}).get("limit", limit)))
+        return transactions.init(max(LEAST_LIMIT, min(limit, (handle or {}).get("limit", limit))))
 
     # --- an epoch ---
 

@@ -29,6 +29,7 @@ from holdfast.sinks.kafka.records import (
     VALUE,
 )
 
+LEAST_LIMIT = 1000  # of a batch in bytes, for librdkafka
 OVERHEAD = 512  # bytes of a record and its batch besides key, value and headers; generous
 _PENDING_BYTES = 256 << 20  # what the driver holds of an epoch at a time
 _PENDING_ROWS = 200_000
@@ -60,7 +61,11 @@ def check_records(
     _check_partitions(sink, folder, topics, topic)
     if seen.get(BAD_HEADERS):
         raise _refused(sink, "some rows have a header without a name", "give every header a name")
-    limit = min(each.bytes for each in topics.values())
+    narrow = min(topics.values(), key=lambda each: each.bytes)
+    limit = narrow.bytes
+    if limit < LEAST_LIMIT:
+        why = f"topic {narrow.name} accepts {figures.number(limit)} bytes, and clients send {LEAST_LIMIT} or more"
+        raise _refused(sink, why, f"raise max.message.bytes of the topic to at least {LEAST_LIMIT}")
     if (seen[LARGEST] or 0) + OVERHEAD > limit:
         why = f"a record has {figures.number(seen[LARGEST])} bytes, and the topic accepts {figures.number(limit)}"
         raise _refused(sink, why, "raise max.message.bytes of the topic and message.max.bytes in options, or split it")
