@@ -174,7 +174,7 @@ public final class StoreFiles implements CheckpointFileManager {
     try (InputStream in = content.read(); FSDataOutputStream out = builder.build()) {
       try {
         in.transferTo(out);
-      } catch (IOException | RuntimeException failed) {
+      } catch (Throwable failed) { // also an OutOfMemoryError
         out.abort(); // otherwise close would write what has arrived as if it were the whole file
         throw failed;
       }
