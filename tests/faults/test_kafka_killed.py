@@ -35,6 +35,18 @@ def numbers(topic: str) -> Counter[int]:
     return Counter(json.loads(value or b"")["n"] for _, value in broker().rows(topic))
 
 
+def all_read(checkpoint: Path, files: int) -> bool:
+    """Whether plain Spark has committed every file, of which each entry of its source's log names one.
+
+    After a kill between the two logs of a batch, that batch has two files, so the commits are not counted.
+    """
+    committed = [int(each.name) for each in (checkpoint / "commits").glob("[0-9]*")]
+    if not committed:
+        return False
+    position = (checkpoint / f"offsets/{max(committed)}").read_text().splitlines()[-1]
+    return bool(json.loads(position)["logOffset"] == files - 1)
+
+
 def test_drivers_and_the_broker_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """KAFKA_KILLS says how often."""
     kills = int(os.environ.get("KAFKA_KILLS", "4"))
@@ -67,7 +79,7 @@ def test_the_control_doubles_rows(tmp_path: Path, capsys: pytest.CaptureFixture[
     try:
         for number in range(kills):
             driver.strike(moment(number))
-        driver.finish(lambda: len(list((tmp_path / "plain/commits").glob("[0-9]*"))) == rig.inputs)
+        driver.finish(lambda: all_read(tmp_path / "plain", rig.inputs))
     finally:
         driver.close()
     found = numbers(topic)
