@@ -49,7 +49,7 @@ from icebergstaged import (
     sqlite_catalog,
     table_of_sink,
 )
-from lakeframe import LakeFrame
+from lakeframe import LakeFrame, LongFrame
 from s3fixture import S3Place
 
 OTHER = StreamIdentity("contract", "0" * 31 + "2", "rows")
@@ -924,6 +924,50 @@ def test_bounds_that_a_part_of_a_file_lacks(tmp_path: Path) -> None:
     sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
     found = table_of_sink(sink).scan(row_filter="at > 'c'").to_arrow()["at"].to_pylist()
     assert found == [long]
+
+
+LONG = "x" * 5000  # too long for the statistics of a file
+
+
+def long_frame(*texts: str | None) -> Any:
+    rows = {"n": pa.array(range(len(texts)), pa.int64()), "text": pa.array(texts, pa.string())}
+    return LongFrame(pa.table(rows), SCHEMA)
+
+
+def test_nulls_that_a_part_of_a_file_does_not_count_are_found(tmp_path: Path) -> None:
+    """A reader that trusts the counts of the other parts would skip the file."""
+    sink = opened(tmp_path)
+    sink.commit(key_of(1), sink.prepare(long_frame("a", "b", LONG, None), key_of(1)).handle)
+    (task,) = table_of_sink(sink).scan().plan_files()
+    assert task.file.null_value_counts == {1: 0}
+    assert task.file.value_counts == {1: 4, 2: 4}
+    found = table_of_sink(sink).scan(row_filter="text IS NULL").to_arrow()["n"].to_pylist()
+    assert found == [3]
+    assert table_of_sink(sink).scan(row_filter="text IS NOT NULL").to_arrow().num_rows == 3
+
+
+def test_a_required_column_with_long_values(tmp_path: Path) -> None:
+    """The footer of a file has no count of its nulls, so the column is read."""
+    created(tmp_path, N, field(2, "text", ice.StringType(), required=True))
+    sink = opened(tmp_path)
+    sink.commit(key_of(1), sink.prepare(long_frame("a", "b", LONG, "c"), key_of(1)).handle)
+    (task,) = table_of_sink(sink).scan().plan_files()
+    assert task.file.null_value_counts == {1: 0, 2: 0}
+    with pytest.raises(SchemaMismatch, match="requires the column 'text', and a row has no value there"):
+        sink.prepare(long_frame("a", "b", LONG, None), key_of(2))
+    assert [row["n"] for row in table_of_sink(sink).scan().to_arrow().to_pylist()] == [0, 1, 2, 3]
+
+
+def test_a_column_with_long_values_that_is_required_while_an_epoch_is_staged(tmp_path: Path) -> None:
+    """Its nulls were not counted when the epoch was staged."""
+    sink = opened(tmp_path)
+    handle = sink.prepare(long_frame("a", "b", LONG, "c"), key_of(1)).handle
+    require_text(sink)
+    with pytest.raises(SchemaMismatch, match="'text', whose nulls were not counted when the epoch was staged"):
+        sink.commit(key_of(1), handle)
+    make_text_optional(sink)
+    sink.commit(key_of(1), handle)
+    assert table_of_sink(sink).scan().to_arrow().num_rows == 4
 
 
 def test_a_format_that_is_raised_while_the_stream_runs(tmp_path: Path) -> None:

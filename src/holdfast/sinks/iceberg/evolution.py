@@ -113,10 +113,12 @@ def _refuse_nulls(files: EpochFiles, required: Sequence[ice.NestedField]) -> Non
     for field in (each for each in required if each.field_type.is_primitive):
         for file in files.files:
             nulls = statistics_in(file).null_value_counts.get(field.field_id)
-            if nulls is None:  # the column was dropped and added again, with a new field id
+            if nulls is None:  # if the file does not have the field id, the column was dropped and added again
+                known = field.field_id in statistics_in(file).column_sizes
+                why = "whose nulls were not counted when" if known else "which was replaced after"
                 raise Unfit(
-                    f"it requires the column {field.name!r}, which was replaced after the epoch was written: make it "
-                    "optional until the epoch is committed"
+                    f"it requires the column {field.name!r}, {why} the epoch was staged: make it optional until the "
+                    "epoch is committed"
                 )
             if nulls:
                 raise Unfit(f"it requires the column {field.name!r}, which is null in a row of the epoch")

@@ -201,6 +201,7 @@ class IcebergSink(base.Sink):
                 context,
                 partition_by=partitioning.names,
                 describe=describing(table, self._stored, self.name, self.table),
+                required=[each.field.name for each in required_columns(self._stored)],
             )
         if not staged.rows:
             return staged
