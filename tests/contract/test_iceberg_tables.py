@@ -786,6 +786,47 @@ def test_a_name_that_another_column_gets_takes_no_wrong_statistics_along(tmp_pat
     assert {"n": 2, "text": "row 2", "old": None} in found
 
 
+def rename(sink: IcebergSink, *names: tuple[str, str]) -> None:
+    for before, after in names:
+        with table_of_sink(sink).update_schema() as change:
+            change.rename_column(before, after)
+
+
+def test_two_columns_of_a_file_that_would_be_read_as_one_are_refused(tmp_path: Path) -> None:
+    """One column gets the former name of another one. The values of one of the two would be lost."""
+    created(tmp_path, field(1, "text", ice.StringType()), field(2, "other", ice.StringType()))
+    schema = t.StructType([t.StructField(name, t.StringType()) for name in ("text", "other")])
+    sink = made(tmp_path)
+    sink.open(context_for(schema=schema))
+    frame: Any = LakeFrame(pa.table({"text": ["a"], "other": ["b"]}), schema)
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    handle = sink.prepare(frame, key_of(2)).handle
+    rename(sink, ("text", "kept"), ("other", "text"))
+    for each in (sink, made(tmp_path)):
+        with pytest.raises(SchemaMismatch, match="would be read as its column 'text'") as caught:
+            each.commit(key_of(2), handle)
+        assert "Next: restore the column" in str(caught.value)
+    with pytest.raises(SchemaMismatch, match="two columns of the stream"):
+        sink.prepare(frame, key_of(3))
+    assert table_of_sink(sink).scan().to_arrow().num_rows == 1
+    rename(sink, ("text", "other"), ("kept", "text"))
+    sink.commit(key_of(2), handle)
+    assert table_of_sink(sink).scan().to_arrow().to_pylist() == [{"text": "a", "other": "b"}] * 2
+
+
+def test_two_fields_of_a_struct_that_would_be_read_as_one_are_refused(tmp_path: Path) -> None:
+    inner = t.StructType([t.StructField(name, t.StringType()) for name in ("a", "b")])
+    schema = t.StructType([t.StructField("s", inner)])
+    sink = made(tmp_path)
+    sink.open(context_for(schema=schema))
+    frame: Any = LakeFrame(pa.table({"s": [{"a": "x", "b": "y"}]}), schema)
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    handle = sink.prepare(frame, key_of(2)).handle
+    rename(sink, ("s.a", "c"), ("s.b", "a"))
+    with pytest.raises(SchemaMismatch, match=r"two columns of the stream would be read as its column 's\.a'"):
+        sink.commit(key_of(2), handle)
+
+
 def test_a_table_that_is_partitioned_in_another_way_is_found_before_the_decision(tmp_path: Path) -> None:
     sink = filled(tmp_path, 1)
     with table_of_sink(sink).update_spec() as change:
