@@ -33,6 +33,7 @@ from holdfast.errors import (
     SinkForeign,
     SinkUnavailable,
     StagedDamaged,
+    StagedGone,
     TimelineEnded,
 )
 from holdfast.sinks.base import CannotTakeBack, EpochKey, Link, StreamIdentity, handle_digest
@@ -824,6 +825,46 @@ def test_two_fields_of_a_struct_that_would_be_read_as_one_are_refused(tmp_path: 
     handle = sink.prepare(frame, key_of(2)).handle
     rename(sink, ("s.a", "c"), ("s.b", "a"))
     with pytest.raises(SchemaMismatch, match=r"two columns of the stream would be read as its column 's\.a'"):
+        sink.commit(key_of(2), handle)
+
+
+def test_a_table_whose_location_is_changed_is_found_before_the_decision(tmp_path: Path) -> None:
+    sink = filled(tmp_path, 1)
+    move(sink, tmp_path / "elsewhere")
+    with pytest.raises(SinkFailed, match="its partitioning or its location was changed") as caught:
+        sink.prepare(frame_of(2), key_of(2))
+    assert "Next: run again: this epoch was not decided" in str(caught.value)
+    sink.abort(key_of(2, lease=None))
+    sink = opened(tmp_path)
+    epoch(sink, key_of(2, attempt=2), 2)
+    assert seen(sink) == [1, 2]
+
+
+def test_a_table_whose_location_is_changed_after_the_decision(tmp_path: Path) -> None:
+    """The error names the folder with the staged files, also after a restart."""
+    sink = filled(tmp_path, 1)
+    folder = Path(table_of_sink(sink).location().removeprefix("file://"))
+    handle = sink.prepare(frame_of(2), key_of(2)).handle
+    move(sink, tmp_path / "elsewhere")
+    for each in (sink, made(tmp_path)):
+        with pytest.raises(SinkFailed, match=r"location of table shop\.rows was changed after the epoch") as caught:
+            each.commit(key_of(2), handle)
+        assert f"Next: set the location back to file://{folder}, run again" in str(caught.value)
+    earlier = {name: value for name, value in handle.items() if name != "location"}
+    with pytest.raises(StagedGone):
+        made(tmp_path).commit(key_of(2), earlier)
+    move(sink, folder)
+    sink.commit(key_of(2), handle)
+    assert seen(sink) == [1, 2]
+
+
+def test_staged_files_that_are_gone_are_reported(tmp_path: Path) -> None:
+    """The location of the table is the same, so it is not named."""
+    sink = filled(tmp_path, 1)
+    handle = sink.prepare(frame_of(2), key_of(2)).handle
+    for file in (tmp_path / "warehouse").rglob("t1-0000000002/**/*.parquet"):
+        file.unlink()
+    with pytest.raises(StagedGone):
         sink.commit(key_of(2), handle)
 
 
