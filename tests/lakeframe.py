@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from holdfast.repository import ObjectRepository
+
+_NO_MAXIMUM = re.compile(  # Thrift's compact form of statistics: a null count, and perhaps an exact minimum
+    rb"\x1c\x36[\x00-\x7f](?:\x38(?:\x00|\x01.)\x21)?\x00\x19", re.DOTALL
+)
 
 
 class AnyConf:
@@ -69,11 +74,17 @@ class LakeFrame:
 
     def save(self, address: str) -> None:
         """Write the rows, the first one into a file of its own."""
-        for part in (self.table.slice(0, 1), self.table.slice(1)):
+        for part in self.parts():
             for folder, rows in self._partitions(part):
                 if rows.num_rows:
                     name = f"part-{uuid.uuid4().hex}.snappy.parquet"
-                    _write(rows, "/".join([address, *folder, name]))
+                    _write(self.encoded(rows), "/".join([address, *folder, name]))
+
+    def parts(self) -> list[pa.Table]:
+        return [self.table.slice(0, 1), self.table.slice(1)]
+
+    def encoded(self, rows: pa.Table) -> bytes:
+        return parquet_bytes(rows)
 
     def _partitions(self, rows: pa.Table) -> list[tuple[list[str], pa.Table]]:
         found: list[tuple[list[str], pa.Table]] = [([], rows)]
@@ -89,18 +100,44 @@ class LakeFrame:
         return found
 
 
+class LongFrame(LakeFrame):
+    """Rows with long values, in one file with a row group for every two rows, as Spark writes it."""
+
+    def parts(self) -> list[pa.Table]:
+        return [self.table]
+
+    def encoded(self, rows: pa.Table) -> bytes:
+        return as_java(parquet_bytes(rows, row_group_size=2))
+
+
+def parquet_bytes(rows: pa.Table, **options: Any) -> bytes:
+    """Return rows as a Parquet file."""
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, **options)
+    return sink.getvalue()
+
+
+def as_java(file: bytes) -> bytes:
+    """Return a file of PyArrow with the statistics that parquet-java writes, if no short value has more than one byte.
+
+    If minimum and maximum together have more than 4,096 bytes, parquet-java writes empty statistics, without a null
+    count. PyArrow leaves out only a bound that is too long by itself.
+    """
+    length = int.from_bytes(file[-8:-4], "little")
+    footer = _NO_MAXIMUM.sub(b"\x1c\x00\x19", file[-8 - length : -8])
+    return file[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
 def _folder_value(value: Any) -> str:
     return quote(str(value), safe=" ü")
 
 
-def _write(rows: pa.Table, address: str) -> None:
+def _write(data: bytes, address: str) -> None:
     if address.startswith("s3a://"):
         folder, _, name = address.replace("s3a://", "s3://", 1).rpartition("/")
-        sink = io.BytesIO()
-        pq.write_table(rows, sink)
         bucket, _, key = folder.removeprefix("s3://").partition("/")
-        ObjectRepository(f"s3://{bucket}").bucket.put(f"{key}/{name}", sink.getvalue())
+        ObjectRepository(f"s3://{bucket}").bucket.put(f"{key}/{name}", data)
         return
     path = Path(address.removeprefix("file:"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, path)
+    path.write_bytes(data)

@@ -106,7 +106,7 @@ def test_statistics_never_exclude_a_row(rows: list[dict[str, Any]]) -> None:
     schema = pa.schema([pa.field(name, kind) for name, kind in zip(COLUMNS, kinds, strict=True)])
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows, schema), sink, row_group_size=7)
-    text = statistics_of(pq.read_metadata(pa.BufferReader(sink.getvalue())))
+    text = statistics_of(pq.read_metadata(pa.BufferReader(sink.getvalue())), {})
     found = json.loads(text)
     assert found["numRecords"] == len(rows)
     for name in COLUMNS:

@@ -36,7 +36,7 @@ from holdfast.errors import (
 from holdfast.sinks.base import CannotTakeBack, EpochKey, Link, StreamIdentity, TakeBack, handle_digest
 from holdfast.sinks.delta.sink import DeltaSink
 from holdfast.sinks.lake.table_folder import table_folder
-from lakeframe import LakeFrame
+from lakeframe import LakeFrame, LongFrame
 from s3fixture import S3_PARAMS, S3Place
 
 OTHER = StreamIdentity("contract", "0" * 31 + "2", "rows")
@@ -292,6 +292,31 @@ def test_a_null_where_the_table_allows_none(tmp_path: Path) -> None:
     assert not list(path.glob("hf/*/*/*"))
     sink.commit(key_of(2), sink.prepare(frame_of(1), key_of(2)).handle)
     assert numbers(sink) == [1]
+
+
+@pytest.mark.parametrize("key", [None, "n"])
+@pytest.mark.parametrize("store", ["disk", S3_PARAMS[0]])
+def test_long_values_where_the_table_allows_no_null(
+    store: str, key: str | None, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The footer of a file has no count of the nulls, so the column is read."""
+    path = request.getfixturevalue("s3").url("table") if store == "s3" else str(tmp_path / "table")
+    opened(path).close()  # creates the table
+    made = DeltaSink(path)
+    nothing = pa.schema([pa.field("n", pa.int64()), pa.field("text", pa.string(), nullable=False)]).empty_table()
+    write_deltalake(path, nothing, mode="overwrite", schema_mode="overwrite", storage_options=made._log._options())
+    sink = opened(path, key=key)
+
+    def frame(*texts: str | None) -> Any:
+        return LongFrame(pa.table({"n": pa.array(range(len(texts)), pa.int64()), "text": texts}), SCHEMA)
+
+    long = "x" * 5000
+    sink.commit(key_of(1), sink.prepare(frame("a", "b", long, "c"), key_of(1)).handle)
+    assert rows_of(sink) == [(0, "a"), (1, "b"), (2, long), (3, "c")]
+    with pytest.raises(SinkFailed, match="column text is null in some rows"):
+        sink.prepare(frame("a", "b", long, None), key_of(2))
+    sink.abort(key_of(2))
+    assert numbers(sink) == [0, 1, 2, 3]
 
 
 def test_a_table_that_changes_between_two_epochs(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from holdfast.errors import (
     SinkForeign,
     SinkUnavailable,
     StagedDamaged,
+    StagedGone,
     TimelineEnded,
 )
 from holdfast.sinks.base import CannotTakeBack, EpochKey, Link, StreamIdentity, handle_digest
@@ -49,7 +50,7 @@ from icebergstaged import (
     sqlite_catalog,
     table_of_sink,
 )
-from lakeframe import LakeFrame
+from lakeframe import LakeFrame, LongFrame
 from s3fixture import S3Place
 
 OTHER = StreamIdentity("contract", "0" * 31 + "2", "rows")
@@ -786,6 +787,87 @@ def test_a_name_that_another_column_gets_takes_no_wrong_statistics_along(tmp_pat
     assert {"n": 2, "text": "row 2", "old": None} in found
 
 
+def rename(sink: IcebergSink, *names: tuple[str, str]) -> None:
+    for before, after in names:
+        with table_of_sink(sink).update_schema() as change:
+            change.rename_column(before, after)
+
+
+def test_two_columns_of_a_file_that_would_be_read_as_one_are_refused(tmp_path: Path) -> None:
+    """One column gets the former name of another one. The values of one of the two would be lost."""
+    created(tmp_path, field(1, "text", ice.StringType()), field(2, "other", ice.StringType()))
+    schema = t.StructType([t.StructField(name, t.StringType()) for name in ("text", "other")])
+    sink = made(tmp_path)
+    sink.open(context_for(schema=schema))
+    frame: Any = LakeFrame(pa.table({"text": ["a"], "other": ["b"]}), schema)
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    handle = sink.prepare(frame, key_of(2)).handle
+    rename(sink, ("text", "kept"), ("other", "text"))
+    for each in (sink, made(tmp_path)):
+        with pytest.raises(SchemaMismatch, match="would be read as its column 'text'") as caught:
+            each.commit(key_of(2), handle)
+        assert "Next: restore the column" in str(caught.value)
+    with pytest.raises(SchemaMismatch, match="two columns of the stream"):
+        sink.prepare(frame, key_of(3))
+    assert table_of_sink(sink).scan().to_arrow().num_rows == 1
+    rename(sink, ("text", "other"), ("kept", "text"))
+    sink.commit(key_of(2), handle)
+    assert table_of_sink(sink).scan().to_arrow().to_pylist() == [{"text": "a", "other": "b"}] * 2
+
+
+def test_two_fields_of_a_struct_that_would_be_read_as_one_are_refused(tmp_path: Path) -> None:
+    inner = t.StructType([t.StructField(name, t.StringType()) for name in ("a", "b")])
+    schema = t.StructType([t.StructField("s", inner)])
+    sink = made(tmp_path)
+    sink.open(context_for(schema=schema))
+    frame: Any = LakeFrame(pa.table({"s": [{"a": "x", "b": "y"}]}), schema)
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    handle = sink.prepare(frame, key_of(2)).handle
+    rename(sink, ("s.a", "c"), ("s.b", "a"))
+    with pytest.raises(SchemaMismatch, match=r"two columns of the stream would be read as its column 's\.a'"):
+        sink.commit(key_of(2), handle)
+
+
+def test_a_table_whose_location_is_changed_is_found_before_the_decision(tmp_path: Path) -> None:
+    sink = filled(tmp_path, 1)
+    move(sink, tmp_path / "elsewhere")
+    with pytest.raises(SinkFailed, match="its partitioning or its location was changed") as caught:
+        sink.prepare(frame_of(2), key_of(2))
+    assert "Next: run again: this epoch was not decided" in str(caught.value)
+    sink.abort(key_of(2, lease=None))
+    sink = opened(tmp_path)
+    epoch(sink, key_of(2, attempt=2), 2)
+    assert seen(sink) == [1, 2]
+
+
+def test_a_table_whose_location_is_changed_after_the_decision(tmp_path: Path) -> None:
+    """The error names the folder with the staged files, also after a restart."""
+    sink = filled(tmp_path, 1)
+    folder = Path(table_of_sink(sink).location().removeprefix("file://"))
+    handle = sink.prepare(frame_of(2), key_of(2)).handle
+    move(sink, tmp_path / "elsewhere")
+    for each in (sink, made(tmp_path)):
+        with pytest.raises(SinkFailed, match=r"location of table shop\.rows was changed after the epoch") as caught:
+            each.commit(key_of(2), handle)
+        assert f"Next: set the location back to file://{folder}, run again" in str(caught.value)
+    earlier = {name: value for name, value in handle.items() if name != "location"}
+    with pytest.raises(StagedGone):
+        made(tmp_path).commit(key_of(2), earlier)
+    move(sink, folder)
+    sink.commit(key_of(2), handle)
+    assert seen(sink) == [1, 2]
+
+
+def test_staged_files_that_are_gone_are_reported(tmp_path: Path) -> None:
+    """The location of the table is the same, so it is not named."""
+    sink = filled(tmp_path, 1)
+    handle = sink.prepare(frame_of(2), key_of(2)).handle
+    for file in (tmp_path / "warehouse").rglob("t1-0000000002/**/*.parquet"):
+        file.unlink()
+    with pytest.raises(StagedGone):
+        sink.commit(key_of(2), handle)
+
+
 def test_a_table_that_is_partitioned_in_another_way_is_found_before_the_decision(tmp_path: Path) -> None:
     sink = filled(tmp_path, 1)
     with table_of_sink(sink).update_spec() as change:
@@ -924,6 +1006,50 @@ def test_bounds_that_a_part_of_a_file_lacks(tmp_path: Path) -> None:
     sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
     found = table_of_sink(sink).scan(row_filter="at > 'c'").to_arrow()["at"].to_pylist()
     assert found == [long]
+
+
+LONG = "x" * 5000  # too long for the statistics of a file
+
+
+def long_frame(*texts: str | None) -> Any:
+    rows = {"n": pa.array(range(len(texts)), pa.int64()), "text": pa.array(texts, pa.string())}
+    return LongFrame(pa.table(rows), SCHEMA)
+
+
+def test_nulls_that_a_part_of_a_file_does_not_count_are_found(tmp_path: Path) -> None:
+    """A reader that trusts the counts of the other parts would skip the file."""
+    sink = opened(tmp_path)
+    sink.commit(key_of(1), sink.prepare(long_frame("a", "b", LONG, None), key_of(1)).handle)
+    (task,) = table_of_sink(sink).scan().plan_files()
+    assert task.file.null_value_counts == {1: 0}
+    assert task.file.value_counts == {1: 4, 2: 4}
+    found = table_of_sink(sink).scan(row_filter="text IS NULL").to_arrow()["n"].to_pylist()
+    assert found == [3]
+    assert table_of_sink(sink).scan(row_filter="text IS NOT NULL").to_arrow().num_rows == 3
+
+
+def test_a_required_column_with_long_values(tmp_path: Path) -> None:
+    """The footer of a file has no count of its nulls, so the column is read."""
+    created(tmp_path, N, field(2, "text", ice.StringType(), required=True))
+    sink = opened(tmp_path)
+    sink.commit(key_of(1), sink.prepare(long_frame("a", "b", LONG, "c"), key_of(1)).handle)
+    (task,) = table_of_sink(sink).scan().plan_files()
+    assert task.file.null_value_counts == {1: 0, 2: 0}
+    with pytest.raises(SchemaMismatch, match="requires the column 'text', and a row has no value there"):
+        sink.prepare(long_frame("a", "b", LONG, None), key_of(2))
+    assert [row["n"] for row in table_of_sink(sink).scan().to_arrow().to_pylist()] == [0, 1, 2, 3]
+
+
+def test_a_column_with_long_values_that_is_required_while_an_epoch_is_staged(tmp_path: Path) -> None:
+    """Its nulls were not counted when the epoch was staged."""
+    sink = opened(tmp_path)
+    handle = sink.prepare(long_frame("a", "b", LONG, "c"), key_of(1)).handle
+    require_text(sink)
+    with pytest.raises(SchemaMismatch, match="'text', whose nulls were not counted when the epoch was staged"):
+        sink.commit(key_of(1), handle)
+    make_text_optional(sink)
+    sink.commit(key_of(1), handle)
+    assert table_of_sink(sink).scan().to_arrow().num_rows == 4
 
 
 def test_a_format_that_is_raised_while_the_stream_runs(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast._extras import missing_extra
@@ -243,8 +242,15 @@ class DeltaSink(base.Sink):
         staging, upserts = self._staging_for(self._mode), self._mode == DeltaMode.UPSERT
         with failing_at(self.name, "prepare"):
             by = () if upserts else self._partitions
-            describe = partial(statistics_of, required=required_columns(self._columns))
-            staged = staging.stage(df, key, self.context, partition_by=by, options=self.options, describe=describe)
+            staged = staging.stage(
+                df,
+                key,
+                self.context,
+                partition_by=by,
+                options=self.options,
+                describe=statistics_of,
+                required=required_columns(self._columns),
+            )
             if staged.rows:
                 files = staging.proven(key, staged.handle)
                 check_nulls(self.name, self._columns, files)

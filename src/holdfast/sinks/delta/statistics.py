@@ -6,22 +6,25 @@ Rules:
   its type compares in the same way everywhere: integers, dates, timestamps and short strings.
 - Timestamps are written in milliseconds: the minimum rounded down, the maximum rounded up.
 - As usual for Delta, only the first 32 columns get statistics. Of later ones, nulls are counted where none is allowed.
+- A column has a null count only if every row group has one, or if the table requires it: then it is counted.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
+
+from holdfast.sinks.lake.null_counts import nulls_in
 
 _COLUMNS = 32
 _LONGEST = 32  # characters of a string
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def statistics_of(footer: Any, required: Collection[str] = ()) -> str:
-    """Return the statistics of a file, as JSON, from its Parquet metadata; `required` are columns without nulls."""
+def statistics_of(footer: Any, required: Mapping[str, int]) -> str:
+    """Return the statistics of a file, as JSON, from its Parquet metadata and the null counts of required columns."""
     found: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     for number in range(footer.num_columns):
@@ -30,12 +33,11 @@ def statistics_of(footer: Any, required: Collection[str] = ()) -> str:
             continue  # part of a nested column
         if number >= _COLUMNS and column.name not in required:
             continue
+        nulls = required.get(column.name, nulls_in(footer, number))
+        if nulls is not None:
+            found["nullCount"][column.name] = nulls
         each = [group.column(number).statistics for group in groups if group.num_rows]
-        if not each or any(one is None for one in each):  # `None in each` would crash: pyarrow compares without a check
-            continue
-        if all(one.has_null_count for one in each):
-            found["nullCount"][column.name] = sum(one.null_count for one in each)
-        bounds = _bounds([one for one in each if one.num_values]) if number < _COLUMNS else None
+        bounds = _bounds(each) if number < _COLUMNS else None
         if bounds is not None:
             found["minValues"][column.name], found["maxValues"][column.name] = bounds
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
@@ -48,6 +50,9 @@ def null_count(stats: str, column: str) -> int | None:
 
 
 def _bounds(each: list[Any]) -> tuple[Any, Any] | None:
+    if any(one is None for one in each):  # `None in each` would crash: pyarrow compares without a check
+        return None
+    each = [one for one in each if one.num_values]
     if not each or not all(one.has_min_max for one in each):
         return None
     try:

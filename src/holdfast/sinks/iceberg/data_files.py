@@ -3,12 +3,14 @@
 Rules:
 - A column has bounds only if each part of a file that has values has them. PyIceberg would ignore the other parts, and
   readers would miss their rows. Nor has it bounds if Python cannot represent them, as dates after the year 9999.
+- A column has a null count only if each part of a file has one. PyIceberg would take a missing count as 0, and readers
+  that search for null would skip the file.
 - Nulls are counted in each column that the table requires, even if its properties turn statistics off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +31,7 @@ from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.sinks.iceberg.columns import StoredColumn
 from holdfast.sinks.iceberg.partitions import Partitioning
 from holdfast.sinks.lake.epoch_files import Describe, LakeFile
+from holdfast.sinks.lake.null_counts import nulls_in
 
 _NONE, _COUNTS = MetricsMode(MetricModeTypes.NONE), MetricsMode(MetricModeTypes.COUNTS)
 
@@ -52,7 +55,10 @@ def required_columns(stored: Sequence[StoredColumn]) -> list[StoredColumn]:
 
 
 def describing(table: Table, stored: Sequence[StoredColumn], sink: str, name: str) -> Describe:
-    """Return the function that describes a file of the table. It refuses null where the table requires a value."""
+    """Return the function that describes a file of the table. It refuses null where the table requires a value.
+
+    It needs the null counts of the columns of `required_columns`.
+    """
     schema = table.schema()
     plan = compute_statistics_plan(schema, table.properties)
     ids = parquet_path_to_id_mapping(schema)
@@ -61,14 +67,17 @@ def describing(table: Table, stored: Sequence[StoredColumn], sink: str, name: st
         if plan[field.field_id].mode == _NONE:
             plan[field.field_id] = replace(plan[field.field_id], mode=_COUNTS)
 
-    def describe(footer: Any) -> str:
+    def describe(footer: Any, nulls: Mapping[str, int]) -> str:
         found = data_file_statistics_from_parquet_metadata(footer, _possible(plan, footer, ids), ids)
+        unknown = {ids[path] for path in _uncounted(footer)}
+        counts = {number: each for number, each in found.null_value_counts.items() if number not in unknown}
         for field in required:
-            if found.null_value_counts.get(field.field_id) != 0:
+            counts[field.field_id] = nulls[field.name]
+            if nulls[field.name]:
                 why = f"it requires the column {field.name!r}, and a row has no value there"
                 do = "remove such rows in the query, or make the column optional; nothing was committed"
                 raise SchemaMismatch(sink=sink, table=name, why=why, do=do)
-        return msgspec.json.encode(found.to_serialized_dict()).decode()
+        return msgspec.json.encode(replace(found, null_value_counts=counts).to_serialized_dict()).decode()
 
     return describe
 
@@ -84,6 +93,13 @@ def _possible(
             if found[number].mode != _NONE and not _has_bounds(column.statistics):
                 found[number] = replace(found[number], mode=_COUNTS)
     return found
+
+
+def _uncounted(footer: Any) -> Iterator[str]:
+    """Return the paths of the columns whose nulls are not counted in every part of a file."""
+    for number in range(footer.num_columns):
+        if nulls_in(footer, number) is None:
+            yield footer.schema.column(number).path
 
 
 def _has_bounds(statistics: Any) -> bool:

@@ -3,6 +3,7 @@
 Rules:
 - Files have no field ids, so readers find a column of a file by the table's name mapping. They would read a column that
   they do not find as null, without an error: such files are refused. A column that was renamed is found.
+- Two columns of a file must not be found as one, as after a rename to the former name of another column.
 - A type may become wider, as Iceberg allows it: readers widen the values, nested ones too.
 - A column that the table requires now must have no null in the files; if it is nested, the type of the stream must
   exclude null. One that the files lack must not be required.
@@ -56,6 +57,8 @@ def _in_struct(
         field = by_id.get(meant.field_id) if meant is not None and meant.field_id is not None else None
         if meant is None or field is None:
             raise Unfit(_lost(each["name"], path, fields))
+        if field.field_id in found:
+            raise Unfit(f"two columns of the stream would be read as its column '{above}{field.name}'")
         if above or not field.field_type.is_primitive:
             _refuse_null(each["nullable"], field.required, path)
         found.add(field.field_id)
@@ -113,10 +116,12 @@ def _refuse_nulls(files: EpochFiles, required: Sequence[ice.NestedField]) -> Non
     for field in (each for each in required if each.field_type.is_primitive):
         for file in files.files:
             nulls = statistics_in(file).null_value_counts.get(field.field_id)
-            if nulls is None:  # the column was dropped and added again, with a new field id
+            if nulls is None:  # if the file does not have the field id, the column was dropped and added again
+                known = field.field_id in statistics_in(file).column_sizes
+                why = "whose nulls were not counted when" if known else "which was replaced after"
                 raise Unfit(
-                    f"it requires the column {field.name!r}, which was replaced after the epoch was written: make it "
-                    "optional until the epoch is committed"
+                    f"it requires the column {field.name!r}, {why} the epoch was staged: make it optional until the "
+                    "epoch is committed"
                 )
             if nulls:
                 raise Unfit(f"it requires the column {field.name!r}, which is null in a row of the epoch")

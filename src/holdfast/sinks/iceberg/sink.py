@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.table import Table, Transaction
 from pyiceberg.transforms import BucketTransform
 
-from holdfast.errors import BadValue, HoldfastError, NotSupported, SchemaMismatch, SinkFailed, SinkForeign
+from holdfast.errors import BadValue, HoldfastError, NotSupported, SchemaMismatch, SinkFailed, SinkForeign, StagedGone
 from holdfast.sinks import base
 from holdfast.sinks.base import CannotTakeBack, EpochKey, EpochPlace, SinkContext, Staged, StreamIdentity, TakeBack
 from holdfast.sinks.held_epochs import is_committed
@@ -35,7 +35,7 @@ from holdfast.sinks.iceberg.evolution import columns_found
 from holdfast.sinks.iceberg.ledger import TableLedger, foreign_owner, ledger_in
 from holdfast.sinks.iceberg.partitions import Partitioning, parsed_parts, same_parts, shown_spec, spec_of
 from holdfast.sinks.iceberg.rewind import IcebergRewind, OwnFile
-from holdfast.sinks.lake.epoch_files import LakeStaging
+from holdfast.sinks.lake.epoch_files import EpochFiles, LakeStaging
 from holdfast.sinks.lake.table_folder import table_folder
 from holdfast.sinks.rows import not_null
 
@@ -181,7 +181,7 @@ class IcebergSink(base.Sink):
 
     def _staging(self, table: Table) -> LakeStaging:
         """Return the staged files of this table; the object remembers what it has staged itself."""
-        location = table.location().rstrip("/")
+        location = _location(table)
         if self._staging_of is None or self._staging_of[0] != location:
             self._staging_of = location, LakeStaging(self.name, table_folder(location, "IcebergSink"), DATA)
         return self._staging_of[1]
@@ -201,6 +201,7 @@ class IcebergSink(base.Sink):
                 context,
                 partition_by=partitioning.names,
                 describe=describing(table, self._stored, self.name, self.table),
+                required=[each.field.name for each in required_columns(self._stored)],
             )
         if not staged.rows:
             return staged
@@ -213,7 +214,8 @@ class IcebergSink(base.Sink):
         with self._at.failing("prepare"):
             table = self._at.load()
             if table is None or _known(table).items() - handle.items():
-                why = f"table {self.table} was dropped, or its partitioning was changed, after the stream had started"
+                what = "was dropped, or its partitioning or its location was changed"
+                why = f"table {self.table} {what}, after the stream had started"
                 do = "run again: this epoch was not decided, and the next start uses the table as it is then"
                 raise SinkFailed(sink=self.name, action="prepare", why=why, do=do)
             self._check_format(table)
@@ -240,7 +242,7 @@ class IcebergSink(base.Sink):
                 return None
             self._refuse_other_table(table, key, handle)
             self._check_format(table)
-            files = self._staging(table).proven(key, handle)
+            files = self._proven(table, key, handle)
             columns = columns_found(files, table, self.name, self.table, _restore(key.epoch))
             made = change(
                 table,
@@ -258,6 +260,18 @@ class IcebergSink(base.Sink):
                 table = self._open_table or self._at.load()
                 if table is not None:
                     self._staging(table).sweep(key)
+
+    def _proven(self, table: Table, key: EpochKey, handle: Mapping[str, Any]) -> EpochFiles:
+        """Return the staged files; if they are gone, report whether the table has moved away from them."""
+        try:
+            return self._staging(table).proven(key, handle)
+        except StagedGone:
+            staged = handle.get("location", _location(table))  # handles of earlier versions do not name it
+            if staged == _location(table):
+                raise
+            why = f"the location of table {self.table} was changed after the epoch was staged, to {_location(table)}"
+            do = f"set the location back to {staged}, run again, and stop the pipeline before you change it"
+            raise SinkFailed(sink=self.name, action=f"commit epoch {key.epoch}", why=why, do=do) from None
 
     def _refuse_foreign(self, table: Table, owner: StreamIdentity) -> None:
         foreign = foreign_owner(table.properties, owner)
@@ -421,7 +435,12 @@ class IcebergSink(base.Sink):
 
 def _known(table: Table) -> dict[str, Any]:
     """Return which table an epoch is staged for, as its handle names it."""
-    return {"table": str(table.metadata.table_uuid), "spec": table.metadata.default_spec_id}
+    uuid, spec = str(table.metadata.table_uuid), table.metadata.default_spec_id
+    return {"table": uuid, "spec": spec, "location": _location(table)}
+
+
+def _location(table: Table) -> str:
+    return table.location().rstrip("/")
 
 
 def _restore(epoch: int) -> str:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -26,6 +27,7 @@ from holdfast.errors import RecordCorrupt, SinkFailed, StagedDamaged, StagedGone
 from holdfast.formats.sealed_json import Record, digest_of
 from holdfast.sinks.base import EpochKey, EpochPlace, SinkContext, Staged, StreamIdentity
 from holdfast.sinks.key_files import place as place_name
+from holdfast.sinks.lake.null_counts import counted_nulls
 from holdfast.sinks.lake.table_folder import TableFolder, partition_values
 
 if TYPE_CHECKING:
@@ -35,8 +37,9 @@ DATA, RECORDS = "hf", "_holdfast"
 _ATTEMPT = re.compile(r"(\d+)\.(\d+)(?:\.json)?")
 _EPOCH = re.compile(r"t(\d+)-(\d{10,})")
 
-Describe: TypeAlias = Callable[[Any], str]
-"""Returns the statistics of a file, from its Parquet metadata, as the table format writes them."""
+Describe: TypeAlias = Callable[[Any, Mapping[str, int]], str]
+"""Returns the statistics of a file as the table format writes them, from its Parquet metadata and the null counts of
+the columns that must not be null."""
 
 
 class LakeFile(msgspec.Struct, frozen=True):
@@ -90,11 +93,13 @@ class LakeStaging:
         *,
         partition_by: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
-        describe: Describe = lambda _: "",
+        describe: Describe = lambda *_: "",
+        required: Collection[str] = (),
     ) -> Staged:
         """Write the rows of an attempt with Spark, and their record; nothing remains if there are no rows.
 
-        Spark's `partitionBy` leaves the partition columns out of the files.
+        Spark's `partitionBy` leaves the partition columns out of the files. `required` are the columns that must not be
+        null: their nulls are counted even if the metadata of a file does not count them.
         """
         name = self.data_of(key)
         if self._session is not df.sparkSession:  # one for each query: its settings are set once
@@ -108,7 +113,7 @@ class LakeStaging:
         self.folder.make_unused(name, context.folder_mode)
         writer.mode("append").save(self.folder.spark_address(name))
         context.reach("staging")
-        files = self._written(name, partition_by, describe)
+        files = self._written(name, partition_by, describe, required)
         rows = sum(each.rows for each in files)
         if not rows:
             self.folder.remove(name)
@@ -133,7 +138,9 @@ class LakeStaging:
         paths = (*self.folder.unsynced(name), *self.folder.unsynced(self.record_of(key)))
         return Staged(handle, rows, tuple(dict.fromkeys(paths)))
 
-    def _written(self, name: str, partition_by: Sequence[str], describe: Describe) -> list[LakeFile]:
+    def _written(
+        self, name: str, partition_by: Sequence[str], describe: Describe, required: Collection[str]
+    ) -> list[LakeFile]:
         sizes = self.folder.files(name)
         digests = self.folder.digests(name, sizes)
         footers = self.folder.footers([f"{name}/{each}" for each in sizes], list(sizes.values()))
@@ -143,7 +150,9 @@ class LakeStaging:
                 size=size,
                 rows=footer.num_rows,
                 digest=digests[each],
-                stats=describe(footer),
+                stats=describe(
+                    footer, counted_nulls(footer, required, partial(self.folder.opened, f"{name}/{each}", size))
+                ),
                 partition=partition_values(each, partition_by),
             )
             for (each, size), footer in zip(sizes.items(), footers, strict=True)

@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ from holdfast.repository.files import hadoop_address, local_path, make_folder, r
 from holdfast.repository.objectstore import AT_ONCE, ObjectRepository
 from holdfast.repository.s3address import OTHER_SCHEMES, SCHEME
 from holdfast.sinks.base import SinkContext, os_error_text
+from holdfast.sinks.lake.object_file import ObjectFile
 from holdfast.sinks.staged_files import digests, make_unused, refuse_file, require_seen_by_all
 from holdfast.sinks.staging import below, names_in
 
@@ -73,6 +75,9 @@ class TableFolder(Protocol):
 
     def footers(self, names: Sequence[str], sizes: Sequence[int]) -> list[Any]:
         """Return the Parquet metadata of files, read in parallel."""
+
+    def opened(self, name: str, size: int) -> Any:
+        """Return a data file for reading, as PyArrow takes it."""
 
     def unsynced(self, name: str) -> tuple[Path, ...]:
         """Return the paths to sync after a file or folder was written: what is in it, itself and the folders above."""
@@ -149,6 +154,11 @@ class DiskFolder:
         from pyarrow import parquet  # noqa: PLC0415 - an extra, slow to import
 
         return _in_parallel(lambda name: parquet.read_metadata(self.path / name), names)
+
+    def opened(self, name: str, size: int) -> Any:
+        """Return its path."""
+        del size
+        return self.path / name
 
     def unsynced(self, name: str) -> tuple[Path, ...]:
         """Return everything below the folder, and every folder from there up to the table's."""
@@ -270,6 +280,10 @@ class BucketFolder:
         if len(tail) < length <= size:
             tail = self._store.bucket.get_range(name, size - length, size)
         return parquet.read_metadata(BufferReader(tail))
+
+    def opened(self, name: str, size: int) -> Any:
+        """Read ranges of the object."""
+        return ObjectFile(partial(self._store.bucket.get_range, name), size)
 
     def unsynced(self, name: str) -> tuple[Path, ...]:
         """Nothing: an object is durable when the store has confirmed it."""
