@@ -17,9 +17,10 @@ from holdfast.errors import BadValue, NotSupported, RewindRefused
 from holdfast.eventlog._cursor_file import CursorRecord
 from holdfast.eventlog._cursor_slot import cursor_key
 from holdfast.repository import Decisions, Lineage, LocalRepository
-from holdfast.repository.decisions import stream_folder
+from holdfast.repository.decisions import slot_key, stream_folder
 from holdfast.repository.verdicts import LastVerify, Verdicts
 from holdfast.rewind import Program, ProgramStream, Readable, apply_rewind, plan_rewind
+from holdfast.rewind.inputs import EntryDigests
 from rewindbench import TimelinePlace, TimelineSink
 
 
@@ -202,6 +203,39 @@ def test_a_damaged_log_of_a_source_does_not_show_that_input_is_gone(shop: Shop) 
     assert "sources/0/4 is damaged" in plan.streams[0].sources[0].why
     shop.input("orders", 3).unlink()  # its entry is not damaged, as far as is known
     assert "can no longer be read" in "".join(plan_rewind(shop, 1).problems)
+
+
+def test_a_decision_that_cannot_be_read_does_not_prevent_the_comparison_with_the_others(shop: Shop) -> None:
+    """The disk is damaged: an entry of the source's log, and a decision."""
+    name, folder = "orders", stream_folder("orders", 1)
+    shop.decided_entries = {"0/3": hashlib.sha256(shop.entry(name, 4)).hexdigest()}
+    shop.epoch(5)
+    shop.decided_entries = {}
+    for epoch in (6, 7, 8):
+        shop.epoch(epoch)
+    path = shop.repository.root / folder / "spark/sources/0/3"
+    path.write_bytes(path.read_bytes().replace(b"input", b"inpvt"))
+    attempts = [Attempt(stream=name, timeline=1, epoch=epoch, attempt=1) for epoch in (6, 7)]
+    loop, later = [shop.repository.root / slot_key(each) for each in attempts]
+    loop.unlink()
+    loop.symlink_to(loop)
+    later.write_bytes(Decision(attempt=attempts[1], verdict=Verdict.COMMIT, lease=1, version=99).sealed())
+    entries = EntryDigests(shop.repository, name, 1, 2, Decisions(shop.repository).seen(name, 1))
+    assert entries.is_damaged("0/3", path.read_bytes())
+
+
+def test_an_input_that_cannot_be_looked_up_is_unknown(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, exists = shop.input("orders", 3), Path.exists
+
+    def denied(self: Path) -> bool:
+        if self == lost:
+            raise PermissionError(13, "Permission denied")
+        return exists(self)
+
+    monkeypatch.setattr(Path, "exists", denied)
+    plan = plan_rewind(shop, 1)
+    assert plan.streams[0].sources[0].readable is Readable.UNKNOWN
+    assert plan.problems == ()
 
 
 def test_a_base_that_was_found_unsound_is_refused(shop: Shop) -> None:
