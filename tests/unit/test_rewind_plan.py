@@ -16,6 +16,7 @@ from holdfast.epoch import Attempt, Decision, Facts, Share, Verdict
 from holdfast.errors import BadValue, NotSupported, RewindRefused
 from holdfast.eventlog._cursor_file import CursorRecord
 from holdfast.eventlog._cursor_slot import cursor_key
+from holdfast.formats.sealed_json import seal
 from holdfast.repository import Decisions, Lineage, LocalRepository
 from holdfast.repository.decisions import slot_key, stream_folder
 from holdfast.repository.verdicts import LastVerify, Verdicts
@@ -246,6 +247,22 @@ def test_a_base_that_was_found_unsound_is_refused(shop: Shop) -> None:
     assert "holdfast verify 1 --record" in problem
     Verdicts(shop.repository).record([structs.replace(checked, ok=True, at_ms=2)])
     assert plan_rewind(shop, 1).problems == ()
+
+
+def test_a_base_is_refused_only_for_an_error_that_shows_that_it_cannot_be_restored(shop: Shop) -> None:
+    checked = LastVerify(checkpoint="1", ok=False, conclusive=False, grade="digests", at_ms=1, text="error: no disk")
+    Verdicts(shop.repository).record([checked])
+    assert plan_rewind(shop, 1).problems == ()
+
+
+def test_a_verdict_that_an_earlier_version_recorded_still_refuses_a_base(shop: Shop) -> None:
+    """Its record does not state which kind of error was found."""
+    old = {"checkpoint": "1", "ok": False, "grade": "read data", "at_ms": 1, "text": "error: a file has other bytes"}
+    data = seal({"version": 1, "verdicts": [old]})
+    shop.repository.put(f"activity/verdicts/{'a' * 32}.json", data)
+    (problem,) = plan_rewind(shop, 1).problems
+    assert "checkpoint 1 was verified and is unsound: a file has other bytes" in problem
+    assert "run holdfast verify 1 --read-data --record" in problem, "a lower grade would not replace the verdict"
 
 
 def test_a_compacted_log_of_a_source_is_read(shop: Shop) -> None:

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.cli.app import app
 from holdfast.cli.verbs.ls import listing_of
 from holdfast.cli.verbs.show import shown_checkpoint
 from holdfast.cli.verbs.verify import record_verdicts
@@ -160,12 +162,39 @@ def test_an_unsound_checkpoint_is_a_problem_and_no_longer_the_one_to_go_back_to(
     assert status_of(failed.repository).checkpoints_damaged == 0
 
 
+def test_a_checkpoint_that_could_not_be_verified_is_shown_as_such_and_remains_one_to_go_back_to(failed: Sample) -> None:
+    failed.checkpoint(1)
+    unreadable = Finding("file-unreadable", Severity.ERROR, "read 'objects/00' failed: no disk", "objects/00")
+    record_verdicts(failed.repository, [verification(1, unreadable)])
+    line = status_of(failed.repository)
+    assert (line.checkpoint, line.checkpoints, line.checkpoints_damaged) == (1, 1, 0)
+    (problem,) = [each for each in line.problems if "checkpoint 1" in each.what]
+    assert problem.severity == "warning"
+    assert problem.what == (
+        "checkpoint 1 was verified, but it is not known whether it can be restored: read 'objects/00' failed: no disk "
+        "[file-unreadable, objects/00]"
+    )
+    assert "verify it again: holdfast verify 1 --record" in problem.next
+    book = Book(Places([str(failed.folder)]))
+    (slug,) = book.places.all()
+    for address in ("/checkpoints", "/checkpoints/1"):
+        found = book.look(f"/p/{slug}{address}")
+        assert found is not None
+        assert "s-unknown" in found.view.body
+        assert "s-unsound" not in found.view.body
+    text = CliRunner().invoke(app, ["ls", "-r", str(failed.folder)], env={"COLUMNS": "200"}).stdout
+    assert "unknown 0" in text
+
+
 def test_the_text_of_an_unsound_verdict_is_its_first_error(failed: Sample) -> None:
-    """A warning that was found before it does not explain the verdict."""
+    """A warning or an error of the storage that was found before it does not explain the verdict."""
     failed.checkpoint(1)
     warning = Finding("no-digest", Severity.WARNING, "a file has no digest", "orders")
     error = Finding("file-digest", Severity.ERROR, "a file has other bytes", "orders")
-    record_verdicts(failed.repository, [verification(1, warning, error)])
+    unreadable = Finding("file-unreadable", Severity.ERROR, "no disk", "orders")
+    record_verdicts(failed.repository, [verification(1, warning, unreadable)])
+    assert Verdicts(failed.repository).shown()["1"].text == str(unreadable)
+    record_verdicts(failed.repository, [verification(1, warning, unreadable, error)])
     assert Verdicts(failed.repository).shown()["1"].text == str(error)
     (what,) = [each.what for each in status_of(failed.repository).problems if "checkpoint 1" in each.what]
     assert what == "checkpoint 1 was verified and is unsound: a file has other bytes [file-digest, orders]"

@@ -6,6 +6,8 @@ Rules:
 - A record contains all verdicts that its writer has found, with its own: the last one of each checkpoint that exists.
   The writer then deletes the records that it has read. So there is usually one record, bounded by the number of
   checkpoints. Two writers at the same moment leave two records, of which neither lacks anything.
+- An error does not always show that the checkpoint cannot be restored: the storage may have failed for a moment. Such a
+  verdict is not conclusive, and refuses nothing.
 - The name of a savepoint may be used again. A verdict on an earlier one of the name does not count.
 - A record that is damaged hides only itself. Nothing here is needed to recover.
 """
@@ -27,16 +29,39 @@ from holdfast.repository.checkpoint_records import CheckpointRecords
 
 _VERDICTS = f"{FOLDER}/verdicts"
 _NAME = re.compile(r"[0-9a-f]{32}\.json")
+_GRADES = ("structure", "digests", "read data")  # the words of `verification.Grade`, which this layer does not know
 
 
 class LastVerify(msgspec.Struct, frozen=True, kw_only=True):
     """The result of the last recorded verification of one checkpoint."""
 
     checkpoint: str  # its id, or the name of a savepoint
-    ok: bool  # whether it can be restored
+    ok: bool  # whether it can be restored: no errors, although there may be warnings
     grade: str  # how thoroughly it was checked: structure, digests, read data
     at_ms: int  # when
     text: str = ""  # the first finding
+    conclusive: bool = True  # false: there were errors, but none of them shows that it cannot be restored
+
+    @property
+    def is_unsound(self) -> bool:
+        """Whether an error shows that the checkpoint cannot be restored."""
+        return self.conclusive and not self.ok
+
+    @property
+    def word(self) -> str:
+        """The verdict in one word."""
+        return "sound" if self.ok else "unsound" if self.conclusive else "unknown"
+
+    @property
+    def finding(self) -> str:
+        """The first finding, without its severity."""
+        return self.text.removeprefix("error: ")
+
+    @property
+    def command(self) -> str:
+        """The command that verifies the checkpoint again, no less thoroughly, and records the verdict."""
+        option = " --read-data" if self.grade == _GRADES[-1] else ""
+        return f"holdfast verify {self.checkpoint}{option} --record"
 
 
 class VerdictsRecord(Record, frozen=True, kw_only=True):
