@@ -8,6 +8,7 @@ Rules:
 - A problem is a finding, never an exception. That includes a missing file and a storage failure.
 - An error means that the checkpoint cannot be restored as it is, or that this is not known; a warning needs attention
   but does not prevent a restore.
+- Spark loads nothing of a checkpoint that is damaged: its verification has at most the grade `DIGESTS`.
 - Nothing is written, and no lease is needed. When several checkpoints are verified, each file is read once.
 """
 
@@ -97,7 +98,7 @@ class _Verifier:
         """Verify one checkpoint."""
         start = time.perf_counter()
         place, _ = self.checkpoints.find(checkpoint)
-        found = FindingsSoFar()
+        found, grade = FindingsSoFar(), min(self._grade, Grade.DIGESTS)
         manifest = self._manifest(found, place, checkpoint)
         if manifest is not None:
             plan = self._plan(found, manifest, place)
@@ -108,9 +109,10 @@ class _Verifier:
             if self._grade >= Grade.DIGESTS:
                 self._states(found, plan)
             if self._grade >= Grade.READ_DATA and self._read_data is not None and not found.errors:
+                grade = self._grade
                 found.findings.extend(self._read_data(plan))
         seconds = time.perf_counter() - start
-        return Verification(checkpoint, self._grade, tuple(found.findings), found.files, found.bytes, seconds)
+        return Verification(checkpoint, grade, tuple(found.findings), found.files, found.bytes, seconds)
 
     def each(self, checkpoints: Iterable[int | str]) -> Iterator[Verification]:
         """Verify several checkpoints. One that cannot be read is reported; the others are still verified."""
