@@ -4,17 +4,19 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from fabricated import Fabricated, flip
 from holdfast.barriers import BarrierFlags
 from holdfast.epoch import Attempt, Decision, Verdict
-from holdfast.errors import BadValue, CheckpointMissing, StorageFailed
+from holdfast.errors import BadValue, CheckpointMissing, HoldfastError, LogMissing, StorageFailed
 from holdfast.formats.manifest_parts import Severity
 from holdfast.repository import Decisions, HeldFile, LocalRepository, MemoryRepository
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.restore import RestorePlan
+from holdfast.spark import statereader
 from holdfast.testing import FaultyRepository
 from holdfast.verification import Finding, FindingCode, Grade, Verification, verify, verify_all
 
@@ -282,6 +284,32 @@ def test_reading_the_data_is_for_whoever_can_and_only_where_the_rest_is_sound(th
     found = verify(three.repository, grade=Grade.READ_DATA, read_data=read_data)
     assert (codes(found), found.grade) == (["file-missing"], Grade.DIGESTS)
     assert asked == [3]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (LogMissing(path="/logs"), "source-lost"),
+        (StorageFailed(action="read", key="log.json", why="no disk"), "file-unreadable"),
+    ],
+)
+def test_a_log_that_cannot_be_read_now_is_not_called_lost(
+    made: Fabricated, monkeypatch: pytest.MonkeyPatch, error: HoldfastError, code: str
+) -> None:
+    cuts = {
+        "orders": {"sinks": {"log": {"log": "u1", "tail": 10, "path": "/logs"}}},
+        "totals": {"reads": ["orders"], "offsets": ['{"log":"u1","sequence":10}']},
+    }
+    made.finish(made.checkpoints.claim(1, 1), {"orders": ["a"], "totals": ["b"]}, cuts=cuts)
+
+    def failing(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(statereader, "home_of", failing)
+    session: Any = None  # no stream has a state
+    read = statereader.read_data(session, made.repository)
+    found = verify(made.repository, grade=Grade.READ_DATA, read_data=read)
+    assert (codes(found), found.is_unsound) == ([code], code == "source-lost")
 
 
 def test_savepoints_are_looked_at_with_their_own_files(made: Fabricated) -> None:
