@@ -561,7 +561,9 @@ RECORDS: list[Record] = [
     PeriodRecord(period=PERIOD),
     HourRecord(start_ms=0, periods=[PERIOD]),
     ActivityEvent(at_ms=5, lease=1, kind="failed", stream="orders", text="t", steps={"build": 0.5}, facts={"a": 1}),
-    VerdictsRecord(verdicts=[LastVerify(checkpoint="3", ok=True, grade="digests", at_ms=5, text="sound")]),
+    VerdictsRecord(
+        verdicts=[LastVerify(checkpoint="3", ok=False, grade="digests", at_ms=5, text="e", conclusive=False)]
+    ),
     Entry(at="2026-01-01T00:00:00.000+00:00", who="me", what="prune", facts={"a": 1}),
     AttemptRecord(checkpoint_id=1, lease=1, begun_at_ms=5),
     AbortRecord(checkpoint_id=1, lease=1, at_ms=5, why="w", late=["orders"]),

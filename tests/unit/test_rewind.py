@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -27,6 +27,7 @@ from holdfast.errors import (
     SinkBehind,
     SparkLogMismatch,
     StorageFailed,
+    StoreUnreachable,
     StreamFailed,
     TimelineEnded,
     UnsupportedVersion,
@@ -38,6 +39,7 @@ from holdfast.in_doubt import in_doubt
 from holdfast.repository import Checkpoints, Decisions, HeldFile, History, Identity, Lease, LocalRepository
 from holdfast.repository.base import Held
 from holdfast.repository.checkpoint_keys import place_of
+from holdfast.repository.decisions import slot_key
 from holdfast.repository.identity import KEY
 from holdfast.repository.rewinds import read_rewind, unfinished_epochs, unfinished_rewind
 from holdfast.repository.verdicts import LastVerify, Verdicts
@@ -728,6 +730,51 @@ def test_the_way_back_passes_over_a_checkpoint_that_the_disk_cannot_read(
 
     monkeypatch.setattr(LocalRepository, "digests", unreadable)
     assert "--to 1 --accept-input;" in str(way_back(bench.repository, bench.lineage))
+
+
+def test_the_way_back_passes_over_a_checkpoint_whose_files_cannot_be_looked_up(bench: RewindBench) -> None:
+    """A loop of links fails like a damaged folder: it is not known whether there is a file."""
+    newest = {key for key, _ in _files_of(bench, bench.take())} - {key for key, _ in _files_of(bench, 1)}
+    path = bench.repository.root / newest.pop()
+    path.unlink()
+    path.symlink_to(path)
+    with pytest.raises(StorageFailed):
+        plan_restore(bench.repository, 2)
+    assert "--to 1 --accept-input;" in str(way_back(bench.repository, bench.lineage))
+
+
+def test_an_outage_of_a_store_does_not_make_a_checkpoint_unsound(
+    bench: RewindBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.rewind.way_back.ObjectRepository", LocalRepository)
+
+    def away(*_: object) -> NoReturn:
+        raise StoreUnreachable(action="list", key="timelines", why="no route to host")
+
+    monkeypatch.setattr("holdfast.rewind.way_back.plan_restore", away)
+    with pytest.raises(StoreUnreachable):
+        way_back(bench.repository, bench.lineage)
+
+
+def test_the_way_back_is_named_although_the_last_decision_cannot_be_read(bench: RewindBench) -> None:
+    path = bench.repository.root / slot_key(Attempt(stream=STREAM, timeline=1, epoch=4, attempt=1))
+    path.unlink()
+    path.symlink_to(path)
+    assert "holdfast rewind app.py:pipeline --to 1" in str(way_back(bench.repository, bench.lineage))
+
+
+def test_damage_that_a_restore_finds_is_reported_although_no_other_checkpoint_can_be_looked_for(
+    bench: RewindBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = bench.plan(1)
+    flip(bench.repository, _files_of(bench, 1)[0][0])
+
+    def failing(*_: object) -> NoReturn:
+        raise StorageFailed(action="list", key="timelines", why="Input/output error")
+
+    monkeypatch.setattr("holdfast.rewind.building.newest_sound", failing)
+    with pytest.raises(CheckpointDamaged, match="does not match its digest"):
+        apply_rewind(bench, plan, accept_input=True)
 
 
 def test_the_way_back_passes_over_a_checkpoint_with_a_damaged_sidecar(bench: RewindBench) -> None:

@@ -16,10 +16,12 @@ from holdfast.epoch import Attempt, Decision, Facts, Share, Verdict
 from holdfast.errors import BadValue, NotSupported, RewindRefused
 from holdfast.eventlog._cursor_file import CursorRecord
 from holdfast.eventlog._cursor_slot import cursor_key
+from holdfast.formats.sealed_json import seal
 from holdfast.repository import Decisions, Lineage, LocalRepository
-from holdfast.repository.decisions import stream_folder
+from holdfast.repository.decisions import slot_key, stream_folder
 from holdfast.repository.verdicts import LastVerify, Verdicts
 from holdfast.rewind import Program, ProgramStream, Readable, apply_rewind, plan_rewind
+from holdfast.rewind.inputs import EntryDigests
 from rewindbench import TimelinePlace, TimelineSink
 
 
@@ -204,6 +206,39 @@ def test_a_damaged_log_of_a_source_does_not_show_that_input_is_gone(shop: Shop) 
     assert "can no longer be read" in "".join(plan_rewind(shop, 1).problems)
 
 
+def test_a_decision_that_cannot_be_read_does_not_prevent_the_comparison_with_the_others(shop: Shop) -> None:
+    """The disk is damaged: an entry of the source's log, and a decision."""
+    name, folder = "orders", stream_folder("orders", 1)
+    shop.decided_entries = {"0/3": hashlib.sha256(shop.entry(name, 4)).hexdigest()}
+    shop.epoch(5)
+    shop.decided_entries = {}
+    for epoch in (6, 7, 8):
+        shop.epoch(epoch)
+    path = shop.repository.root / folder / "spark/sources/0/3"
+    path.write_bytes(path.read_bytes().replace(b"input", b"inpvt"))
+    attempts = [Attempt(stream=name, timeline=1, epoch=epoch, attempt=1) for epoch in (6, 7)]
+    loop, later = [shop.repository.root / slot_key(each) for each in attempts]
+    loop.unlink()
+    loop.symlink_to(loop)
+    later.write_bytes(Decision(attempt=attempts[1], verdict=Verdict.COMMIT, lease=1, version=99).sealed())
+    entries = EntryDigests(shop.repository, name, 1, 2, Decisions(shop.repository).seen(name, 1))
+    assert entries.is_damaged("0/3", path.read_bytes())
+
+
+def test_an_input_that_cannot_be_looked_up_is_unknown(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, exists = shop.input("orders", 3), Path.exists
+
+    def denied(self: Path) -> bool:
+        if self == lost:
+            raise PermissionError(13, "Permission denied")
+        return exists(self)
+
+    monkeypatch.setattr(Path, "exists", denied)
+    plan = plan_rewind(shop, 1)
+    assert plan.streams[0].sources[0].readable is Readable.UNKNOWN
+    assert plan.problems == ()
+
+
 def test_a_base_that_was_found_unsound_is_refused(shop: Shop) -> None:
     checked = LastVerify(checkpoint="1", ok=False, grade="digests", at_ms=1, text="a file has other bytes")
     Verdicts(shop.repository).record([checked])
@@ -212,6 +247,22 @@ def test_a_base_that_was_found_unsound_is_refused(shop: Shop) -> None:
     assert "holdfast verify 1 --record" in problem
     Verdicts(shop.repository).record([structs.replace(checked, ok=True, at_ms=2)])
     assert plan_rewind(shop, 1).problems == ()
+
+
+def test_a_base_is_refused_only_for_an_error_that_shows_that_it_cannot_be_restored(shop: Shop) -> None:
+    checked = LastVerify(checkpoint="1", ok=False, conclusive=False, grade="digests", at_ms=1, text="error: no disk")
+    Verdicts(shop.repository).record([checked])
+    assert plan_rewind(shop, 1).problems == ()
+
+
+def test_a_verdict_that_an_earlier_version_recorded_still_refuses_a_base(shop: Shop) -> None:
+    """Its record does not state which kind of error was found."""
+    old = {"checkpoint": "1", "ok": False, "grade": "read data", "at_ms": 1, "text": "error: a file has other bytes"}
+    data = seal({"version": 1, "verdicts": [old]})
+    shop.repository.put(f"activity/verdicts/{'a' * 32}.json", data)
+    (problem,) = plan_rewind(shop, 1).problems
+    assert "checkpoint 1 was verified and is unsound: a file has other bytes" in problem
+    assert "run holdfast verify 1 --read-data --record" in problem, "a lower grade would not replace the verdict"
 
 
 def test_a_compacted_log_of_a_source_is_read(shop: Shop) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
 from holdfast.control.records import is_closed
-from holdfast.errors import ExecutorsUnfit, HoldfastError, RewindUnfinished
+from holdfast.errors import ExecutorsUnfit, HoldfastError, RewindUnfinished, SparkFileDamaged, StorageFailed
 from holdfast.policy import Backoff
 from holdfast.repository import Identity, Lease, LocalRepository
 from holdfast.repository.activity import START_FAILED, Activity
@@ -56,3 +57,19 @@ def test_a_start_that_is_refused_before_its_streams_are_built_does_not_look_like
     assert (event.kind, event.lease, event.error) == (START_FAILED, 1, type(error).__name__)
     assert not is_closed(repository, 1)
     Lease.take(repository).release()
+
+
+def test_the_error_of_a_start_is_reported_although_the_search_for_a_way_back_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: object) -> NoReturn:
+        raise StorageFailed(action="list", key="timelines", why="Input/output error")
+
+    monkeypatch.setattr(starting, "way_back", failing)
+    run: Any = SimpleNamespace(repository=None, lineage=None)
+    damaged = SparkFileDamaged(stream="orders", path="offsets/1")
+    with pytest.raises(SparkFileDamaged, match="offsets/1"), starting._naming_the_way_back(run):
+        raise damaged
+    monkeypatch.setattr(starting, "way_back", lambda *_: "go back to checkpoint 1")
+    with pytest.raises(SparkFileDamaged, match="go back to checkpoint 1"), starting._naming_the_way_back(run):
+        raise damaged

@@ -4,19 +4,21 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from fabricated import Fabricated, flip
 from holdfast.barriers import BarrierFlags
 from holdfast.epoch import Attempt, Decision, Verdict
-from holdfast.errors import BadValue, CheckpointMissing, StorageFailed
+from holdfast.errors import BadValue, CheckpointMissing, HoldfastError, LogMissing, StorageFailed
 from holdfast.formats.manifest_parts import Severity
 from holdfast.repository import Decisions, HeldFile, LocalRepository, MemoryRepository
 from holdfast.repository.checkpoint_keys import place_of
 from holdfast.restore import RestorePlan
+from holdfast.spark import statereader
 from holdfast.testing import FaultyRepository
-from holdfast.verification import Finding, Grade, Verification, verify, verify_all
+from holdfast.verification import Finding, FindingCode, Grade, Verification, verify, verify_all
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -99,6 +101,9 @@ DIGESTS: dict[str, tuple[Damage, list[str]]] = {
 }
 
 
+WARNINGS = ("no parent", "whose it is")
+
+
 @pytest.mark.parametrize("name", [*STRUCTURE, *DIGESTS])
 def test_each_damage_is_found_by_its_grade_and_named(three: Fabricated, name: str) -> None:
     hurt, expected = {**STRUCTURE, **DIGESTS}[name]
@@ -107,10 +112,10 @@ def test_each_damage_is_found_by_its_grade_and_named(three: Fabricated, name: st
     assert codes(structure) == (expected if name in STRUCTURE else [])
     digests = verify(three.repository, 3)
     assert set(codes(digests)) >= set(expected)
-    assert digests.ok is (name == "whose it is")
+    assert digests.ok is (name in WARNINGS)
     assert all(each.where and each.message for each in digests.findings)
     assert digests.findings[0].code in digests.summary()
-    assert ("CANNOT BE RESTORED" in digests.summary()) is not digests.ok
+    assert ("CANNOT BE RESTORED" in digests.summary()) is digests.is_unsound
     assert digests.to_dict()["findings"][0]["severity"] in ("error", "warning")
 
 
@@ -165,6 +170,42 @@ def test_the_chain_is_followed_over_what_was_given_up_and_not_past_what_was_drop
     made.parent = "0" * 64
     made.take("d")
     assert codes(verify(made.repository)) == ["chain-broken"]
+
+
+def test_a_checkpoint_after_one_that_could_not_be_read_has_no_parent_and_can_be_restored(made: Fabricated) -> None:
+    """A run that cannot read the newest manifest when it begins continues without it; then a copy is put back."""
+    made.take("a")
+    sound = made.repository.read(place_of(1, 1).manifest)
+    flip(made.repository, place_of(1, 1).manifest)
+    made.parent = None
+    made.take("b")
+    assert verify(made.repository, 2).findings == (), "its parent is damaged: this cannot be checked"
+    made.repository.put(place_of(1, 1).manifest, sound)
+    found = verify(made.repository, 2)
+    assert (codes(found), found.ok, found.findings[0].severity) == (["chain-broken"], True, Severity.WARNING)
+    assert "it has no parent, although checkpoint 1 is before it" in found.findings[0].message
+    made.take("c")
+    assert verify(made.repository, 3).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "unsound"),
+    [
+        (FindingCode.FILE_DIGEST, True),
+        (FindingCode.FILE_MISSING, True),
+        (FindingCode.EDGE, True),
+        ("vnode-count-mismatch", True),
+        (FindingCode.PARENT, False),
+        (FindingCode.UNREADABLE, False),
+        (FindingCode.STATE_UNREADABLE, False),
+    ],
+)
+def test_some_errors_do_not_show_that_a_checkpoint_cannot_be_restored(code: str, unsound: bool) -> None:
+    error = Finding(code, Severity.ERROR, "found", "objects")
+    warning = Finding(FindingCode.FILE_ETAG, Severity.WARNING, "found", "objects")
+    found = Verification(3, Grade.DIGESTS, (warning, error), files=1, bytes=1, seconds=0.1)
+    assert (found.ok, found.is_unsound) == (False, unsound)
+    assert not replace(found, findings=(replace(error, severity=Severity.WARNING),)).is_unsound
 
 
 def test_a_savepoint_may_stand_in_the_chain_or_beside_it(made: Fabricated) -> None:
@@ -236,11 +277,39 @@ def test_reading_the_data_is_for_whoever_can_and_only_where_the_rest_is_sound(th
 
     with pytest.raises(BadValue, match="read_data"):
         verify(three.repository, grade=Grade.READ_DATA)
-    assert codes(verify(three.repository, grade=Grade.READ_DATA, read_data=read_data)) == ["state-unreadable"]
+    found = verify(three.repository, grade=Grade.READ_DATA, read_data=read_data)
+    assert (codes(found), found.grade) == (["state-unreadable"], Grade.READ_DATA)
     verify(three.repository, grade=Grade.DIGESTS, read_data=read_data)
     three.repository.delete(key_of("d"))
-    assert codes(verify(three.repository, grade=Grade.READ_DATA, read_data=read_data)) == ["file-missing"]
+    found = verify(three.repository, grade=Grade.READ_DATA, read_data=read_data)
+    assert (codes(found), found.grade) == (["file-missing"], Grade.DIGESTS)
     assert asked == [3]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (LogMissing(path="/logs"), "source-lost"),
+        (StorageFailed(action="read", key="log.json", why="no disk"), "file-unreadable"),
+    ],
+)
+def test_a_log_that_cannot_be_read_now_is_not_called_lost(
+    made: Fabricated, monkeypatch: pytest.MonkeyPatch, error: HoldfastError, code: str
+) -> None:
+    cuts = {
+        "orders": {"sinks": {"log": {"log": "u1", "tail": 10, "path": "/logs"}}},
+        "totals": {"reads": ["orders"], "offsets": ['{"log":"u1","sequence":10}']},
+    }
+    made.finish(made.checkpoints.claim(1, 1), {"orders": ["a"], "totals": ["b"]}, cuts=cuts)
+
+    def failing(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(statereader, "home_of", failing)
+    session: Any = None  # no stream has a state
+    read = statereader.read_data(session, made.repository)
+    found = verify(made.repository, grade=Grade.READ_DATA, read_data=read)
+    assert (codes(found), found.is_unsound) == ([code], code == "source-lost")
 
 
 def test_savepoints_are_looked_at_with_their_own_files(made: Fabricated) -> None:

@@ -3,15 +3,18 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fabricated import Fabricated
+from holdfast.cli.app import app
 from holdfast.cli.verbs.ls import listing_of
 from holdfast.cli.verbs.show import shown_checkpoint
 from holdfast.cli.verbs.verify import record_verdicts
 from holdfast.formats.manifest_parts import Severity
-from holdfast.repository import MemoryRepository, Repository
+from holdfast.repository import LocalRepository, MemoryRepository, Repository
 from holdfast.repository.activity import KEPT_EVENTS, Activity
 from holdfast.repository.checkpoint_keys import AttemptRecord, attempt_key
-from holdfast.repository.verdicts import Verdicts
+from holdfast.repository.verdicts import GRADES, LastVerify, Verdicts
 from holdfast.testing import FaultyRepository
 from holdfast.verification import Finding, Grade, Verification, verify_all
 from holdfast.web.book import Book
@@ -22,8 +25,14 @@ from holdfast.web.reading.status_lines import RunState
 from webfixture import Sample
 
 
-def verification(checkpoint: int | str, *findings: Finding) -> Verification:
-    return Verification(checkpoint, Grade.DIGESTS, findings, files=1, bytes=1, seconds=0.1)
+def verification(checkpoint: int | str, *findings: Finding, grade: Grade = Grade.DIGESTS) -> Verification:
+    return Verification(checkpoint, grade, findings, files=1, bytes=1, seconds=0.1)
+
+
+DAMAGE = Finding("file-digest", Severity.ERROR, "a file has other bytes", "orders")
+UNREADABLE = Finding("file-unreadable", Severity.ERROR, "no disk", "orders")
+WEAK, STRONG, STRONGEST = Grade
+Check = tuple[Grade, Finding | None]
 
 
 def with_checkpoints(*numbers: int) -> Repository:
@@ -160,12 +169,122 @@ def test_an_unsound_checkpoint_is_a_problem_and_no_longer_the_one_to_go_back_to(
     assert status_of(failed.repository).checkpoints_damaged == 0
 
 
+def test_a_checkpoint_that_could_not_be_verified_is_shown_as_such_and_remains_one_to_go_back_to(failed: Sample) -> None:
+    failed.checkpoint(1)
+    unreadable = Finding("file-unreadable", Severity.ERROR, "read 'objects/00' failed: no disk", "objects/00")
+    record_verdicts(failed.repository, [verification(1, unreadable)])
+    line = status_of(failed.repository)
+    assert (line.checkpoint, line.checkpoints, line.checkpoints_damaged) == (1, 1, 0)
+    (problem,) = [each for each in line.problems if "checkpoint 1" in each.what]
+    assert problem.severity == "warning"
+    assert problem.what == (
+        "checkpoint 1 was verified, but it is not known whether it can be restored: read 'objects/00' failed: no disk "
+        "[file-unreadable, objects/00]"
+    )
+    assert "verify it again: holdfast verify 1 --record" in problem.next
+    book = Book(Places([str(failed.folder)]))
+    (slug,) = book.places.all()
+    for address in ("/checkpoints", "/checkpoints/1"):
+        found = book.look(f"/p/{slug}{address}")
+        assert found is not None
+        assert "s-unknown" in found.view.body
+        assert "s-unsound" not in found.view.body
+    text = CliRunner().invoke(app, ["ls", "-r", str(failed.folder)], env={"COLUMNS": "200"}).stdout
+    assert "unknown 0" in text
+
+
+@pytest.mark.parametrize(
+    ("checks", "shown"),
+    [
+        ([(STRONG, DAMAGE), (WEAK, None)], 0),
+        ([(STRONG, DAMAGE), (WEAK, None), (STRONG, None)], 2),
+        ([(STRONG, DAMAGE), (STRONGEST, None)], 1),
+        ([(STRONG, DAMAGE), (STRONG, None)], 1),
+        ([(STRONG, DAMAGE), (STRONG, DAMAGE)], 1),
+        ([(STRONG, DAMAGE), (WEAK, UNREADABLE), (WEAK, None)], 0),
+        ([(STRONG, DAMAGE), (WEAK, DAMAGE), (WEAK, None)], 0),
+        ([(STRONG, DAMAGE), (STRONG, UNREADABLE)], 0),
+        ([(STRONG, DAMAGE), (STRONGEST, UNREADABLE)], 0),
+        ([(STRONG, UNREADABLE), (WEAK, None)], 0),
+        ([(STRONGEST, UNREADABLE), (STRONG, DAMAGE)], 1),
+        ([(WEAK, DAMAGE), (STRONG, None), (WEAK, None)], 2),
+        ([(STRONG, None), (WEAK, DAMAGE)], 1),
+        ([(STRONG, None), (WEAK, UNREADABLE)], 1),
+    ],
+)
+def test_only_a_check_that_is_as_thorough_replaces_a_verdict_of_damage(
+    checks: list[Check], shown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number is that of the check whose verdict is shown."""
+    repository = with_checkpoints(1)
+    for at, (grade, finding) in enumerate(checks, 1):
+        monkeypatch.setattr("time.time", lambda at=at: at)
+        record_verdicts(repository, [verification(1, *filter(None, [finding]), grade=grade)])
+    (found,) = Verdicts(repository).all()[0].values()
+    assert found.at_ms == (shown + 1) * 1000
+    assert (found.grade, found.ok) == (checks[shown][0].word, checks[shown][1] is None)
+
+
+def test_a_quick_check_does_not_hide_damage_that_was_found_by_reading_all_bytes(failed: Sample) -> None:
+    failed.checkpoint(1)
+    path = next(each for each in (failed.folder / "objects").rglob("*/*") if not each.read_bytes().startswith(b"{"))
+    data = path.read_bytes()
+    path.write_bytes(bytes(len(data)))
+    for grade in (Grade.DIGESTS, Grade.STRUCTURE):
+        record_verdicts(failed.repository, verify_all(failed.repository, grade=grade))
+        (listed,) = [each for each in listing_of(failed.repository).checkpoints if each.checkpoint == 1]
+        assert (listed.last_verify and listed.last_verify.ok) is False
+        assert status_of(failed.repository).checkpoints_damaged == 1
+    path.write_bytes(data)
+    record_verdicts(failed.repository, verify_all(failed.repository))
+    assert status_of(failed.repository).checkpoints_damaged == 0
+
+
+def test_verdicts_that_two_processes_record_at_the_same_moment_are_compared_when_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither has seen the verdict of the other."""
+    repository, met = with_checkpoints(1), []
+
+    def meet(action: str, key: str) -> None:
+        if action == "put" and not met:
+            met.append(key)
+            monkeypatch.setattr("time.time", lambda: 1)
+            record_verdicts(repository, [verification(1, DAMAGE)])
+
+    monkeypatch.setattr("time.time", lambda: 2)
+    record_verdicts(FaultyRepository(repository, meet), [verification(1, grade=Grade.STRUCTURE)])
+    assert len(repository.list("activity/verdicts")) == 2
+    assert not Verdicts(repository).shown()["1"].ok
+
+
+def test_a_verdict_on_an_earlier_savepoint_does_not_outlast_one_on_a_later_savepoint_of_its_name(
+    tmp_path: Path,
+) -> None:
+    made = Fabricated(LocalRepository(tmp_path))
+    made.take("a", savepoint="keep")
+    verdicts = Verdicts(made.repository)
+    verdicts.record([LastVerify(checkpoint="keep", ok=False, grade="digests", at_ms=1500)])
+    made.checkpoints.drop_savepoint("keep")
+    made.take("b", savepoint="keep")
+    quick = LastVerify(checkpoint="keep", ok=True, grade="structure", at_ms=2500)
+    verdicts.record([quick])
+    assert verdicts.all() == ({"keep": quick}, [])
+
+
+def test_the_grades_of_verdicts_are_those_of_verifications() -> None:
+    assert tuple(each.word for each in sorted(Grade)) == GRADES
+
+
 def test_the_text_of_an_unsound_verdict_is_its_first_error(failed: Sample) -> None:
-    """A warning that was found before it does not explain the verdict."""
+    """A warning or an error of the storage that was found before it does not explain the verdict."""
     failed.checkpoint(1)
     warning = Finding("no-digest", Severity.WARNING, "a file has no digest", "orders")
     error = Finding("file-digest", Severity.ERROR, "a file has other bytes", "orders")
-    record_verdicts(failed.repository, [verification(1, warning, error)])
+    unreadable = Finding("file-unreadable", Severity.ERROR, "no disk", "orders")
+    record_verdicts(failed.repository, [verification(1, warning, unreadable)])
+    assert Verdicts(failed.repository).shown()["1"].text == str(unreadable)
+    record_verdicts(failed.repository, [verification(1, warning, unreadable, error)])
     assert Verdicts(failed.repository).shown()["1"].text == str(error)
     (what,) = [each.what for each in status_of(failed.repository).problems if "checkpoint 1" in each.what]
     assert what == "checkpoint 1 was verified and is unsound: a file has other bytes [file-digest, orders]"

@@ -78,8 +78,8 @@ def print_problems(console: Console, problems: Sequence[str], do: str = "") -> N
 
 def verdict_text(verdict: LastVerify) -> Text:
     """Return a recorded verdict and its age."""
-    word = ("sound", "green") if verdict.ok else ("unsound", "bold red")
-    return Text.assemble(word, f" {age(verdict.at_ms)} ago")
+    style = "green" if verdict.ok else "bold red" if verdict.is_unsound else "yellow"
+    return Text.assemble((verdict.word, style), f" {age(verdict.at_ms)} ago")
 
 
 def fields(console: Console, pairs: list[tuple[str, str | Text]], indent: int = 2) -> None:

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from holdfast.epoch import Facts
-from holdfast.errors import CheckpointDamaged, Corrupt, NotFound
+from holdfast.errors import CheckpointDamaged, Corrupt, HoldfastError, NotFound
 from holdfast.formats.sealed_json import Record
 from holdfast.repository import Lineage, LocalRepository, ObjectRepository, Repository
 from holdfast.repository.base import now_ms
@@ -158,8 +158,10 @@ def _restore(repository: Repository, base: RewindBase, stream: str, timeline: in
 
 
 def other_sound(repository: Repository, base: RewindBase) -> int | None:
-    """Return the newest checkpoint that is sound, if it is another one."""
-    found = newest_sound(repository, Lineage.load(repository))
+    """Return the newest checkpoint that is sound, if it is another one and can be found."""
+    found: int | str | None = None
+    with contextlib.suppress(HoldfastError):  # the damage of the base is what must be reported
+        found = newest_sound(repository, Lineage.load(repository))
     return found if isinstance(found, int) and found != base.manifest.checkpoint_id else None
 
 

@@ -21,10 +21,11 @@ from holdfast._lake_tables import DELTA, ICEBERG
 from holdfast._topics import KAFKA
 from holdfast.doctor.offsets import described
 from holdfast.epoch import Decision, Facts
-from holdfast.errors import Corrupt, StorageFailed
+from holdfast.errors import Corrupt, StorageFailed, UnsupportedVersion
 from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.formats.manifest import Manifest
-from holdfast.repository import Decisions, Repository
+from holdfast.repository import Decisions, ObjectRepository, Repository
+from holdfast.repository.files import failing_as
 from holdfast.rewind.lake_tables import TableQuestions
 from holdfast.rewind.plan import Readable, SourcePlan
 from holdfast.rewind.topics import TopicQuestions
@@ -49,16 +50,24 @@ class EntryDigests:
     def __init__(
         self, repository: Repository, stream: str, timeline: int, base_epoch: int, last: Decision | None
     ) -> None:
+        self._repository = repository
         self._decisions = Decisions(repository)
         self._stream, self._timeline = stream, timeline
         self._epochs = range(last.attempt.epoch if last else 0, base_epoch, -1)
 
     def is_damaged(self, entry: str, data: bytes) -> bool:
-        """Whether an entry, such as `0/9.compact`, has other bytes than a decision recorded. Reads the decisions."""
+        """Whether an entry, such as `0/9.compact`, has other bytes than a decision recorded. Reads the decisions.
+
+        A decision that cannot be read is passed over, except on an object store during an outage.
+        """
         for epoch in self._epochs:
             try:
                 decision = self._decisions.committed(self._stream, self._timeline, epoch)
-            except Corrupt:
+            except (Corrupt, UnsupportedVersion):
+                continue
+            except StorageFailed:
+                if isinstance(self._repository, ObjectRepository):
+                    raise
                 continue
             recorded = Facts.of(decision).source_entries.get(entry) if decision else None
             if recorded is not None:
@@ -123,10 +132,11 @@ def _files(
             path = _local(file.path)
             if path is None:
                 return Readable.UNKNOWN, "its files are not on a local disk"
-            if not path.exists():
-                if digests.is_damaged(key.removeprefix(f"{SOURCES}/"), read[key]):
-                    return Readable.UNKNOWN, f"{key} is damaged, so it is not known which files were read"
-                return Readable.NO, f"{path} no longer exists"
+            readable, why = _exists(path)
+            if readable is Readable.NO and digests.is_damaged(key.removeprefix(f"{SOURCES}/"), read[key]):
+                return Readable.UNKNOWN, f"{key} is damaged, so it is not known which files were read"
+            if readable is not Readable.YES:
+                return readable, why
     if wanted - {file.batchId for file, _ in seen} - {int(name.removesuffix(".compact")) for name in entries}:
         return Readable.UNKNOWN, "the log of the source has no record of the files"
     return Readable.YES, ""
@@ -163,4 +173,13 @@ def _log(end: str, logs: Mapping[str, str]) -> tuple[Readable, str]:
     path = logs.get(log_of(end) or "")
     if path is None:
         return Readable.UNKNOWN, "no sink of the pipeline writes this log"
-    return (Readable.YES, "") if Path(path).is_dir() else (Readable.NO, f"{path} no longer exists")
+    return _exists(Path(path))
+
+
+def _exists(path: Path) -> tuple[Readable, str]:
+    """Whether a local file or folder exists; unknown if the disk or a permission prevents the answer."""
+    try:
+        with failing_as("look at", str(path)):
+            return (Readable.YES, "") if path.exists() else (Readable.NO, f"{path} no longer exists")
+    except StorageFailed as error:
+        return Readable.UNKNOWN, error.summary

@@ -258,10 +258,10 @@ def _unsound(repository: Repository, base: RewindBase) -> Iterable[str]:
     """Yield why the base cannot be restored, if a verification of it was recorded. The plan reads no bytes itself."""
     name = base.restore.name
     verdict = Verdicts(repository).shown().get(str(name))
-    if verdict is not None and not verdict.ok:
+    if verdict is not None and verdict.is_unsound:
         yield (
-            f"checkpoint {name} was verified and is unsound: {verdict.text}; go back to a sound one (holdfast ls), or "
-            f"restore its files from a copy and run holdfast verify {name} --record"
+            f"checkpoint {name} was verified and is unsound: {verdict.finding}; go back to a sound one (holdfast ls), "
+            f"or restore its files from a copy and run {verdict.command}"
         )
 
 

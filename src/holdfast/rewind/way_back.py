@@ -1,15 +1,23 @@
 """The next step if the Spark folder of a stream is lost: the newest sound checkpoint, and the command to go back.
 
 On a local disk, files of a checkpoint are hard links to the files in that folder, so both may be damaged. A checkpoint
-is called sound only after every byte of it was compared.
+is called sound only after every byte of it was compared. One that the disk cannot read is passed over. If an object
+store cannot be read, the search fails: a checkpoint there is not unsound because of an outage.
 """
 
 from __future__ import annotations
 
 from holdfast.epoch import Facts
-from holdfast.errors import CheckpointDamaged, CheckpointMissing, Corrupt, ManifestRefused, UnsupportedVersion
+from holdfast.errors import (
+    CheckpointDamaged,
+    CheckpointMissing,
+    Corrupt,
+    ManifestRefused,
+    StorageFailed,
+    UnsupportedVersion,
+)
 from holdfast.errors.base import PROGRAM
-from holdfast.repository import Checkpoints, Lineage, Repository
+from holdfast.repository import Checkpoints, Lineage, ObjectRepository, Repository
 from holdfast.repository.decisions import streams_of
 from holdfast.restore import RestorePlan, plan_restore, refuse_changed
 from holdfast.rewind.bases import on_lineage
@@ -53,6 +61,9 @@ def _newest_sound(repository: Repository, lineage: Lineage) -> RestorePlan | Non
             return found
         except (CheckpointDamaged, CheckpointMissing, ManifestRefused, UnsupportedVersion):
             continue
+        except StorageFailed:
+            if isinstance(repository, ObjectRepository):
+                raise
     return None
 
 
@@ -63,7 +74,7 @@ def _input_is_known(repository: Repository, lineage: Lineage, base: RestorePlan)
         try:
             decision, _ = last_decision(repository, stream, timeline)
             now = tuple(Facts.of(decision).end) if decision else ()
-        except Corrupt:
+        except (Corrupt, StorageFailed, UnsupportedVersion):
             continue  # the rewind reports it
         spark = spark_folder(repository, stream, timeline)
         topics = TopicQuestions(repository, lineage, stream, cut.epoch if cut else 0)

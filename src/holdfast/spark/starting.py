@@ -329,7 +329,8 @@ def _naming_the_way_back(run: RunContext) -> Iterator[None]:
     try:
         yield
     except (SparkLogMismatch, SparkFileDamaged) as error:
-        error.do = way_back(run.repository, run.lineage) or error.do
+        with contextlib.suppress(HoldfastError):  # the damage is what must be reported
+            error.do = way_back(run.repository, run.lineage) or error.do
         raise
 
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from holdfast._error_text import one_line
 from holdfast.difference import Difference, KeyCounts, diff
-from holdfast.errors import HoldfastError, NotSupported
+from holdfast.errors import HoldfastError, NotSupported, StorageFailed
 from holdfast.eventlog.homes import home_of
 from holdfast.formats.manifest_parts import Severity, StreamCut
 from holdfast.repository import Repository
@@ -28,7 +28,7 @@ from holdfast.repository.files import hadoop_address
 from holdfast.restore import RestorePlan, plan_restore, restore_stream
 from holdfast.spark import adapter
 from holdfast.spark.logsource import LogReader
-from holdfast.verification import Finding, ReadData
+from holdfast.verification import Finding, FindingCode, ReadData
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +58,7 @@ def read_data(spark: SparkSession, repository: Repository) -> ReadData:
             except NotSupported as error:
                 yield Finding("state-not-read", Severity.WARNING, str(error), f"stream {name!r}")
             except Exception as error:  # any error of Spark
-                yield Finding("state-unreadable", Severity.ERROR, one_line(error), f"stream {name!r}")
+                yield Finding(FindingCode.STATE_UNREADABLE, Severity.ERROR, one_line(error), f"stream {name!r}")
 
     return look
 
@@ -89,6 +89,8 @@ def _lost_events(plan: RestorePlan, name: str, cut: StreamCut) -> Iterator[Findi
             note = notes[at["log"]]
             try:
                 LogReader(home_of(str(note["path"])), StructType(), None, 1).position(at)
+            except StorageFailed as error:
+                yield Finding(FindingCode.UNREADABLE, Severity.ERROR, str(error), f"stream {name!r}")
             except HoldfastError as error:
                 yield Finding("source-lost", Severity.ERROR, str(error), f"stream {name!r}")
 

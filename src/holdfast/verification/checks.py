@@ -6,7 +6,9 @@
 
 Rules:
 - A problem is a finding, never an exception. That includes a missing file and a storage failure.
-- An error means that the checkpoint cannot be restored as it is; a warning needs attention but does not prevent that.
+- An error means that the checkpoint cannot be restored as it is, or that this is not known; a warning needs attention
+  but does not prevent a restore.
+- Spark loads nothing of a checkpoint that is damaged: its verification has at most the grade `DIGESTS`.
 - Nothing is written, and no lease is needed. When several checkpoints are verified, each file is read once.
 """
 
@@ -96,7 +98,7 @@ class _Verifier:
         """Verify one checkpoint."""
         start = time.perf_counter()
         place, _ = self.checkpoints.find(checkpoint)
-        found = FindingsSoFar()
+        found, grade = FindingsSoFar(), min(self._grade, Grade.DIGESTS)
         manifest = self._manifest(found, place, checkpoint)
         if manifest is not None:
             plan = self._plan(found, manifest, place)
@@ -107,9 +109,10 @@ class _Verifier:
             if self._grade >= Grade.DIGESTS:
                 self._states(found, plan)
             if self._grade >= Grade.READ_DATA and self._read_data is not None and not found.errors:
+                grade = self._grade
                 found.findings.extend(self._read_data(plan))
         seconds = time.perf_counter() - start
-        return Verification(checkpoint, self._grade, tuple(found.findings), found.files, found.bytes, seconds)
+        return Verification(checkpoint, grade, tuple(found.findings), found.files, found.bytes, seconds)
 
     def each(self, checkpoints: Iterable[int | str]) -> Iterator[Verification]:
         """Verify several checkpoints. One that cannot be read is reported; the others are still verified."""
@@ -152,9 +155,7 @@ class _Verifier:
         if manifest.state_checksum is not None and sidecar is None:
             found.error(FindingCode.SIDECAR, "the sidecar is missing", place.sidecar)
         self._identity(found, plan)
-        if not self._is_chained(manifest):
-            message = "its parent is not the previous checkpoint: one of the two was replaced"
-            found.error(FindingCode.PARENT, message, place.manifest)
+        self._chain(found, manifest, place)
         for edge in log_edges(manifest.streams):
             if edge.lag < 0:
                 read = f"stream {edge.downstream!r} has read up to {edge.sequence}"
@@ -177,25 +178,40 @@ class _Verifier:
             for stream in manifest.streams:
                 self._in_doubt(found, stream, lineage.timeline_of(stream))
 
-    def _is_chained(self, manifest: Manifest) -> bool:
-        """Whether the parent is the previous checkpoint, as far as that can still be checked.
+    def _chain(self, found: FindingsSoFar, manifest: Manifest, place: CheckpointPlace) -> None:
+        """Add a finding if the parent is not the previous checkpoint, as far as that can still be checked.
+
+        A run that cannot read the newest manifest when it begins records no parent in the next one.
+        """
+        before = self._unchained(manifest)
+        if before is None:
+            return
+        if manifest.parent is None:
+            message = f"it has no parent, although checkpoint {before} is before it: a run could not read that one"
+            found.warning(FindingCode.PARENT, message, place.manifest)
+        else:
+            message = "its parent is not the previous checkpoint: one of the two was replaced"
+            found.error(FindingCode.PARENT, message, place.manifest)
+
+    def _unchained(self, manifest: Manifest) -> int | None:
+        """Return the id of the previous checkpoint if it is not the parent; `None` also if this cannot be checked.
 
         Aborted ids are not part of the chain. Nothing can be checked across a deleted checkpoint. A savepoint between
         the two may be the parent instead.
         """
         if manifest.savepoint is not None:
-            return True
+            return None
         by_id = {each.checkpoint: each for each in self.summaries}
         savepoints: set[str | None] = set()
         for number in range(manifest.checkpoint_id - 1, 0, -1):
             before = by_id.get(number)
             if before is None or before.timeline != manifest.timeline or before.status is Status.DAMAGED:
-                return True
+                return None
             if before.savepoint is not None:
                 savepoints.add(before.digest)
             elif before.status is Status.RESTORABLE:
-                return manifest.parent in {before.digest, *savepoints}
-        return True
+                return None if manifest.parent in {before.digest, *savepoints} else number
+        return None
 
     def _in_doubt(self, found: FindingsSoFar, stream: str, timeline: int) -> None:
         """Add a warning for a decision that Spark has not committed."""

@@ -25,7 +25,7 @@ class Grade(IntEnum):
 
 
 class FindingCode(StrEnum):
-    """The codes of findings, besides those of a manifest's own validation and of `ReadData`."""
+    """The codes of findings, besides those of a manifest's own validation and further ones of `ReadData`."""
 
     MANIFEST = "manifest-damaged"
     UNREADABLE = "file-unreadable"  # the storage failed: it is not known whether the file is damaged
@@ -40,9 +40,13 @@ class FindingCode(StrEnum):
     FILE_ETAG = "file-replaced"
     SIDECAR = "sidecar-damaged"
     STATE = "state-damaged"
+    STATE_UNREADABLE = "state-unreadable"  # Spark could not load it, although its bytes are as they were stored
     EDGE = "downstream-ahead"
     IN_DOUBT = "epoch-in-doubt"
     DECISION = "decision-damaged"
+
+
+_INCONCLUSIVE: frozenset[str] = frozenset({FindingCode.UNREADABLE, FindingCode.PARENT, FindingCode.STATE_UNREADABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,18 @@ class Finding:
     """One problem, and where it was found."""
 
     code: str  # a stable code such as `file-missing`: never renamed
-    severity: Severity  # only an error prevents a restore
+    severity: Severity  # a warning does not prevent a restore
     message: str  # the description
     where: str  # the file or record
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether it is an error that shows that the checkpoint cannot be restored.
+
+        Other errors leave that open: the storage or Spark failed, or the chain of parents is broken. Every byte may be
+        right nevertheless.
+        """
+        return self.severity is Severity.ERROR and self.code not in _INCONCLUSIVE
 
     def __str__(self) -> str:
         return f"{self.severity}: {self.message} [{self.code}, {self.where}]"
@@ -74,9 +87,15 @@ class Verification:
         """Whether there is no error; there may be warnings."""
         return not any(each.severity is Severity.ERROR for each in self.findings)
 
+    @property
+    def is_unsound(self) -> bool:
+        """Whether an error shows that it cannot be restored."""
+        return any(each.is_conclusive for each in self.findings)
+
     def summary(self) -> str:
         """Return the result as text: one line, and one more per finding."""
-        verdict = "is sound" if self.ok else "CANNOT BE RESTORED as it is"
+        unsound = "CANNOT BE RESTORED as it is" if self.is_unsound else "is not known to be sound"
+        verdict = "is sound" if self.ok else unsound
         checked = f"{figures.number(self.files)} files, {figures.size(self.bytes)}, {self.seconds:.2f} s"
         head = f"checkpoint {self.checkpoint} {verdict} ({self.grade.word}: {checked})"
         return "\n".join([head, *(f"  {each}" for each in self.findings)])

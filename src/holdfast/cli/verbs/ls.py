@@ -45,7 +45,7 @@ class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, float] | None = None  # when all streams had reached each step, in seconds since the start
     new_files: int | None = None  # files that no earlier checkpoint of the same run had kept
     new_bytes: int | None = None  # their total size
-    last_verify: LastVerify | None = None  # the last verdict that `holdfast verify --record` has recorded; null: none
+    last_verify: LastVerify | None = None  # the verdict that `holdfast verify --record` has recorded; null: none
 
 
 class PipelineListing(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ class Show(msgspec.Struct, frozen=True):
     unfinished: str | None = None  # a rewind that was interrupted, and what finishes it
     timelines: list[TimelineLine] = []  # all timelines of the pipeline, by number
     notes: dict[str, str] = {}  # explains manifest fields that are kept for tools of an earlier system
-    last_verify: LastVerify | None = None  # the last verdict that `holdfast verify --record` has recorded; null: none
+    last_verify: LastVerify | None = None  # the verdict that `holdfast verify --record` has recorded; null: none
 
 
 SHAPES = {"show": Show}

@@ -66,8 +66,8 @@ def verify(
 ) -> Answer:
     """Check that a checkpoint can be restored.
 
-    Reads its records and every byte of its files, and compares them with the recorded digests. Exits with 1 if a
-    checkpoint cannot be restored. Warnings do not change the exit code.
+    Reads its records and every byte of its files, and compares them with the recorded digests. Exits with 1 if there
+    is an error. Warnings do not change the exit code.
 
     [bold]Examples[/]
 
@@ -111,18 +111,24 @@ def record_verdicts(repository: Repository, found: list[Verification]) -> None:
         LastVerify(
             checkpoint=str(each.checkpoint),
             ok=each.ok,
+            conclusive=each.ok or each.is_unsound,
             grade=each.grade.word,
             at_ms=at_ms,
-            text=next(map(str, sorted(each.findings, key=lambda one: one.severity is not Severity.ERROR)), "sound"),
+            text=next(map(str, sorted(each.findings, key=_importance)), "sound"),
         )
         for each in found
     )
 
 
+def _importance(finding: Finding) -> tuple[bool, bool]:
+    return not finding.is_conclusive, finding.severity is not Severity.ERROR
+
+
 def _print_table(console: Console, found: list[Verification]) -> None:
     rows = TableRows("id", "verdict", "grade", "files", "size", "time", right=("files", "size", "time"))
     for each in found:
-        verdict = Text("sound", "green") if each.ok else Text("CANNOT BE RESTORED", "bold red")
+        unsound = Text("CANNOT BE RESTORED", "bold red") if each.is_unsound else Text("unknown", "bold yellow")
+        verdict = Text("sound", "green") if each.ok else unsound
         files, total = formatting.number(each.files), formatting.size(each.bytes)
         rows.add(str(each.checkpoint), verdict, each.grade.word, files, total, f"{each.seconds:.2f} s")
     rows.print(console)

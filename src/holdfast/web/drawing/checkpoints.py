@@ -36,8 +36,7 @@ _STRIP = 120
 _ROWS = 200
 _FILES = 500
 _STREAMS = 12  # with a strip of their own
-_UNSOUND = "unsound"  # in place of restorable, if the last recorded verification found it so
-_MARKS = {Status.DAMAGED: "m-bad", _UNSOUND: "m-bad", Status.ABORTED: "m-dim"}
+_MARKS = {Status.DAMAGED: "m-bad", "unsound": "m-bad", Status.ABORTED: "m-dim"}
 
 
 def checkpoint_strip(slug: str, found: Sequence[Summary], verdicts: Mapping[str, LastVerify]) -> Markup:
@@ -162,14 +161,17 @@ def _row(slug: str, each: Summary, lineage: Lineage, verdict: LastVerify | None,
 
 
 def _status(each: Summary, verdict: LastVerify | None) -> str:
-    return _UNSOUND if each.status is Status.RESTORABLE and verdict and not verdict.ok else str(each.status)
+    """Return the status, or in place of restorable the verdict of a verification that found the checkpoint unsound."""
+    if each.status is Status.RESTORABLE and verdict is not None and verdict.is_unsound:
+        return verdict.word
+    return str(each.status)
 
 
 def verdict_text(verdict: LastVerify | None, now_ms: int) -> Markup:
     """Return the verdict of the last verification."""
     if verdict is None:
         return Markup('<span class="dim">never</span>')
-    return h("{} {} ago", badge("sound" if verdict.ok else _UNSOUND), age(verdict.at_ms, now_ms))
+    return h("{} {} ago", badge(verdict.word), age(verdict.at_ms, now_ms))
 
 
 # --- one checkpoint ---

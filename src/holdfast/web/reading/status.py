@@ -245,6 +245,11 @@ class _StatusReader:
 
     def _unsound(self, each: Summary) -> LastVerify | None:
         """Return the last recorded verdict of a checkpoint of the current history that cannot be restored."""
+        found = self._failed(each)
+        return found if found is not None and found.is_unsound else None
+
+    def _failed(self, each: Summary) -> LastVerify | None:
+        """Return the last recorded verdict of a checkpoint of the current history if it has an error."""
         found = self._verdicts.get(str(each.name))
         if found is None or found.ok or not self._lineage.holds_checkpoint(each.timeline, each.checkpoint):
             return None
@@ -268,8 +273,8 @@ class _StatusReader:
                 what = f"checkpoint {each.name or '?'} is damaged: {each.why}"
                 self._problems.add("error", what, other, at_ms=each.timestamp_ms)
                 continue
-            what = f"checkpoint {each.name} was verified and is unsound: {verdict.text.removeprefix('error: ')}"
-            do = f"restore its files from a copy, then: holdfast verify {each.name} --record; or {other}"
+            what = f"checkpoint {each.name} was verified and is unsound: {verdict.finding}"
+            do = f"restore its files from a copy, then: {verdict.command}; or {other}"
             self._problems.add("error", what, do, at_ms=verdict.at_ms)
         if len(damaged) > _MOST:
             self._problems.add(
@@ -277,6 +282,12 @@ class _StatusReader:
                 f"damaged too: {figures.counted(len(damaged) - _MOST, 'earlier checkpoint')}",
                 "list them: holdfast ls --all",
             )
+
+        verdicts = [self._failed(each) for each in taken if each.status is Status.RESTORABLE]
+        for verdict in [each for each in verdicts if each is not None and not each.is_unsound][-_MOST:]:
+            what = f"checkpoint {verdict.checkpoint} was verified, but it is not known whether it can be restored"
+            do = f"verify it again: {verdict.command}; or {other}"
+            self._problems.add("warning", f"{what}: {verdict.finding}", do, at_ms=verdict.at_ms)
 
     def _checkpoint_failure(self, events: list[ActivityEvent], newest_ms: int) -> None:
         """Report the last checkpoint that was given up, unless a later one succeeded."""
