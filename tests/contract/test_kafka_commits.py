@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 
 from handstaged import SCHEMA
 from holdfast.epoch import Reach, unwatched
@@ -126,6 +127,20 @@ def test_two_drivers_commit_the_same_handle_at_the_same_moment(bench: Bench) -> 
         expected += [f"{epoch}.{row}" for row in range(3)]
         assert at_once([partial(sink.commit, key, handle) for sink in (first, second)]) == []
     assert bench.values == sorted(expected)
+
+
+def test_producers_that_were_fenced_are_released_with_their_threads(bench: Bench) -> None:
+    def alive() -> int:
+        gc.collect()
+        return sum(isinstance(each, Producer) for each in gc.get_objects())
+
+    first, second = bench.sink(), bench.sink()
+    before = alive()
+    for epoch in range(1, 9):
+        key = key_of(epoch)
+        handle = stage_by_hand(first, key, [b"%d" % epoch]).handle
+        assert at_once([partial(sink.commit, key, handle) for sink in (first, second)]) == []
+    assert alive() <= before
 
 
 def test_a_crash_while_committing_leaves_nothing_visible_and_the_next_driver_repeats_it(bench: Bench) -> None:

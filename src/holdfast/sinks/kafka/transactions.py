@@ -9,6 +9,8 @@ Rules:
 - librdkafka may ignore the timeout of `send_offsets_to_transaction` for as long as the coordinator of the group is down
   (https://github.com/confluentinc/librdkafka/issues/5456). So another thread makes that call. If it does not return in
   time, it is left alone with its producer. It cannot commit anything: only `commit_transaction` does.
+- confluent-kafka never releases the error of a fenced producer. The error refers to the frames that it has passed, and
+  these to the producer and its threads. So each error is detached from its frames where it is caught.
 - After an error the transaction is aborted where possible, because readers of committed rows wait for its end. After a
   crash the next producer does that, or the server after the timeout.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from holdfast.sinks.kafka.cluster import (
@@ -135,6 +137,7 @@ class TopicTransactions:
         try:
             producer.init_transactions(self._wait_s)
         except KafkaException as error:
+            _detach(error)
             _poll(producer)  # so that the cause of a time-out is noted
             raise self._interrupted(0, self._explained(error)) from None
         self._producer, self._message_bytes = producer, message_bytes
@@ -172,6 +175,7 @@ class TopicTransactions:
             bounded(lambda: producer.send_offsets_to_transaction([offset], group, self._wait_s), self._wait_s)
             producer.commit_transaction(self._wait_s)
         except KafkaException as error:
+            _detach(error)
             self._abort(producer)
             raise self._interrupted(time.monotonic() - began, error) from None
         except Exception:
@@ -241,7 +245,7 @@ class TopicTransactions:
         return KafkaException(cause)
 
     def _abort(self, producer: Producer) -> None:
-        with contextlib.suppress(KafkaException):
+        with _ignored():
             producer.purge()
             producer.abort_transaction(_ABORT_S)
         _poll(producer)
@@ -280,8 +284,21 @@ def bounded(call: Callable[[], object], seconds: float) -> None:
 
 def _poll(producer: Producer) -> None:
     """Run the callbacks of a producer that has failed. It raises the error of one that was fenced."""
-    with contextlib.suppress(KafkaException):
+    with _ignored():
         producer.poll(0)
+
+
+@contextlib.contextmanager
+def _ignored() -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        _detach(error)
+
+
+def _detach(error: KafkaException) -> None:
+    """Forget through which frames an error has passed: they would keep the producer and its threads."""
+    error.__traceback__ = None
 
 
 def _is_fenced(error: Any) -> bool:
