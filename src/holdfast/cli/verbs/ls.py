@@ -200,7 +200,7 @@ def _has_damage(checkpoints: list[CheckpointLine]) -> bool:
 def _status_text(each: CheckpointLine) -> Text:
     if _is_left(each):
         return Text("abandoned", "dim")
-    unsound = each.status is Status.RESTORABLE and each.last_verify is not None and not each.last_verify.ok
+    unsound = each.status is Status.RESTORABLE and each.last_verify is not None and each.last_verify.is_unsound
     return Text("unsound", _COLOURS[Status.DAMAGED]) if unsound else Text(each.status, _COLOURS[each.status])
 
 
