@@ -211,6 +211,8 @@ def _is_left(each: CheckpointLine) -> bool:
 def _state(holder: Holder | None) -> str:
     if holder is None:
         return "not running"
+    if not holder.runs and holder.certain:
+        return f"not running; process {holder.pid} on {holder.host} holds lease {holder.lease}: {holder.why}"
     if holder.shared:
         where, how = ("this machine", "is alive") if holder.certain else (holder.host, "cannot be checked from here")
         return f"shared: process {holder.pid} on {where}, lease {holder.lease}, {how}"
