@@ -56,16 +56,25 @@ class Sample:
     # --- runs ---
 
     def lease(
-        self, number: int = 1, *, ago_s: float = 60, pid: int = 4242, closed: bool = True, program: str = ""
+        self,
+        number: int = 1,
+        *,
+        ago_s: float = 60,
+        pid: int = 4242,
+        closed: bool = True,
+        program: str = "",
+        why: str = "run",
+        shared: bool = False,
     ) -> None:
-        """Write a lease of a run that is over."""
+        """Write a lease of a run that is over; of a `shared` one, this is not known."""
         record = LeaseRecord(
             number=number,
             host="worker-1",
             pid=pid,
             token="t",  # noqa: S106 - it only tells two holders apart
             taken_at_ms=self.now_ms - int(ago_s * 1000),
-            why="run",
+            why=why,
+            shared=shared,
             started_as=program,
         )
         self.write(f"lease/{number:08}.json", record.sealed())
@@ -148,6 +157,15 @@ class Sample:
         self.write(f"{folder}/spark/offsets/{last - 1}", b"v1\n{}")
         if committed:
             self.write(f"{folder}/spark/commits/{last - 1}", b"v1\n{}")
+
+    def aborts(self, stream: str, epoch: int, count: int, *, first: int = 1) -> None:
+        """Write the aborted attempts at an epoch, as an outage leaves them."""
+        folder = f"timelines/1/streams/{stream}"
+        for number in range(first, first + count):
+            attempt = Attempt(stream=stream, timeline=1, epoch=epoch, attempt=number)
+            decision = Decision(attempt=attempt, verdict=Verdict.ABORT, lease=1)
+            self.write(f"{folder}/epochs/{epoch}.{number}.json", decision.sealed())
+        self.write(f"{folder}/spark/offsets/{epoch - 1}", b"v1\n{}")
 
     def _at(self, epochs_ago: int) -> int:
         return self.now_ms - epochs_ago * self.every_ms

@@ -183,6 +183,17 @@ def test_verify_reads_a_checkpoint_and_records_its_verdict(visitor: Visitor, sam
     assert visitor.post("/p/orders/actions/verify", {"checkpoint": "77"})[0] == 409
 
 
+def test_verify_reads_the_checkpoint_of_its_plan_although_there_is_a_newer_one(
+    visitor: Visitor, sample: Sample
+) -> None:
+    newest = len(sample.repository.list("timelines/1/checkpoints"))
+    plan, ticket = visitor.planned("verify", checkpoint="")
+    assert f"reads checkpoint {newest}:" in plan
+    sample.checkpoint(newest + 1)
+    visitor.applied("verify", ticket)
+    assert list(Verdicts(sample.repository).shown()) == [str(newest)]
+
+
 def test_prune_shows_what_it_removes_and_needs_the_name_of_the_pipeline(visitor: Visitor, sample: Sample) -> None:
     plan, ticket = visitor.planned("prune", last="2")
     assert re.search(r"1\s+remove\s+no rule keeps it", plan)

@@ -155,7 +155,7 @@ def test_a_list_that_is_cut_off_names_the_command_that_shows_the_rest(tmp_path: 
             "checkpoints/7": "and 2 more: <code>holdfast show 7 --files</code>",
             "checkpoints/before-sale": "and 3 more: <code>holdfast show before-sale --files</code>",
             "ledger": "the newest 200 of 202: <code>holdfast gaps</code>",
-            "runs": "the newest 200 of 202: <code>holdfast runs</code>",
+            "runs": "the newest 200 of 202: <code>holdfast runs --last 500</code>",
         }
         for view, words in expected.items():
             assert words in client.get(f"/p/orders/{view}")[2], view

@@ -191,6 +191,8 @@ def test_a_checkpoint_that_could_not_be_verified_is_shown_as_such_and_remains_on
         assert "s-unsound" not in found.view.body
     text = CliRunner().invoke(app, ["ls", "-r", str(failed.folder)], env={"COLUMNS": "200"}).stdout
     assert "unknown 0" in text
+    assert "restorable" in text
+    assert "unsound" not in text
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import msgspec
 
 from holdfast.control.observing import stopped_by
 from holdfast.control.records import is_closed
-from holdfast.errors import Corrupt, StorageFailed, UnsupportedVersion
+from holdfast.errors import Corrupt, NotFound, StorageFailed, UnsupportedVersion
 from holdfast.repository import Repository
-from holdfast.repository.lease import held_lease, newest_lease
+from holdfast.repository.lease import BACKFILL, RUN, held_lease, newest_lease
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +21,15 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     certain: bool  # whether it is known to be alive; false for a shared pipeline last started on another machine
     stopping: str | None = None  # who requested from another process that it stops, and why
     shared: bool = False  # runs without an OS lock: only a process on this machine can be checked
+    why: str = ""  # what it does: run, backfill, or a command such as prune or rewind; empty: not recorded
+
+    @property
+    def runs(self) -> bool:
+        """Whether it runs the pipeline; otherwise, a maintenance command holds the lease of a stopped one.
+
+        A program that takes the lease itself need not record why.
+        """
+        return self.why in (RUN, BACKFILL, "")
 
 
 def holder_of(repository: Repository) -> Holder | None:
@@ -43,6 +52,7 @@ def holder_of(repository: Repository) -> Holder | None:
         certain=alive is True,
         stopping=_stopping(repository, lease.number),
         shared=lease.shared,
+        why=lease.why,
     )
 
 
@@ -57,5 +67,11 @@ def readable_holder(repository: Repository) -> tuple[Holder | None, str | None]:
     """Return the holder, or the reason why it cannot be read. The caller still reports everything else."""
     try:
         return holder_of(repository), None
-    except (Corrupt, UnsupportedVersion, StorageFailed) as error:
+    except (Corrupt, NotFound, UnsupportedVersion, StorageFailed) as error:
         return None, error.summary
+
+
+def check_elsewhere(holder: Holder, does: str) -> str:
+    """Return the next step if it is not known from here whether the holder still runs; `does`: what a start does."""
+    check = f"check on {holder.host} whether process {holder.pid} still runs"
+    return f"{check}; only if it has ended, start the pipeline, which {does}"

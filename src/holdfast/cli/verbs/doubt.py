@@ -6,10 +6,11 @@ import time
 
 import msgspec
 from rich.console import Console
+from rich.text import Text
 
 from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
-from holdfast.cli.holder import Holder, readable_holder
+from holdfast.cli.holder import Holder, check_elsewhere, readable_holder
 from holdfast.cli.options import Json, Repo
 from holdfast.cli.tables import TableRows, print_damaged
 from holdfast.cli.target import looked_at
@@ -24,10 +25,24 @@ SETTLES_S = 10.0  # a running pipeline is still committing epochs that it decide
 class DoubtsFound(msgspec.Struct, frozen=True, kw_only=True):
     """The epochs of a pipeline that are in doubt."""
 
-    settling: bool  # the pipeline is running and decided all of them in the last seconds: not a problem
+    settling: bool  # the pipeline runs, as far as is known, and decided all of them in the last seconds: not a problem
     holder: Holder | None  # null if it is not running on this machine
     doubts: list[Doubt]  # at most one per stream
     damaged: list[str] = []  # what is wrong with records that could not be read
+
+    @property
+    def advice(self) -> str:
+        """What to do about them."""
+        holder = self.holder
+        if holder is None or not holder.runs:
+            return "next: start the pipeline again, it completes them first: holdfast run app.py:pipeline"
+        if holder.certain and self.settling:
+            return "the pipeline is running and is committing them now"
+        if holder.certain:
+            return f"next: the pipeline is running as process {holder.pid}; check its sinks and its log"
+        if self.settling:
+            return f"they were decided in the last seconds: {holder.host} is probably committing them now"
+        return f"next: {check_elsewhere(holder, 'completes them first')}: holdfast run app.py:pipeline"
 
 
 SHAPES = {"doubt": DoubtsFound}
@@ -46,7 +61,7 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
     """
     repository = looked_at(repo)
     result = doubts_of(repository)
-    holder, settling, found, damaged = result.holder, result.settling, result.doubts, result.damaged
+    settling, found, damaged = result.settling, result.doubts, result.damaged
 
     def print_it(console: Console) -> None:
         print_damaged(console, damaged)
@@ -60,7 +75,7 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
                     each.stream, str(each.epoch), sink, formatting.number(count), formatting.age(each.decided_at_ms)
                 )
         rows.print(console)
-        console.print(_advice(holder, settling=settling), soft_wrap=True)
+        console.print(Text(formatting.harmless(result.advice)), soft_wrap=True)
 
     trouble = bool(damaged) or (bool(found) and not settling)
     return Answer(result, print_it, found=trouble, repository=repository.where)
@@ -75,13 +90,5 @@ def doubts_of(repository: Repository) -> DoubtsFound:
     holder, unknown = readable_holder(repository)
     damaged = [*(error.summary for error in bad), *([unknown] if unknown else [])]
     recent = all(time.time() - each.decided_at_ms / 1000 < SETTLES_S for each in found)
-    settling = bool(found) and holder is not None and holder.certain and recent
+    settling = bool(found) and holder is not None and holder.runs and recent
     return DoubtsFound(settling=settling, holder=holder, doubts=found, damaged=damaged)
-
-
-def _advice(holder: Holder | None, *, settling: bool) -> str:
-    if settling:
-        return "the pipeline is running and is committing them now"
-    if holder is not None and holder.certain:
-        return f"next: the pipeline is running as process {holder.pid}; check its sinks and its log"
-    return "next: start the pipeline again, it completes them first: holdfast run app.py:pipeline"

@@ -200,7 +200,7 @@ def _has_damage(checkpoints: list[CheckpointLine]) -> bool:
 def _status_text(each: CheckpointLine) -> Text:
     if _is_left(each):
         return Text("abandoned", "dim")
-    unsound = each.status is Status.RESTORABLE and each.last_verify is not None and not each.last_verify.ok
+    unsound = each.status is Status.RESTORABLE and each.last_verify is not None and each.last_verify.is_unsound
     return Text("unsound", _COLOURS[Status.DAMAGED]) if unsound else Text(each.status, _COLOURS[each.status])
 
 
@@ -211,6 +211,8 @@ def _is_left(each: CheckpointLine) -> bool:
 def _state(holder: Holder | None) -> str:
     if holder is None:
         return "not running"
+    if not holder.runs and holder.certain:
+        return f"not running; process {holder.pid} on {holder.host} holds lease {holder.lease}: {holder.why}"
     if holder.shared:
         where, how = ("this machine", "is alive") if holder.certain else (holder.host, "cannot be checked from here")
         return f"shared: process {holder.pid} on {where}, lease {holder.lease}, {how}"

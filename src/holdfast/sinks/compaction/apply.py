@@ -151,7 +151,7 @@ def _lease_without_gate(repository: Repository, root: Path, take_over: bool) -> 
             do="stop the pipeline, then pass take_over=True",
         )
     if (root / LEDGER).is_dir() and (shared or not Gate(root).file.exists()):
-        with Lease.take(repository, shared=shared):
+        with Lease.take(repository, shared=shared, why="compact"):
             Gate(root).make()
             yield
     else:

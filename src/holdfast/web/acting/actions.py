@@ -234,7 +234,7 @@ class VerifyCheckpoint(PageAction):
     def plan(self, place: Place, values: Values) -> ActionPlan:
         """Return what is read."""
         repository = place.repository
-        words, text = ["verify", "--record"], ""
+        words, text, name = ["verify", "--record"], "", ""
         if values["every"]:
             words.insert(1, "--all")
             taken = place.checkpoints.all()
@@ -243,17 +243,18 @@ class VerifyCheckpoint(PageAction):
             manifest = Checkpoints(repository).read(checkpoint_of(repository, values["checkpoint"] or LATEST))
             files = sum(cut.file_count for cut in manifest.streams.values())
             size = figures.size(sum(cut.file_bytes for cut in manifest.streams.values()))
-            words.insert(1, str(manifest.savepoint or manifest.checkpoint_id))
-            text = f"reads checkpoint {words[1]}: {figures.counted(files, 'file')}, {size}"
+            name = str(manifest.savepoint or manifest.checkpoint_id)
+            words.insert(1, name)
+            text = f"reads checkpoint {name}: {figures.counted(files, 'file')}, {size}"
         if values["quick"]:
             words.append("--quick")
             text += "; only records and sizes, not the contents"
         text += "\nrecords the verdict in the repository, and changes nothing else"
-        return ActionPlan(text=text, command=_command(words, repository, {}))
+        return ActionPlan(text=text, command=_command(words, repository, {}), checkpoint=name)
 
     def carry_out(self, place: Place, values: Values, plan: ActionPlan, job: str, report: Report) -> ActionEnd:
-        """Read the files."""
-        del plan, job
+        """Read the files of the checkpoint that the plan names, although there may be a newer one."""
+        del job
         grade = Grade.STRUCTURE if values["quick"] else Grade.DIGESTS
 
         def progress(done: int, total: int) -> None:
@@ -262,7 +263,7 @@ class VerifyCheckpoint(PageAction):
         if values["every"]:
             found = verify_all(place.repository, grade=grade, progress=progress)
         else:
-            asked = checkpoint_of(place.repository, values["checkpoint"] or LATEST)
+            asked = checkpoint_of(place.repository, plan.checkpoint)
             found = [verify(place.repository, asked, grade=grade, progress=progress)]
         record_verdicts(place.repository, found)
         return end_of(verified_answer(found, place.repository.where, every=bool(values["every"])))

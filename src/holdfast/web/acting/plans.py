@@ -22,6 +22,7 @@ class ActionPlan:
     command: str  # the same action in a shell
     refused: str = ""  # why it cannot be carried out from the page; empty: it can
     id: str = ""  # of a rewind: it is refused if the plan has another id then
+    checkpoint: str = ""  # of a verification: the one that is read; empty: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from holdfast.cli.timelines import TimelineLine
 from holdfast.cli.verbs.doubt import DoubtsFound
 from holdfast.cli.verbs.gaps import GapsFound
 from holdfast.cli.verbs.log import Log
+from holdfast.repository.activity import KEPT_EVENTS
 from holdfast.web.drawing.charts import phase_bar
 from holdfast.web.drawing.frame import (
     View,
@@ -42,12 +43,13 @@ def runs_view(slug: str, found: RunsFound, held: int, now_ms: int) -> View:
         _run(each, now_ms, newest=number == 0, running=each.lease == held) for number, each in enumerate(found.runs)
     )
     errors = [each for each in found.events if each.error or each.next]
+    command = f"holdfast runs --last {max(KEPT_EVENTS, len(found.events))}"  # without a number, it shows fewer
     parts = [
         Markup("<h1>Runs</h1>"),
         damaged(found.damaged),
-        section("Errors", _errors(errors, now_ms), cut_off(_ROWS, len(errors), "holdfast runs")),
+        section("Errors", _errors(errors, now_ms), cut_off(_ROWS, len(errors), command)),
         section("Starts and recoveries", runs or empty("No run is recorded yet.")),
-        section("All events", _events(found.events), cut_off(_ROWS, len(found.events), "holdfast runs")),
+        section("All events", _events(found.events), cut_off(_ROWS, len(found.events), command)),
     ]
     return pipeline_view("Runs", slug, "runs", joined(parts), ("runs", place(slug, "runs")))
 
@@ -125,7 +127,7 @@ def ledger_view(slug: str, doubts: DoubtsFound, gaps: GapsFound, now_ms: int) ->
         for each in doubts.doubts
     ]
     doubt_head = ("stream", "epoch", "attempt", "sinks", "decided")
-    note = "the pipeline is running and is committing them now" if doubts.settling else ""
+    note = doubts.advice if doubts.settling else ""
     gap_rows = [
         (
             each.stream,

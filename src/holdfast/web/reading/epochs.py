@@ -19,6 +19,8 @@ PHASES = ("open", "prepare", "harden", "decide", "commit")
 _REMEMBERED = 5_000  # decisions in memory, without their handles
 _LONGEST_S = 1e9  # of a phase; more is damage, and would overflow in sums
 _BUCKETS = 240  # points of a chart
+_LAST_SLOTS = 3  # of an epoch that are read
+_LOOKED_AT = 4  # epochs among which one with a recorded end is looked for
 
 
 class EpochLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +145,18 @@ def slot_keys(repository: Repository, lineage: Lineage, stream: str, most: int) 
     return [(each.epoch, each.attempt, slot_key(each)) for each in found]
 
 
+def last_slots(repository: Repository, lineage: Lineage, stream: str, most: int) -> list[tuple[int, str]]:
+    """Return the last slots of each of the newest epochs of a stream: epoch and key, oldest first.
+
+    A decision to commit is among them. The slots before it are aborts, of which an outage leaves many. If two drivers
+    try the same epoch, an abort can follow it.
+    """
+    keys: dict[int, list[str]] = {}
+    for epoch, _, key in slot_keys(repository, lineage, stream, most):
+        keys.setdefault(epoch, []).append(key)
+    return [(epoch, key) for epoch, found in keys.items() for key in found[-_LAST_SLOTS:]]
+
+
 def epochs_of(
     repository: Repository, stream: str, *, last: int = 100, since_ms: int | None = None, lineage: Lineage | None = None
 ) -> EpochsFound:
@@ -175,12 +189,14 @@ def epoch_of(repository: Repository, stream: str, epoch: int) -> list[EpochLine]
 
 
 def measured_phases(repository: Repository, stream: str) -> dict[str, float]:
-    """Return the phases of the last epoch whose end is recorded: the one before the last."""
+    """Return the phases of the last epoch whose end is recorded: usually, the one before the last decided one."""
     try:
-        found = epochs_of(repository, stream, last=3)
+        keys = [key for _, key in last_slots(repository, Lineage.load(repository), stream, _LOOKED_AT)]
+        read, _ = read_each(lambda key: read_decision(repository, key), keys)
     except HoldfastError:
         return {}
-    return next((each.phases for each in found.epochs if "commit" in each.phases), {})
+    lines = _epoch_lines([each for each in read if each.decision.verdict is Verdict.COMMIT])
+    return next((each.phases for each in reversed(lines) if "commit" in each.phases), {})
 
 
 def slowest_first(lines: Iterable[EpochLine]) -> list[EpochLine]:

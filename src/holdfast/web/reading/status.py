@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from holdfast import _figures as figures
-from holdfast.cli.holder import Holder, readable_holder
+from holdfast.cli.holder import Holder, check_elsewhere, readable_holder
 from holdfast.cli.timelines import unfinished_text
 from holdfast.control.records import is_closed
 from holdfast.errors import HoldfastError
@@ -40,11 +41,22 @@ def status_of(
     """
     try:
         lineage = Lineage.load(repository)
+        return _StatusReader(repository, lineage, summaries or Checkpoints(repository).all, clock).read()
     except HoldfastError as error:
         name = repository.where.rstrip("/").rpartition("/")[2]
         problem = Problem(severity="error", what=error.summary, next=error.what_next)
         return PipelineLine(pipeline=name, where=repository.where, state=RunState.DAMAGED, problems=[problem])
-    return _StatusReader(repository, lineage, summaries or Checkpoints(repository).all, clock).read()
+
+
+@dataclass(frozen=True, slots=True)
+class _LastRun:
+    """The last run: the one that is going on, or the one that was over last."""
+
+    holder: Holder | None  # the process that runs the pipeline
+    lease: int  # 0: there was no run
+    record: LeaseRecord | None  # of that lease, if no process runs the pipeline
+    seen: RunSeen
+    since_ms: int  # when its state began
 
 
 class _StatusReader:
@@ -66,29 +78,24 @@ class _StatusReader:
 
     def read(self) -> PipelineLine:
         repository, lineage = self._repository, self._lineage
-        holder, unknown = readable_holder(repository)
-        events = self._problems.readable(lambda: Activity(repository).events(100)) or []
-        leases = self._leases() if holder is None and unknown is None else {}
-        runs = [*(number for number, each in leases.items() if each.why == RUN), *(each.lease for each in events)]
-        lease = holder.lease if holder else max(runs, default=0)
-        own = [each for each in events if each.lease == lease]
-        rewound = 0 if holder or unknown else self._rewound_at(own, leases.get(lease))
-        own = [] if rewound else own
-        state, since = (RunState.STOPPED, rewound) if rewound else self._state(holder, unknown, lease, own, leases)
-        run = RunSeen(
-            state, holder is not None, own, self._problems.guarded(lambda: Activity(repository).last_period(lease))
-        )
+        found = readable_holder(repository)
+        last = self._last_run(*found)
+        if last.seen.state is RunState.KILLED and (again := readable_holder(repository)) != found:
+            found, last = again, self._last_run(*again)  # the next driver took the lease meanwhile
+        run, holder, since = last.seen, last.holder, last.since_ms
+        state = run.state
         doubts = self._doubts(holder, state)
         streams = StreamReader(repository, lineage, self._problems, self._now).read(run, doubts)
         if state is RunState.KILLED:
-            since = self._killed(run, streams, since, leases.get(lease), lease)
+            since = self._killed(last, streams)
+        self._maintenance(found[0])
         self._verdicts = self._problems.readable(Verdicts(repository).all) or {}
         taken = self._problems.guarded(self._summaries) or []
         newest = next((each for each in reversed(taken) if self._counts(each)), None)
-        self._event_problems(own, state)
+        self._event_problems(run)
         self._checkpoint_problems(taken)
         self._rewind_problem()
-        self._checkpoint_failure(own, newest.timestamp_ms if newest else 0)
+        self._checkpoint_failure(run.events, newest.timestamp_ms if newest else 0)
         gaps = sum(each.gaps for each in streams)
         if gaps:
             text = (
@@ -112,7 +119,7 @@ class _StatusReader:
             checkpoints_damaged=sum(self._is_damaged(each) for each in taken),
             checkpoints_failed=max(
                 run.last_period.run_checkpoints_failed if run.last_period else 0,
-                sum(each.kind == kinds.CHECKPOINT_FAILED for each in own),
+                sum(each.kind == kinds.CHECKPOINT_FAILED for each in run.events),
             ),
             doubts=doubts,
             gaps=gaps,
@@ -121,6 +128,26 @@ class _StatusReader:
         )
 
     # --- the run ---
+
+    def _last_run(self, found: Holder | None, unknown: str | None) -> _LastRun:
+        """Return the last run. A maintenance command that holds the lease runs nothing."""
+        holder = found if found is not None and found.runs else None
+        events = self._problems.readable(lambda: Activity(self._repository).events(100)) or []
+        leases = self._leases() if holder is None and unknown is None else {}
+        runs = [*(number for number, each in leases.items() if each.why == RUN), *(each.lease for each in events)]
+        lease = holder.lease if holder else max(runs, default=0)
+        own = [each for each in events if each.lease == lease]
+        record = leases.get(lease)
+        rewound = 0 if holder or unknown else self._rewound_at(own, record)
+        period = self._problems.guarded(lambda: Activity(self._repository).last_period(lease))
+        if rewound:
+            state, since, own = RunState.STOPPED, rewound, []
+        elif holder is not None:
+            state, since = self._running_state(holder, stream_states(own, period)), holder.taken_at_ms
+        else:
+            state, since = self._state(unknown, lease, own, leases)
+        seen = RunSeen(state, is_held=holder is not None and holder.certain, events=own, last_period=period)
+        return _LastRun(holder, lease, record, seen, since)
 
     def _leases(self) -> dict[int, LeaseRecord]:
         found = self._problems.readable(lambda: seen_leases(self._repository)) or []
@@ -135,36 +162,34 @@ class _StatusReader:
         return begun.at_ms if begun is not None and taken_back else 0
 
     def _state(
-        self,
-        holder: Holder | None,
-        unknown: str | None,
-        lease: int,
-        events: list[ActivityEvent],
-        leases: dict[int, LeaseRecord],
+        self, unknown: str | None, lease: int, events: list[ActivityEvent], leases: dict[int, LeaseRecord]
     ) -> tuple[RunState, int]:
-        """Return the state of the pipeline, and since when. `lease` and `events` are those of the last run."""
+        """Return the state of a pipeline that is not known to run, and since when.
+
+        `lease` and `events` are those of the last run.
+        """
         if unknown is not None:
             self._problems.add(
                 "warning", f"it is not known whether the pipeline runs: {unknown}", "restore the lease record"
             )
             return RunState.UNKNOWN, 0
-        if holder is not None:
-            return self._running_state(holder, events), holder.taken_at_ms
         if not lease:
             return (RunState.STOPPED if leases else RunState.NEW), 0
         ended = [each for each in events if each.kind in (kinds.ENDED, kinds.START_FAILED)]
         if any(each.kind in (kinds.FAILED, kinds.START_FAILED) for each in events):
             return RunState.FAILED, events[-1].at_ms
-        if ended or is_closed(self._repository, lease):
+        closed = bool(ended) or self._problems.guarded(lambda: is_closed(self._repository, lease))
+        if closed is None:
+            return RunState.UNKNOWN, 0
+        if closed:
             return RunState.STOPPED, ended[-1].at_ms if ended else 0
         return RunState.KILLED, leases[lease].taken_at_ms if lease in leases else events[0].at_ms
 
-    def _killed(
-        self, run: RunSeen, streams: list[StreamLine], began_ms: int, record: LeaseRecord | None, lease: int
-    ) -> int:
+    def _killed(self, last: _LastRun, streams: list[StreamLine]) -> int:
         """Report a run that was killed. Return its last sign of life."""
-        who = f"{record.holder}, lease {lease}" if record else f"lease {lease}"
-        signs = [began_ms, *(each.at_ms for each in run.events), *(each.decided_at_ms for each in streams)]
+        run = last.seen
+        who = f"{last.record.holder}, lease {last.lease}" if last.record else f"lease {last.lease}"
+        signs = [last.since_ms, *(each.at_ms for each in run.events), *(each.decided_at_ms for each in streams)]
         last_ms = max([*signs, run.last_period.end_ms] if run.last_period else signs)
         self._problems.add(
             "error",
@@ -174,18 +199,31 @@ class _StatusReader:
         )
         return last_ms
 
-    def _running_state(self, holder: Holder, events: list[ActivityEvent]) -> RunState:
+    def _maintenance(self, holder: Holder | None) -> None:
+        """Report a command that holds the lease and does not run the pipeline."""
+        if holder is None or holder.runs:
+            return
+        who, at_ms = f"process {holder.pid} on {holder.host}", holder.taken_at_ms
+        if holder.certain:
+            what = f"{who} holds the lease for a maintenance command, so the pipeline cannot start: {holder.why}"
+            do = "wait until the command has ended, and look again: holdfast status"
+        else:
+            what = f"{who} took the lease for a maintenance command, which may not have ended: {holder.why}"
+            do = f"{check_elsewhere(holder, 'takes the lease')}: holdfast run {PROGRAM}"
+        self._problems.add("warning", what, do, at_ms=at_ms)
+
+    def _running_state(self, holder: Holder, states: dict[str, str]) -> RunState:
         if not holder.certain:
             return RunState.UNKNOWN
         if holder.stopping:
             return RunState.STOPPING
-        troubled = any(state in ("restarting", "waiting", "failed") for state in stream_states(events).values())
+        troubled = any(state in ("restarting", "waiting", "failed") for state in states.values())
         return RunState.TROUBLED if troubled else RunState.RUNNING
 
-    def _event_problems(self, events: list[ActivityEvent], state: RunState) -> None:
+    def _event_problems(self, run: RunSeen) -> None:
         """Report failures of the last run that nothing has ended since."""
         last: dict[tuple[str, str], ActivityEvent] = {}
-        for each in events:
+        for each in run.events:
             last[each.stream, each.kind] = each
         for (stream, kind), each in last.items():
             if kind in (kinds.FAILED, kinds.START_FAILED):
@@ -193,15 +231,18 @@ class _StatusReader:
                 if "holdfast " not in do:  # every problem names a command
                     do = f"{do}; then start the pipeline again: holdfast run {PROGRAM}"
                 self._problems.add("error", each.text, do, at_ms=each.at_ms, stream=stream)
-        if state is not RunState.TROUBLED:
+        if run.state is not RunState.TROUBLED:
             return
         causes = {"restarting": kinds.RESTART, "waiting": kinds.OUTAGE}
-        for stream, found in stream_states(events).items():
-            cause = last.get((stream, causes.get(found, "")))
+        for stream, found in run.stream_states.items():
+            if found not in causes:
+                continue
+            what, do, at_ms = f"stream {stream} is {found}", "read why: holdfast runs", 0
+            cause = last.get((stream, causes[found]))  # `None`: its event is not among the last ones
             if cause is not None:
-                what = f"stream {stream} is {found}: {cause.text}"
-                do = f"wait, it tries again by itself; if that does not help: {cause.next or 'fix the cause'}"
-                self._problems.add("warning", what, do, at_ms=cause.at_ms, stream=stream)
+                what, do, at_ms = f"{what}: {cause.text}", cause.next or "fix the cause", cause.at_ms
+            do = f"wait, it tries again by itself; if that does not help: {do}"
+            self._problems.add("warning", what, do, at_ms=at_ms, stream=stream)
 
     # --- doubt, checkpoints, rewinds ---
 
@@ -212,24 +253,22 @@ class _StatusReader:
             self._problems.guarded(partial(displayed_doubt, repository, name, lineage.timeline_of(name)))
             for name in names
         ]
-        running = holder is not None and holder.certain
         found = [
             each
             for each in seen
-            if each is not None and not (running and self._now - each.decided_at_ms / 1000 < SETTLES_S)
+            if each is not None and not (holder is not None and self._now - each.decided_at_ms / 1000 < SETTLES_S)
         ]
         for each in found:
             what = f"epoch {each.epoch} of stream {each.stream} is in doubt: decided, perhaps not in every sink"
-            do = f"start the pipeline, which completes it first: holdfast run {PROGRAM}"
-            do = "check its sinks, and its log: holdfast runs" if running else do
-            at_ms = each.decided_at_ms
-            self._problems.add(
-                "warning" if state in (RunState.KILLED, RunState.FAILED) else "error",
-                what,
-                do,
-                at_ms=at_ms,
-                stream=each.stream,
-            )
+            severity = "warning" if state in (RunState.KILLED, RunState.FAILED) else "error"
+            if holder is None:
+                do = f"start the pipeline, which completes it first: holdfast run {PROGRAM}"
+            elif holder.certain:
+                do = "check its sinks, and its log: holdfast runs"
+            else:  # a second driver would stop a healthy one
+                severity = "warning"
+                do = f"{check_elsewhere(holder, 'completes it first')}: holdfast run {PROGRAM}"
+            self._problems.add(severity, what, do, at_ms=each.decided_at_ms, stream=each.stream)
         return found
 
     def _counts(self, each: Summary) -> bool:

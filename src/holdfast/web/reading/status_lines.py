@@ -20,8 +20,8 @@ class RunState(StrEnum):
     STOPPED = "stopped"  # the last run has ended gracefully
     FAILED = "failed"  # the last run has ended with an error
     KILLED = "killed"  # the last run has ended without a trace: killed, or its machine went down
-    UNKNOWN = "unknown"  # a shared pipeline on another machine, or a lease that cannot be read
-    DAMAGED = "damaged"  # the identity of the repository cannot be read
+    UNKNOWN = "unknown"  # a shared pipeline on another machine, or its lease or its end cannot be read
+    DAMAGED = "damaged"  # the identity of the repository cannot be read, or its status at all
 
 
 class SinkLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 import msgspec
@@ -18,7 +18,7 @@ from holdfast.repository import activity as kinds
 from holdfast.repository.activity import Activity, ActivityEvent, Period, StreamActivity
 from holdfast.repository.base import read_each
 from holdfast.repository.targets import newest_targets
-from holdfast.web.reading.epochs import ReadDecision, all_streams, read_decision, slot_keys
+from holdfast.web.reading.epochs import ReadDecision, all_streams, last_slots, read_decision
 from holdfast.web.reading.problems import Problems
 from holdfast.web.reading.status_lines import RunState, SinkLine, SourceLine, StreamLine
 
@@ -26,6 +26,7 @@ _RATE_EPOCHS = 20  # over which a rate is measured
 _QUIET_S = 60.0  # a stream without an epoch for this long has a rate of 0
 _LAG_S = 15 * 60.0  # an older count of the lag is not shown
 _NO_LIMIT = 1 << 62
+_TROUBLED = ("restarting", "waiting", "failed")  # states of a stream
 _LOGS = "logs/"  # the folder of the event logs between streams, relative to the repository
 
 
@@ -34,9 +35,15 @@ class RunSeen:
     """What is known of the last run."""
 
     state: RunState  # of the pipeline
-    is_held: bool  # a process holds the lease
+    _: KW_ONLY
+    is_held: bool  # a process is known to run it
     events: list[ActivityEvent]  # of this run, oldest first
     last_period: Period | None
+
+    @property
+    def stream_states(self) -> dict[str, str]:
+        """What each stream does."""
+        return stream_states(self.events, self.last_period)
 
     def state_of(self, stream_state: str) -> str:
         """Return the state of a stream, given the last one that the events show."""
@@ -62,7 +69,7 @@ class StreamReader:
         targets = self._problems.readable(lambda: newest_targets(self._repository)) or {}
         since = int((self._now - _LAG_S) * 1000)
         periods = self._problems.readable(lambda: Activity(self._repository).periods(since)) or []
-        states = stream_states(run.events)
+        states = run.stream_states
         restarts = {name: _restarts(run, name) for name in names}
         doubtful = {each.stream: each.epoch for each in doubts}
         lines = []
@@ -89,7 +96,7 @@ class StreamReader:
         in_doubt: int | None,
         restarts: int,
     ) -> StreamLine:
-        slots = slot_keys(self._repository, self._lineage, name, _RATE_EPOCHS + 1)
+        slots = last_slots(self._repository, self._lineage, name, _RATE_EPOCHS + 1)
         newest = self._newest(slots)
         facts = newest.facts if newest else None
         epoch = newest.decision.attempt.epoch if newest else 0
@@ -125,8 +132,8 @@ class StreamReader:
             dead_rows=facts.total_dead_rows if facts else 0,
         )
 
-    def _newest(self, slots: list[tuple[int, int, str]]) -> ReadDecision | None:
-        for _, _, key in reversed(slots):
+    def _newest(self, slots: list[tuple[int, str]]) -> ReadDecision | None:
+        for _, key in reversed(slots):
             with contextlib.suppress(NotFound):  # it was pruned just now
                 found = read_decision(self._repository, key)
                 if found.decision.verdict == "commit":
@@ -139,26 +146,26 @@ class StreamReader:
         found = self._problems.readable(lambda: read_each(read, [key])) or []
         return next((each for each in found if each.decision.verdict == "commit"), None)
 
-    def _rate(self, slots: list[tuple[int, int, str]], newest: ReadDecision | None) -> float | None:
+    def _rate(self, slots: list[tuple[int, str]], newest: ReadDecision | None) -> float | None:
         """Return the rows per second over the last epochs; 0 if there was none for a while."""
         if newest is None or not newest.facts.decided_at_ms:
             return None
         now_ms = newest.facts.decided_at_ms
         if self._now * 1000 - now_ms > _QUIET_S * 1000:
             return 0.0
-        for _, _, key in slots[-_RATE_EPOCHS - 1 : -1]:
-            before = self._earlier(key)
+        for epoch, key in slots:
+            before = self._earlier(key) if epoch < newest.decision.attempt.epoch else None
             if before is not None and before.facts.decided_at_ms < now_ms:
                 rows = newest.facts.total_rows - before.facts.total_rows
                 return round(max(rows, 0) / ((now_ms - before.facts.decided_at_ms) / 1000), 3)
         return None
 
-    def _fresh_at(self, slots: list[tuple[int, int, str]], *, before: int | None) -> int:
+    def _fresh_at(self, slots: list[tuple[int, str]], *, before: int | None) -> int:
         """Return when the last epoch with rows that every sink has began: its rows had arrived by then.
 
         Each decision records it. In those of earlier versions, it is looked for among the last epochs.
         """
-        for epoch, _, key in reversed(slots[-_RATE_EPOCHS:]):
+        for epoch, key in reversed(slots):
             if before is not None and epoch >= before:
                 continue
             found = self._earlier(key)
@@ -173,8 +180,13 @@ class StreamReader:
         return 0
 
 
-def stream_states(events: Iterable[ActivityEvent]) -> dict[str, str]:
-    """Return what each stream does, as the events of a run show it."""
+def stream_states(events: Iterable[ActivityEvent], last_period: Period | None) -> dict[str, str]:
+    """Return what each stream does, as the last events of a run show it.
+
+    The last period shows it for a stream that has no event among them: only the start of an outage is an event.
+    """
+    streams = last_period.streams if last_period else {}
+    recorded = {name: each.state for name, each in streams.items() if each.state in _TROUBLED}
     words = {
         kinds.RECOVERED: "running",
         kinds.RESTART: "restarting",
@@ -182,7 +194,7 @@ def stream_states(events: Iterable[ActivityEvent]) -> dict[str, str]:
         kinds.OUTAGE_OVER: "running",
         kinds.FAILED: "failed",
     }
-    return {each.stream: words[each.kind] for each in events if each.stream and each.kind in words}
+    return recorded | {each.stream: words[each.kind] for each in events if each.stream and each.kind in words}
 
 
 def _restarts(run: RunSeen, stream: str) -> int:
