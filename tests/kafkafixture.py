@@ -171,12 +171,13 @@ class Cluster:
 
         partitions = self.admin.list_topics(topic, _WAIT_S).topics[topic].partitions
         wanted = {TopicPartition(topic, each): OffsetSpec.latest() for each in partitions}
+        moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH)
         until = time.monotonic() + _WAIT_S
         while True:
             try:
                 return sum(int(each.result(_WAIT_S).offset) for each in self.admin.list_offsets(wanted).values())
-            except KafkaException as error:  # a new topic has no leader for a moment
-                if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > until:
+            except KafkaException as error:  # a new topic has no leader, that of a killed broker an old one
+                if error.args[0].code() not in moving or time.monotonic() > until:
                     raise
             time.sleep(0.02)
 
