@@ -67,8 +67,10 @@ _SETTINGS = {
     "log.initial.task.delay.ms": "1000",
     "offsets.retention.check.interval.ms": "1000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    "broker.session.timeout.ms": "1000",  # a restarted broker waits until the session of the killed one has ended
-    "broker.heartbeat.interval.ms": "200",
+    # A restarted broker waits until the session of the killed one has ended. On a busy machine, a broker may be silent
+    # for more than a second: then its own controller takes its partitions away.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
     "num.network.threads": "2",
     "num.io.threads": "2",
 }
@@ -169,16 +171,17 @@ class Cluster:
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
-        partitions = self.admin.list_topics(topic, _WAIT_S).topics[topic].partitions
-        wanted = {TopicPartition(topic, each): OffsetSpec.latest() for each in partitions}
-        moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH)
+        moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError._NOENT)
         until = time.monotonic() + _WAIT_S
         while True:
+            partitions = self.admin.list_topics(topic, _WAIT_S).topics[topic].partitions
+            wanted = {TopicPartition(topic, each): OffsetSpec.latest() for each in partitions}
             try:
                 return sum(int(each.result(_WAIT_S).offset) for each in self.admin.list_offsets(wanted).values())
-            except KafkaException as error:  # a new topic has no leader, that of a killed broker an old one
+            except KafkaException as error:
                 if error.args[0].code() not in moving or time.monotonic() > until:
                     raise
+            self._admin = None  # a new client: the old one may know a leader of before the broker was killed
             time.sleep(0.02)
 
     def log(self) -> str:
