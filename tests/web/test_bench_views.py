@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `page` is not installed")
 
 from bench.openpages import PAGES, VIEWS, open_views
+from holdfast.repository import LocalRepository
 from holdfast.web.book import Book
 from holdfast.web.places import Places
 from webfixture import Sample
@@ -36,3 +37,20 @@ def test_there_is_a_view_at_every_address_that_is_measured(tmp_path: Path) -> No
         "Doubt and gaps",
         "Timelines",
     }
+
+
+def test_no_view_lists_the_decisions_of_all_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream with an epoch per second has more than half a million of them in a week."""
+    Sample(tmp_path, "large", streams=("orders",)).healthy(30, 1)
+    listed, found = [], LocalRepository.list
+
+    def spied(self: LocalRepository, folder: str = "") -> list[str]:
+        listed.append(folder)
+        return found(self, folder)
+
+    monkeypatch.setattr(LocalRepository, "list", spied)
+    book = Book(Places([str(tmp_path)]))
+    for address in VIEWS.values():
+        book.look(address.format(name="large", stream="orders", checkpoint=1))
+    assert listed
+    assert [each for each in listed if each.endswith("/epochs")] == []

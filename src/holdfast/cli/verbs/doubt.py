@@ -14,7 +14,7 @@ from holdfast.cli.holder import Holder, check_elsewhere, readable_holder
 from holdfast.cli.options import Json, Repo
 from holdfast.cli.tables import TableRows, print_damaged
 from holdfast.cli.target import looked_at
-from holdfast.in_doubt import Doubt, in_doubt
+from holdfast.in_doubt import Doubt, displayed_doubt
 from holdfast.repository import Lineage, Repository
 from holdfast.repository.base import read_each
 from holdfast.repository.decisions import streams_of
@@ -85,7 +85,7 @@ def doubts_of(repository: Repository) -> DoubtsFound:
     """Return the epochs of a pipeline that are in doubt."""
     lineage = Lineage.load(repository)
     names = sorted({name for timeline in lineage.timelines for name in streams_of(repository, timeline)})
-    seen, bad = read_each(lambda stream: in_doubt(repository, stream, lineage.timeline_of(stream)), names)
+    seen, bad = read_each(lambda stream: displayed_doubt(repository, stream, lineage.timeline_of(stream)), names)
     found = [each for each in seen if each is not None]
     holder, unknown = readable_holder(repository)
     damaged = [*(error.summary for error in bad), *([unknown] if unknown else [])]
