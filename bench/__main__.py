@@ -53,13 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"the folder {options.json.parent} does not exist")
     if options.json and options.json.is_dir():
         parser.error(f"{options.json} is a folder; name a file")
+    older = _written(about) if options.write and options.modules else None  # all modules make a new page
+    if older and not Document("", options.quick, 0, machine(), versions(), ()).fits(older):
+        parser.error(
+            f"docs/{about.json} was measured on another kind of machine or with other versions: measure all modules"
+        )
     chosen = options.modules or [name for name in about.modules if not options.quick or name not in about.not_quick]
     found = run(about, [name for name in about.modules if name in chosen], options.quick)
     if options.json:
         print(found.to_json()) if str(options.json) == "-" else options.json.write_text(found.to_json())
     if options.write:
-        if found.left_out and (FOLDER / about.json).is_file():
-            found = found.renewing(Document.from_json((FOLDER / about.json).read_text()))
+        if older:
+            found = found.renewing(older)
         for name, text in {about.json: found.to_json(), **drawn(found, about)}.items():
             (FOLDER / name).write_text(text)
     print_results(found, to_stderr=str(options.json) == "-")  # then stdout has only JSON
@@ -85,7 +90,8 @@ def run(about: Page, names: Sequence[str], quick: bool) -> Document:
     date, start = datetime.now(UTC).date().isoformat(), time.perf_counter()
     on, made_with = machine(), versions()  # before the benchmarks change the load
     measured = []
-    known = {} if quick else _known(about)
+    older = None if quick else _written(about)
+    known = {each.module: each.seconds for each in older.modules} if older else {}
     for at, name in enumerate(names):
         with Progress(f"{name} ({at + 1} of {len(names)})", start, known.get(name)):
             measured.append(measure(f"{about.package}.{name}", quick, made_with))
@@ -94,12 +100,10 @@ def run(about: Page, names: Sequence[str], quick: bool) -> Document:
     return Document(date, quick, seconds, on, made_with, measured, left_out=left_out)
 
 
-def _known(about: Page) -> dict[str, float]:
-    """Return how long each module took in the run of the docs page."""
+def _written(about: Page) -> Document | None:
+    """Return the run of the docs page."""
     path = FOLDER / about.json
-    return (
-        {each.module: each.seconds for each in Document.from_json(path.read_text()).modules} if path.is_file() else {}
-    )
+    return Document.from_json(path.read_text()) if path.is_file() else None
 
 
 def measure(path: str, quick: bool, made_with: dict[str, str]) -> Measured:

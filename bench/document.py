@@ -62,9 +62,7 @@ class Document:
         return found
 
     def renewing(self, older: Document) -> Document:
-        """Return the older run, updated by this one; if machine or versions differ, return only this one."""
-        if self._setting() != older._setting():
-            return self
+        """Return the older run, updated by this one. `fits` says whether the two can share a page."""
         found = {each.module: each for each in (*older._with_versions(), *self._with_versions())}
         seconds = round(sum(each.seconds for each in found.values()), 1)
         left_out = [name for name in self.left_out if name not in found]
@@ -75,10 +73,13 @@ class Document:
         of_all = self.versions["Holdfast"].partition("; ")[0]
         return [replace(each, version=each.version or of_all) for each in self.modules]
 
+    def fits(self, older: Document) -> bool:
+        """Whether this run can update an older one: both are of one kind of machine, and of the same versions."""
+        return self._setting() == older._setting()
+
     def _setting(self) -> tuple[object, ...]:
-        """What must be equal for two runs to share one page."""
         machine = {name: value for name, value in self.machine.items() if name != "load before"}
-        return self.quick, machine, self.versions["Python"], self.versions["Java"], self.versions["Spark"]
+        return self.quick, machine, *(self.versions.get(name, "") for name in ("Python", "Java", "Spark"))
 
     def to_json(self) -> str:
         """Return JSON that includes derived figures. The samples of a side are on one line."""

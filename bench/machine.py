@@ -21,7 +21,7 @@ def machine() -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "processor": _line("/proc/cpuinfo", r"model name\s*: (.+)") or platform.machine(),
         "memory": _memory(),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",  # without the suffix of a build
         "file system": file_system(Path.cwd()),
         "disk": disk(Path.cwd()),
         "load before": f"{os.getloadavg()[0]:.2f}",

@@ -113,6 +113,10 @@ Much of the speed comes from the settings of an embedded session, which any othe
 table compares Holdfast with other sides that have these settings too, and with plain Spark's defaults. With the same
 settings, the difference is the cost of exactly-once.
 """
+_PARTS = """\
+Modules of another commit were measured in another run, on a machine of the same kind. Only their ratios can be
+compared with those of the others.
+"""
 
 
 def page(document: Document, about: Page = MAIN) -> str:
@@ -149,7 +153,9 @@ def _price(results: Sequence[Result]) -> str:
 def _machine(document: Document) -> str:
     rows = [*document.machine.items(), *document.versions.items(), ("date", document.date)]
     rows.append(("took", f"{document.seconds / 60:.1f} minutes{', quick: few rounds, small sizes' * document.quick}"))
-    return "## Measured on\n\n" + _grid(["", ""], rows)
+    return (
+        "## Measured on\n\n" + _grid(["", ""], rows) + ("\n" + _PARTS) * (";" in document.versions.get("Holdfast", ""))
+    )
 
 
 def _section(document: Document, about: Page, question: str, title: str, described: set[str]) -> str:

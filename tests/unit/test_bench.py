@@ -231,8 +231,9 @@ def test_a_run_of_some_modules_renews_their_part_of_an_older_one() -> None:
     assert found.versions["Holdfast"] == "commit 2; one: commit 1"
     found = run(2.0, "one").renewing(found)
     assert (found.versions["Holdfast"], found.left_out) == ("commit 2", [])
-    other = run(2.0, "two", processor="another")
-    assert other.renewing(run(1.0, "one", "two")) == other
+    older = run(1.0, "one", "two")
+    assert run(2.0, "two").fits(older)
+    assert not run(2.0, "two", processor="another").fits(older)
 
 
 # --- words and curves ------------------------------------------------------------------------------------------------
@@ -546,6 +547,19 @@ def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     assert "no such benchmark: trigers" in capsys.readouterr().err
 
 
+def test_a_part_of_a_page_is_refused_before_it_is_measured_if_the_rest_is_of_another_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Otherwise, the results of all other modules would be dropped from the page."""
+    monkeypatch.setattr(command, "FOLDER", tmp_path)
+    (tmp_path / MAIN.json).write_text(RUN.to_json())
+    with pytest.raises(SystemExit):
+        command.main(["large", "--write"])
+    assert "measure all modules" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == [MAIN.json]
+    assert (tmp_path / MAIN.json).read_text() == RUN.to_json()
+
+
 def test_a_page_that_is_out_of_date_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -566,3 +580,4 @@ def test_machine_and_versions_are_told_without_paths() -> None:
     found = machine.machine() | machine.versions()
     assert {"cores", "processor", "system", "Holdfast", "Python"} <= found.keys()
     assert not any(re.search(r"/\w+/|/tmp|/root", value) for value in found.values())
+    assert re.fullmatch(r"Linux [\d.]+", found["system"])  # not that of one build of the kernel
