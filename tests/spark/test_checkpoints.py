@@ -711,7 +711,12 @@ def test_two_savepoints_of_one_name_leave_the_first(spark: SparkSession, tmp_pat
     chain.add()
     with running(chain.pipeline(), spark) as handle:
         eventually(lambda: handle.status().streams["a"].epoch == 1)
+        inside, gate = threading.Event(), threading.Event()
+        # Neither is taken before both are requested.
+        handle._checkpointing.between(lambda: (inside.set(), gate.wait(60)))
+        assert inside.wait(60)
         asked = [handle._checkpointing.request(CheckpointRequest(BarrierFlags.FULL_SNAPSHOT, "x")) for _ in range(2)]
+        gate.set()
         assert asked[0].result(30).savepoint == "x"
         with pytest.raises(CheckpointFailed, match="already exists"):
             asked[1].result(30)
