@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkUnavailable
-from holdfast.repository.files import local_path, make_folder, sync_folder
+from holdfast.repository.files import is_there, local_path, make_folder, sync_folder
 from holdfast.sinks import base
 from holdfast.sinks._sqlite_ledger import LEDGER, SqliteLedger, WriteMode, create_ledger, has_ledger
 from holdfast.sinks._sqlite_rewind import TableRewind, cannot_with
@@ -266,7 +266,8 @@ class SqliteSink(base.Sink):
 
     def is_missing(self) -> bool:
         """Whether the file does not exist."""
-        return not self.path.exists()
+        with failing(self.name, "be inspected"):
+            return not is_there(self.path)
 
     def inspect(self, owner: StreamIdentity, timeline: int) -> base.SinkPosition:
         """Return the last epoch in the ledger, and a foreign owner if there is one."""

@@ -41,7 +41,7 @@ from holdfast.errors import (
     StreamChanged,
 )
 from holdfast.formats.sealed_json import digest_of
-from holdfast.repository.files import local_path, make_folder, sync_folder
+from holdfast.repository.files import is_there, local_path, make_folder, sync_folder
 from holdfast.sinks import base
 from holdfast.sinks.base import CannotTakeBack, EpochKey, EpochPlace, Link, SinkContext, Staged, TakeBack, failing
 from holdfast.sinks.files.checks import check_columns, refuse_object_store, refuse_other_files, refuse_spark_sink
@@ -312,7 +312,8 @@ class FileSink(base.Sink):
 
     def is_missing(self) -> bool:
         """Whether the folder does not exist."""
-        return not self.path.exists()
+        with failing(self.name, "be inspected"):
+            return not is_there(self.path)
 
     def inspect(self, owner: base.StreamIdentity, timeline: int) -> base.SinkPosition:
         """Return the last epoch in the folder, or in its ledger, and a foreign owner if there is one."""
