@@ -148,8 +148,9 @@ class FileSink(base.Sink):
         """Check the columns and the path, create the folder, and record its owner if it has none."""
         super().open(context)
         base.refuse_mode(self, context.output_mode, self.changelog, "use a table: SqliteSink or PostgresSink")
-        refuse_file("sink path", self.path)
-        refuse_spark_sink(self.path)
+        with failing(self.name, "be opened"):
+            refuse_file("sink path", self.path)
+            refuse_spark_sink(self.path)
         require_seen_by_all(self.name, context)
         check_columns(context.schema, format=self.format, layout=self.layout, partition_by=self.partition_by)
         with failing(self.name, "create its folder"):
