@@ -169,6 +169,20 @@ def test_the_newest_archive_of_the_key_is_found(folder: Path) -> None:
     assert is_intact(newer)  # using it does not change its time
 
 
+def test_an_archive_in_the_image_of_a_container_is_used(tmp_path: Path, folder: Path) -> None:
+    """When an image is pushed or saved, the modification times of its files are cut to whole seconds."""
+    [name] = made(folder)
+    jar = tmp_path / "spark.jar"
+    jar.touch()
+    os.utime(jar, ns=(0, 1_700_000_000_987_654_321))
+    before = FileStamp.of(jar)
+    for each in (folder / name, jar):
+        whole = each.stat().st_mtime_ns // 1_000_000_000
+        os.utime(each, (whole, whole))
+    assert is_intact(folder / name)
+    assert FileStamp.of(jar) == before
+
+
 def test_a_changed_archive_is_deleted_and_made_again(folder: Path) -> None:
     cut, touched, foreign, linked = (archive(folder, content=bytes(size)) for size in (10, 20, 30, 40))
     for each in (cut, touched, foreign):

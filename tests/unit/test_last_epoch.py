@@ -1,5 +1,6 @@
 """The last epoch in a FileSink's folder: found by its pointers, or by listing the folder where they cannot be used."""
 
+import errno
 import os
 import shutil
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from epochfiles import SCHEMA, EpochFiles, due
-from holdfast.errors import NotSupported
+from holdfast.errors import NotSupported, SinkFailed
 from holdfast.sinks.base import SinkContext
 from holdfast.sinks.compaction.apply import apply_compact
 from holdfast.sinks.compaction.plan import plan_compact
@@ -174,3 +175,21 @@ def test_a_second_claim_leaves_the_folder_as_it_is(files: EpochFiles) -> None:
     added_without_pointer(files, 9)
     reopen(files)
     assert holds(files) == 9
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_an_epoch_that_cannot_be_looked_at_is_not_taken_for_missing(
+    files: EpochFiles, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a disk that fails for a moment would look like a folder that was restored from an older copy."""
+    files.commit(6)
+    stat = os.stat
+
+    def failing(path: object, *args: object, **options: object) -> os.stat_result:
+        if str(path).endswith(KEY_FILE) and folder_name(1, 6) in str(path):
+            raise OSError(number, os.strerror(number), str(path))
+        return stat(path, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", failing)
+    with pytest.raises(SinkFailed, match=os.strerror(number)):
+        holds(files)

@@ -86,6 +86,15 @@ def exchange(one: Path, other: Path) -> None:
         raise OSError(number, os.strerror(number), str(one))
 
 
+def is_there(path: Path) -> bool:
+    """Whether a file or folder exists. Unlike `os.path.exists`, this raises an error if the disk cannot tell."""
+    try:
+        os.stat(path)  # noqa: PTH116 - at each commit
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def sync_folder(folder: Path) -> None:
     """Make the entries of a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from holdfast.errors import SinkFailed
 
 _BATCH = 10_000
+_CYCLE = 146_097  # days in 400 years: then the calendar repeats
+_MICROSECONDS = 86_400_000_000  # in a day
 # by the beginning of the name of an Arrow type
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "decimal": str,
@@ -77,8 +80,35 @@ def _has_nulls(column: Any) -> bool:
 
 def _values(column: Any) -> list[Any]:
     kind = str(column.type)
-    values: list[Any] = column.to_pylist()
+    try:
+        values: list[Any] = column.to_pylist()
+    except OverflowError:  # Python has dates from year 1 to year 9999, Spark has others too
+        return _beyond_python(column)
     for name, convert in _AS_TEXT.items():
         if kind.startswith(name):
             return [None if value is None else convert(value) for value in values]
     return values
+
+
+def _beyond_python(column: Any) -> list[str | None]:
+    """Return dates or timestamps of any year as text. Those that Python has get the same text as from `_AS_TEXT`."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    if pa.types.is_date(column.type):
+        days = column.cast(pa.int32()).to_pylist()
+        return [None if day is None else _in_cycle(day, _AS_TEXT["date"], dt.date(1970, 1, 1)) for day in days]
+    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
+    first = dt.datetime(1970, 1, 1, tzinfo=None if column.type.tz is None else dt.UTC)
+    parts = [None if each is None else divmod(each, _MICROSECONDS) for each in micros]
+    return [
+        None if each is None else _in_cycle(each[0], _AS_TEXT["timestamp"], first + dt.timedelta(microseconds=each[1]))
+        for each in parts
+    ]
+
+
+def _in_cycle(days: int, convert: Callable[[Any], str], first: dt.date) -> str:
+    """Return the text of a day, counted from 1970, with the year as in ISO 8601: `+10000`, `-0001`."""
+    cycles, rest = divmod(days, _CYCLE)
+    found = first + dt.timedelta(days=rest)
+    year = found.year + 400 * cycles
+    return (f"{year:04}" if 0 <= year <= 9999 else f"{year:+05}") + convert(found)[4:]

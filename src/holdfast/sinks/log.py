@@ -170,7 +170,8 @@ class LogSink(base.Sink):
         base.refuse_mode(self, context.output_mode, self.changelog, "use a table: SqliteSink or PostgresSink")
         self._columns.check(context.schema)
         payload = payload_type(context.schema)
-        self._place.check(context)
+        with failing(self.name, "be opened"):
+            self._place.check(context)
         with self._failing("be opened"):
             self._place.make()
             log = self._open_log(context.owner, payload)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BadValue, NotSupported, SinkFailed, SinkUnavailable
-from holdfast.repository.files import local_path, make_folder, sync_folder
+from holdfast.repository.files import is_there, local_path, make_folder, sync_folder
 from holdfast.sinks import base
 from holdfast.sinks._sqlite_ledger import LEDGER, SqliteLedger, WriteMode, create_ledger, has_ledger
 from holdfast.sinks._sqlite_rewind import TableRewind, cannot_with
@@ -140,10 +140,10 @@ class SqliteSink(base.Sink):
         if not self.key and context.output_mode == "update":
             base.refuse_mode(self, context.output_mode, self.changelog, "pass key=[...] to upsert")
         columns = self._table.columns(context.schema)
-        if self.path.is_dir():
-            raise BadValue(what="database", value=str(self.path), why="it is a folder", do="choose a file")
         ledger = self._ledger(context.owner)
         with self._failing("be opened"):
+            if self.path.is_dir():
+                raise BadValue(what="database", value=str(self.path), why="it is a folder", do="choose a file")
             make_folder(self.path.parent)
             self._staging.make()
             with self._connected() as connection:
@@ -266,11 +266,12 @@ class SqliteSink(base.Sink):
 
     def is_missing(self) -> bool:
         """Whether the file does not exist."""
-        return not self.path.exists()
+        with failing(self.name, "be inspected"):
+            return not is_there(self.path)
 
     def inspect(self, owner: StreamIdentity, timeline: int) -> base.SinkPosition:
         """Return the last epoch in the ledger, and a foreign owner if there is one."""
-        if not self.path.exists():
+        if self.is_missing():
             return base.SinkPosition()
         with self._failing("be inspected"), self._connected() as connection:
             if not has_ledger(connection):
@@ -284,7 +285,7 @@ class SqliteSink(base.Sink):
 
     def can_take_back(self, owner: StreamIdentity, base: EpochPlace) -> TakeBack | CannotTakeBack:
         """Return what would be moved aside or restored, or why that is impossible."""
-        if not self.path.exists():
+        if self.is_missing():
             return TakeBack(0, 0, "")
         with self._failing("be inspected"), self._connected() as connection:
             return self._rewind(owner).found(connection, base)
@@ -304,14 +305,14 @@ class SqliteSink(base.Sink):
 
     def set_aside(self, owner: StreamIdentity) -> list[base.RowsAside]:
         """Return the rows in the tables `holdfast_aside_…` of this stream."""
-        if not self.path.exists():
+        if self.is_missing():
             return []
         with self._failing("be inspected"), self._connected() as connection:
             return self._rewind(owner).set_aside(connection)
 
     def discard_aside(self, owner: StreamIdentity, timeline: int) -> None:
         """Drop the table of a timeline."""
-        if self.path.exists():
+        if not self.is_missing():
             with self._failing("discard rows"), self._connected() as connection:
                 self._rewind(owner).discard(connection, timeline)
                 connection.execute("COMMIT")
@@ -323,7 +324,7 @@ class SqliteSink(base.Sink):
     def cannot_be_left(self, owner: StreamIdentity) -> str | None:
         """Rows that are appended again would violate a unique index."""
         del owner
-        if self.key or not self.path.exists():
+        if self.key or self.is_missing():
             return None
         with self._failing("be inspected"), self._connected() as connection:
             unique = self._table.unique_keys(connection)

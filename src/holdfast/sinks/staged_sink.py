@@ -30,9 +30,9 @@ class StagedSink(base.Sink):
         """Create the folder."""
         super().open(context)
         require_seen_by_all(self.name, context)
-        refuse_file("sink path", self.folder)
         self._staging = None
         with failing(self.name, "create its folder"):
+            refuse_file("sink path", self.folder)
             self._staged.make()
 
     def set_folder(self, folder: Path) -> None:

@@ -226,8 +226,13 @@ def is_intact(path: Path) -> bool:
         and stat.S_ISREG(found.st_mode)
         and _is_private(found)
         and found.st_size == int(name[2])
-        and found.st_mtime_ns // 1_000_000 == int(name[3])
+        and found.st_mtime_ns // 1_000_000 in _times(int(name[3]))
     )
+
+
+def _times(ms: int) -> tuple[int, int]:
+    """Return the times in milliseconds that a file may have: in the image of a container, whole seconds are left."""
+    return ms, ms - ms % 1000
 
 
 def _is_private(found: os.stat_result) -> bool:

@@ -28,17 +28,17 @@ _MASTER = re.compile(r"(?:--master[ =]|spark\.master=)\s*[\"']?([^\s\"']+)")
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """By what Java recognises a file."""
+    """By what Java recognises a file. Java compares whole seconds, and images of containers contain no others."""
 
     path: str
     size: int
-    time_ns: int
+    time_s: int
 
     @classmethod
     def of(cls, path: Path) -> FileStamp:
         """Return the stamp of a file as it is now."""
         found = path.stat()
-        return cls(str(path), found.st_size, found.st_mtime_ns)
+        return cls(str(path), found.st_size, found.st_mtime_ns // 1_000_000_000)
 
 
 @dataclass(frozen=True, slots=True)

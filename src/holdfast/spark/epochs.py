@@ -253,6 +253,7 @@ class EpochRunner:
         if self._preparer.stateful or self._parts.log.has_state():
             observed, read_digest = self._preparer.observed(batch.df)
             adapter.run_for_nothing(observed)
+            self._parts.log.harden(batch.number, (), ())  # the state was written again, and Spark commits it next
             if facts.row_digest is not None:
                 self._continuity.check_rows(batch.epoch, facts.row_digest, read_digest())
         self._complete(batch, facts, stage.load(facts.stage) if stage else None)

@@ -247,6 +247,10 @@ class SparkLog:
         """Whether the query has a state store."""
         return self.folder.exists("state")
 
+    def begin(self) -> None:
+        """Note that a query is about to start, which may run a batch again and replace its state files."""
+        self.folder.begin()
+
     def harden(self, batch: int, entries: Iterable[str], staged: Iterable[Path]) -> None:
         """Make everything durable that a replay of the batch needs, and everything that the sinks staged."""
         logs = [f"offsets/{batch}", *([f"commits/{batch - 1}"] if batch else [])]

@@ -163,6 +163,7 @@ class Supervisor:
             adopted=recovered.adopted,
             sources=self._sources,
         )
+        self._parts.log.begin()
         self.state = "running"
         self._query.run(
             recovered,

@@ -67,6 +67,9 @@ class SparkFolder(Protocol):
     def clear_unbegun(self) -> None:
         """Remove what a start has left that was killed before Spark recorded its first batch."""
 
+    def begin(self) -> None:
+        """Note that a query is about to start: it may write state files again that were made durable."""
+
     def make_durable(self, logs: Iterable[str], staged: Iterable[Path]) -> None:
         """Make everything durable that a replay needs: entries of logs, new state files, and what sinks staged."""
 

@@ -26,7 +26,7 @@ class LocalSparkFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._durable: set[str] = set()  # state files that were synced
+        self._durable: set[str] = set()  # state files that were synced since `begin`
         self._children: set[str] = set()  # names in the folder when it was synced
 
     def __repr__(self) -> str:
@@ -121,6 +121,10 @@ class LocalSparkFolder:
                     path.unlink(missing_ok=True)
             shutil.rmtree(self.path / "state", ignore_errors=True)
 
+    def begin(self) -> None:
+        """Forget which state files were synced: a batch that runs again replaces those of its first run."""
+        self._durable.clear()
+
     def make_durable(self, logs: Iterable[str], staged: Iterable[Path]) -> None:
         """Sync entries of logs with their checksum files and folders, new state files, and what sinks staged."""
         folder = self.path
@@ -138,7 +142,10 @@ class LocalSparkFolder:
         self._durable.update(map(str, state or ()))
 
     def _new_state(self) -> builtins.list[Path] | None:
-        """Return state files that were not synced yet: they never change. `None`: too many folders to search."""
+        """Return state files that were not synced yet. `None`: too many folders to search.
+
+        As long as a query runs, they never change.
+        """
         root = self.path / "state"
         there: set[str] = set()  # as text: there may be thousands, and all but a few were synced before
         for number, (top, _, names) in enumerate(os.walk(root)):

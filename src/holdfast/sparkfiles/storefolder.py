@@ -124,6 +124,9 @@ class StoreSparkFolder:
     def clear_unbegun(self) -> None:
         """Do nothing: a start that was killed leaves no partial files."""
 
+    def begin(self) -> None:
+        """Do nothing: a file that exists is durable."""
+
     def make_durable(self, logs: Iterable[str], staged: Iterable[Path]) -> None:
         """Read the entries of logs that were not read yet: what can be read is durable."""
         del staged

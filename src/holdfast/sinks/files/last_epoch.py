@@ -20,6 +20,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from holdfast.repository.files import is_there
 from holdfast.sinks.base import EpochKey, Link
 from holdfast.sinks.files.epoch_folders import KEY_FILE, LEDGER, folder_name, last_epoch_in, link_at
 from holdfast.sinks.key_files import KeyFiles
@@ -57,7 +58,7 @@ class LastEpoch:
         return 0
 
     def _holds(self, timeline: int, epoch: int) -> bool:
-        return os.path.exists(self._path / folder_name(timeline, epoch) / KEY_FILE)  # noqa: PTH110 - at each commit
+        return is_there(self._path / folder_name(timeline, epoch) / KEY_FILE)
 
     def add(self, key: EpochKey, source: Path) -> None:
         """Rename the folder of an attempt into place. The caller has compared the last epoch with the key's decision.

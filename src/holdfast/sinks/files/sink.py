@@ -41,7 +41,7 @@ from holdfast.errors import (
     StreamChanged,
 )
 from holdfast.formats.sealed_json import digest_of
-from holdfast.repository.files import local_path, make_folder, sync_folder
+from holdfast.repository.files import is_there, local_path, make_folder, sync_folder
 from holdfast.sinks import base
 from holdfast.sinks.base import CannotTakeBack, EpochKey, EpochPlace, Link, SinkContext, Staged, TakeBack, failing
 from holdfast.sinks.files.checks import check_columns, refuse_object_store, refuse_other_files, refuse_spark_sink
@@ -148,8 +148,9 @@ class FileSink(base.Sink):
         """Check the columns and the path, create the folder, and record its owner if it has none."""
         super().open(context)
         base.refuse_mode(self, context.output_mode, self.changelog, "use a table: SqliteSink or PostgresSink")
-        refuse_file("sink path", self.path)
-        refuse_spark_sink(self.path)
+        with failing(self.name, "be opened"):
+            refuse_file("sink path", self.path)
+            refuse_spark_sink(self.path)
         require_seen_by_all(self.name, context)
         check_columns(context.schema, format=self.format, layout=self.layout, partition_by=self.partition_by)
         with failing(self.name, "create its folder"):
@@ -312,7 +313,8 @@ class FileSink(base.Sink):
 
     def is_missing(self) -> bool:
         """Whether the folder does not exist."""
-        return not self.path.exists()
+        with failing(self.name, "be inspected"):
+            return not is_there(self.path)
 
     def inspect(self, owner: base.StreamIdentity, timeline: int) -> base.SinkPosition:
         """Return the last epoch in the folder, or in its ledger, and a foreign owner if there is one."""
