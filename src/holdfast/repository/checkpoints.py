@@ -46,6 +46,7 @@ from holdfast.repository.checkpoint_keys import (
 )
 from holdfast.repository.checkpoint_records import ABORTED_BEFORE_FINISH, CheckpointRecords, misplaced
 from holdfast.repository.filelist import FileList, HeldFile
+from holdfast.repository.lease import refuse_replaced
 from holdfast.repository.lineage import Lineage
 from holdfast.repository.objectstore import ObjectRepository
 from holdfast.repository.summary import Status, Summary, utc
@@ -273,9 +274,14 @@ class Checkpoints:
         return stored
 
     def close_open(self, timeline: int, lease: int) -> list[int]:
-        """Abort the attempts that an earlier driver left open. A manifest that it still writes will not count."""
-        last = self.highest()  # before the attempts are read: a driver that replaces this one uses higher ids
-        left = self.open_attempts(timeline)
+        """Abort the attempts that an earlier driver left open. A manifest that it still writes will not count.
+
+        A driver that has replaced this one takes checkpoints, too. 1. Note the highest id.  2. Raise `Fenced` if there
+        is a newer lease. Otherwise a driver that replaces this one uses higher ids.  3. Abort attempts up to that id.
+        """
+        last = self.highest()  # 1
+        refuse_replaced(self.repository, lease)  # 2
+        left = [each for each in self.open_attempts(timeline) if each.checkpoint_id <= last]  # 3
         for each in left:
             owner = f"lease {each.lease}" if each.lease else "an unknown lease: its record is damaged"
             self.abort(timeline, each.checkpoint_id, lease, f"it was left unfinished under {owner}")
