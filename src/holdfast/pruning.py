@@ -225,7 +225,7 @@ def apply_prune(
         reach("manifest dropped")
     for number in plan.timelines:
         lease.check()
-        repository.clear(f"timelines/{number}")
+        checkpoints.drop_timeline(number, lease.number)
     batch = DELETED_AT_ONCE if isinstance(repository, ObjectRepository) else _BATCH
     for start in range(0, len(plan.garbage), batch):
         lease.check()

@@ -330,6 +330,14 @@ class Checkpoints:
         self.repository.delete(self.place(timeline, checkpoint).manifest)
         self._clear_id(timeline, checkpoint)
 
+    def drop_timeline(self, timeline: int, lease: int) -> None:
+        """Delete an abandoned timeline. If it has the highest id, this id is recorded in the current one before."""
+        rest = [number for each in self.timelines() if each != timeline for number in self._records.reserved(each)]
+        highest = self.highest()
+        if highest > max([*rest, *(each.checkpoint for each in self.savepoints())], default=0):
+            self.abort(Lineage.load(self.repository).current, highest, lease, "it was deleted")
+        self.repository.clear(f"timelines/{timeline}")
+
     def drop_savepoint(self, name: str) -> None:
         """Delete a savepoint with all its files, its manifest first."""
         place, _ = self.find(checked_name("savepoint", name))
