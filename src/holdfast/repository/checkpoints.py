@@ -195,6 +195,10 @@ class Checkpoints:
         """Return a file list by its digest, or a description of what is wrong with it."""
         return self._records.file_list(place, digest)
 
+    def read_file_list(self, place: CheckpointPlace, digest: str) -> FileList | str:
+        """Do the same, but raise `StorageFailed` if the storage failed: it is not known whether the list is damaged."""
+        return self._records.read_file_list(place, digest)
+
     def sidecar(self, place: CheckpointPlace, manifest: Manifest) -> bytes | None:
         """Return the sidecar of a manifest; `None` if it has none or it is missing."""
         if manifest.state_checksum is None:
