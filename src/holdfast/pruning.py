@@ -225,7 +225,7 @@ def apply_prune(
         reach("manifest dropped")
     for number in plan.timelines:
         lease.check()
-        repository.clear(f"timelines/{number}")
+        checkpoints.drop_timeline(number, lease.number)
     batch = DELETED_AT_ONCE if isinstance(repository, ObjectRepository) else _BATCH
     for start in range(0, len(plan.garbage), batch):
         lease.check()
@@ -263,8 +263,12 @@ def _is_abandoned(each: Summary, lineage: Lineage) -> bool:
 
 
 def _abandoned_timelines(repository: Repository, lineage: Lineage) -> tuple[int, ...]:
-    """Return the timelines that were current once and are not on the lineage. Numbers are never reused."""
-    return tuple(sorted(number for number in branches(repository) if number not in lineage.timelines))
+    """Return the timelines that were current once, are not on the lineage, and were not deleted yet.
+
+    Numbers are never reused. On an object store, the record of a timeline remains when its folder was deleted.
+    """
+    there = set(Checkpoints(repository).timelines())
+    return tuple(sorted((branches(repository).keys() & there) - set(lineage.timelines)))
 
 
 class _FileLists:

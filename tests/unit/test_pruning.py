@@ -85,6 +85,21 @@ def test_what_goes_and_what_stays_is_told_before_it_is_done(made: Fabricated) ->
     assert len(History(made.repository).entries()) == 1, "routine is not recorded"
 
 
+def test_an_id_of_an_abandoned_timeline_that_was_deleted_is_not_used_again(made: Fabricated) -> None:
+    made.take("base")
+    made.rewind(1)
+    made.take("abandoned", timeline=2)
+    made.take("abandoned, too", timeline=2)
+    made.rewind(1, timeline=3)
+    with Lease.take(made.repository) as lease:
+        plan = plan_prune(made.repository, TWO, abandoned=True)
+        assert (plan.drops, plan.timelines) == ((2, 3), (2,))
+        apply_prune(made.repository, plan, lease)
+        assert plan_prune(made.repository, TWO, abandoned=True).empty
+    assert made.checkpoints.timelines() == [1, 3]
+    assert made.take("new", timeline=3).checkpoint_id == 4
+
+
 def test_retention_follows_the_lineage_and_never_chooses_savepoints_or_abandoned_branches(made: Fabricated) -> None:
     made.take("old")
     made.take("old")

@@ -8,10 +8,12 @@ import pytest
 
 from fakespark import install
 from holdfast.control.prune_requests import request_prune
-from holdfast.errors import BadValue, PlanOutdated, RewindUnfinished, SinkFailed, SinksChanged
+from holdfast.errors import BadValue, Fenced, PlanOutdated, RewindUnfinished, SinkFailed, SinksChanged
 from holdfast.policy import Retention
 from holdfast.pruning import apply_prune, plan_prune
-from holdfast.repository import Checkpoints, History, Lease
+from holdfast.repository import Checkpoints, History, Lease, Repository
+from holdfast.repository.contracts import Put
+from holdfast.repository.rewinds import RewindRecord, decide_rewind
 from holdfast.rewind import finish_rewind, plan_undo
 from holdfast.rewind.planning import plan_rewind
 from holdfast.sinks import apply_compact, plan_compact
@@ -156,3 +158,22 @@ def test_dying_between_the_declaration_and_the_end_changes_nothing(bench: WalkBe
             finish_rewind(bench, lost=["table"], take_over=True, reach=CrashAt(point, 1))
     bench.run()  # a start completes it: the declaration is recorded
     assert bench.seen()["files"] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_rewind_that_is_decided_just_after_a_driver_has_started_says_what_becomes_of_it(
+    bench: WalkBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver does not know of it. Its next start completes the rewind."""
+    bench.shared = True
+
+    def late(repository: Repository, record: RewindRecord) -> Put:
+        bench.add([7])
+        return decide_rewind(repository, record)
+
+    monkeypatch.setattr("holdfast.rewind.apply.decide_rewind", late)
+    with pytest.raises(RewindUnfinished, match=r"replaced by lease 5, .* stop that process") as caught:
+        bench.rewind(1)
+    assert isinstance(caught.value.__cause__, Fenced)
+    assert bench.lineage.current == 1
+    bench.run()
+    assert bench.lineage.current == 2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import AlreadyExists, CheckpointFailed
+from holdfast.errors import AlreadyExists, CheckpointFailed, Fenced
 from holdfast.formats.manifest import Manifest
 from holdfast.formats.sidecar import PackedStates, pack_states
-from holdfast.repository import Checkpoints, Identity, ObjectRepository
+from holdfast.repository import Checkpoints, Identity, Lease, ObjectRepository
 from holdfast.repository.base import Data, StoredObject
-from holdfast.repository.checkpoint_keys import place_of
+from holdfast.repository.checkpoint_keys import AttemptRecord, place_of
 from holdfast.restore import plan_restore, stage_states
 
 obstore = pytest.importorskip("obstore", reason="needs the extra s3")
@@ -139,6 +139,39 @@ def test_a_late_start_leaves_a_savepoint_whose_name_was_free_again(
 
     monkeypatch.setattr(repository, "flat", paused)
     late.close_open(1, 2)
+    assert restored(repository) == b"b" * 100
+
+
+def test_a_start_that_was_replaced_before_it_looks_changes_nothing(repository: ObjectRepository) -> None:
+    """Its successor is taking a savepoint."""
+    number = Checkpoints(repository).claim(1, 1)
+    with Lease.take(repository) as old, Lease.take(repository, take_over=True) as new:
+        own = Checkpoints(repository)
+        taken = own.claim(1, new.number)
+        repository.put_new(own.place(1, taken, "keep").sidecar, state(b"b").sidecar)
+        with pytest.raises(Fenced):
+            Checkpoints(repository).close_open(1, old.number)
+        own.put(manifest(repository, taken, state(b"b")))
+        assert restored(repository) == b"b" * 100
+        assert own.close_open(1, new.number) == [number]
+
+
+def test_a_start_that_is_replaced_while_it_looks_leaves_the_checkpoint_of_its_successor(
+    repository: ObjectRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The successor finishes a savepoint before the attempts that were found are aborted."""
+    late, own = Checkpoints(repository), Checkpoints(repository)
+    left = late.claim(1, 1)
+    open_attempts = late.open_attempts
+
+    def paused(timeline: int) -> list[AttemptRecord]:
+        number = own.claim(1, 3)
+        found = open_attempts(timeline)
+        own.put(manifest(repository, number, state(b"b")), state(b"b").sidecar)
+        return found
+
+    monkeypatch.setattr(late, "open_attempts", paused)
+    assert late.close_open(1, 2) == [left]
     assert restored(repository) == b"b" * 100
 
 

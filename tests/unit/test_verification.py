@@ -11,11 +11,12 @@ import pytest
 from fabricated import Fabricated, flip
 from holdfast.barriers import BarrierFlags
 from holdfast.epoch import Attempt, Decision, Verdict
-from holdfast.errors import BadValue, CheckpointMissing, HoldfastError, LogMissing, StorageFailed
+from holdfast.errors import BadValue, CheckpointMissing, HoldfastError, LogMissing, StorageFailed, StoreUnreachable
 from holdfast.formats.manifest_parts import Severity
-from holdfast.repository import Decisions, HeldFile, LocalRepository, MemoryRepository
+from holdfast.repository import Decisions, HeldFile, Lineage, LocalRepository, MemoryRepository
 from holdfast.repository.checkpoint_keys import place_of
-from holdfast.restore import RestorePlan
+from holdfast.restore import RestorePlan, plan_restore
+from holdfast.rewind.way_back import newest_sound
 from holdfast.spark import statereader
 from holdfast.testing import FaultyRepository
 from holdfast.verification import Finding, FindingCode, Grade, Verification, verify, verify_all
@@ -341,3 +342,34 @@ def test_what_is_not_there_or_cannot_be_read_now_is_no_finding(three: Fabricated
 
     with pytest.raises(StorageFailed):
         verify(FaultyRepository(three.repository, fail))
+
+
+@pytest.mark.parametrize("kind", [StorageFailed, StoreUnreachable])
+def test_a_list_that_the_storage_cannot_read_is_not_damage(three: Fabricated, kind: type[StorageFailed]) -> None:
+    """It was recorded as such, and prevented a rewind."""
+    listed = list_of(three)
+
+    def fail(action: str, key: str) -> None:
+        if (action, key) == ("read", listed):
+            raise kind(action="read", key=key, why="no route to host")
+
+    found = verify(FaultyRepository(three.repository, fail))
+    assert ("file-unreadable", listed) in [(each.code, each.where) for each in found.findings]
+    assert (found.ok, found.is_unsound) == (False, False)
+
+
+def test_an_outage_of_a_store_is_not_reported_as_damage(three: Fabricated, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.rewind.way_back.ObjectRepository", FaultyRepository)
+    away: list[str] = []
+
+    def fail(action: str, key: str) -> None:
+        if action == "read" and key in away:
+            raise StoreUnreachable(action="read", key=key, why="no route to host")
+
+    repository = FaultyRepository(three.repository, fail)
+    for key in (place_of(1, 3).manifest, list_of(three)):
+        away[:] = [key]
+        with pytest.raises(StoreUnreachable):
+            plan_restore(repository)
+        with pytest.raises(StoreUnreachable):
+            newest_sound(repository, Lineage.load(repository))

@@ -274,6 +274,15 @@ def test_a_verdict_on_an_earlier_savepoint_does_not_outlast_one_on_a_later_savep
     assert verdicts.all() == ({"keep": quick}, [])
 
 
+def test_a_verdict_on_a_savepoint_counts_although_the_clock_of_its_driver_is_ahead(tmp_path: Path) -> None:
+    made = Fabricated(LocalRepository(tmp_path))
+    taken = made.take("a", savepoint="keep").timestamp_ms
+    verdicts = Verdicts(made.repository)
+    verdicts.record([LastVerify(checkpoint="keep", ok=False, grade="digests", at_ms=taken - 500)])
+    found, _ = verdicts.all()
+    assert found["keep"].is_unsound
+
+
 def test_the_grades_of_verdicts_are_those_of_verifications() -> None:
     assert tuple(each.word for each in sorted(Grade)) == GRADES
 

@@ -1,7 +1,8 @@
 """Reading checkpoint records one by one: ids, aborts, summaries, manifests, file lists.
 
 Rules:
-- Listing tolerates damage: a damaged record is listed as damaged and does not hide any other.
+- Listing tolerates damage: a damaged record is listed as damaged and does not hide any other. An object store that
+  cannot be reached is not damage: `StoreUnreachable` is raised.
 - A manifest that is present and not aborted is restorable, as far as that is known without reading its files.
 - Nothing is written.
 """
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast._validation import is_name
-from holdfast.errors import HoldfastError, NotFound, RecordCorrupt, StorageFailed, UnsupportedVersion
+from holdfast.errors import HoldfastError, NotFound, RecordCorrupt, StorageFailed, StoreUnreachable, UnsupportedVersion
 from holdfast.formats.decoding import Undecodable, from_json
 from holdfast.formats.manifest import VERSION, Manifest
 from holdfast.formats.sealed_json import SealBroken, digest_of
@@ -86,6 +87,8 @@ class CheckpointRecords:
         """Return whether each key exists. A key that cannot be checked counts as existing: reading it reports why."""
         try:
             return {key: size is not None for key, size in self._repository.sizes(keys).items()}
+        except StoreUnreachable:
+            raise
         except StorageFailed:
             return {key: self._exists(key) for key in keys}
 
@@ -96,6 +99,8 @@ class CheckpointRecords:
         key = attempt_key(timeline, number)
         try:
             return AttemptRecord.unsealed(self._repository.read(key), key)
+        except StoreUnreachable:
+            raise
         except (NotFound, RecordCorrupt, UnsupportedVersion, StorageFailed):
             return AttemptRecord(checkpoint_id=number, lease=0, begun_at_ms=0)
 
@@ -122,6 +127,15 @@ class CheckpointRecords:
 
     def file_list(self, place: CheckpointPlace, digest: str) -> FileList | str:
         """Return a file list by its digest, or a description of what is wrong with it."""
+        try:
+            return self.read_file_list(place, digest)
+        except StoreUnreachable:
+            raise
+        except StorageFailed as error:
+            return f"its file list: {error.summary}"
+
+    def read_file_list(self, place: CheckpointPlace, digest: str) -> FileList | str:
+        """Do the same, but raise `StorageFailed` if the storage failed: it is not known whether the list is damaged."""
         if not DIGEST.fullmatch(digest):
             return f"its file list is named {digest!r}, which is not a digest"
         key = place.object(digest)
@@ -129,8 +143,6 @@ class CheckpointRecords:
             data = self._repository.read(key)
         except NotFound:
             return f"its file list {key} is missing"
-        except StorageFailed as error:
-            return f"its file list: {error.summary}"
         if hashlib.sha256(data).hexdigest() != digest:
             return f"its file list {key} does not match its digest"
         try:
@@ -148,6 +160,8 @@ class CheckpointRecords:
         except NotFound:
             begun = self.attempt(timeline, number).begun_at_ms if number else 0
             return Summary(number, timeline, Status.OPEN, begun, savepoint=savepoint)
+        except StoreUnreachable:
+            raise
         except StorageFailed as error:
             return Summary(number, timeline, Status.DAMAGED, savepoint=savepoint, why=f"its manifest: {error.summary}")
         try:

@@ -46,6 +46,7 @@ from holdfast.repository.checkpoint_keys import (
 )
 from holdfast.repository.checkpoint_records import ABORTED_BEFORE_FINISH, CheckpointRecords, misplaced
 from holdfast.repository.filelist import FileList, HeldFile
+from holdfast.repository.lease import refuse_replaced
 from holdfast.repository.lineage import Lineage
 from holdfast.repository.objectstore import ObjectRepository
 from holdfast.repository.summary import Status, Summary, utc
@@ -194,6 +195,10 @@ class Checkpoints:
         """Return a file list by its digest, or a description of what is wrong with it."""
         return self._records.file_list(place, digest)
 
+    def read_file_list(self, place: CheckpointPlace, digest: str) -> FileList | str:
+        """Do the same, but raise `StorageFailed` if the storage failed: it is not known whether the list is damaged."""
+        return self._records.read_file_list(place, digest)
+
     def sidecar(self, place: CheckpointPlace, manifest: Manifest) -> bytes | None:
         """Return the sidecar of a manifest; `None` if it has none or it is missing."""
         if manifest.state_checksum is None:
@@ -273,9 +278,14 @@ class Checkpoints:
         return stored
 
     def close_open(self, timeline: int, lease: int) -> list[int]:
-        """Abort the attempts that an earlier driver left open. A manifest that it still writes will not count."""
-        last = self.highest()  # before the attempts are read: a driver that replaces this one uses higher ids
-        left = self.open_attempts(timeline)
+        """Abort the attempts that an earlier driver left open. A manifest that it still writes will not count.
+
+        A driver that has replaced this one takes checkpoints, too. 1. Note the highest id.  2. Raise `Fenced` if there
+        is a newer lease. Otherwise a driver that replaces this one uses higher ids.  3. Abort attempts up to that id.
+        """
+        last = self.highest()  # 1
+        refuse_replaced(self.repository, lease)  # 2
+        left = [each for each in self.open_attempts(timeline) if each.checkpoint_id <= last]  # 3
         for each in left:
             owner = f"lease {each.lease}" if each.lease else "an unknown lease: its record is damaged"
             self.abort(timeline, each.checkpoint_id, lease, f"it was left unfinished under {owner}")
@@ -323,6 +333,14 @@ class Checkpoints:
         """Delete a checkpoint, its manifest first: if this is interrupted, the rest does not count."""
         self.repository.delete(self.place(timeline, checkpoint).manifest)
         self._clear_id(timeline, checkpoint)
+
+    def drop_timeline(self, timeline: int, lease: int) -> None:
+        """Delete an abandoned timeline. If it has the highest id, this id is recorded in the current one before."""
+        rest = [number for each in self.timelines() if each != timeline for number in self._records.reserved(each)]
+        highest = self.highest()
+        if highest > max([*rest, *(each.checkpoint for each in self.savepoints())], default=0):
+            self.abort(Lineage.load(self.repository).current, highest, lease, "it was deleted")
+        self.repository.clear(f"timelines/{timeline}")
 
     def drop_savepoint(self, name: str) -> None:
         """Delete a savepoint with all its files, its manifest first."""

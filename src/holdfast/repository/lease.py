@@ -165,6 +165,13 @@ class Lease:
         self.release()
 
 
+def refuse_replaced(repository: Repository, number: int) -> None:
+    """Raise `Fenced` if a newer lease than this one was taken."""
+    newest = max(_numbers(repository.heads.look()), default=0)
+    if newest > number:
+        raise Fenced(number=number, newer=newest, holder=holder_of(repository.read(_key(repository, newest))))
+
+
 def newest_lease(repository: Repository) -> LeaseRecord | None:
     """Return the record of the newest lease, or `None` if no lease was ever taken."""
     newest = max(_numbers(repository.heads.look()), default=0)

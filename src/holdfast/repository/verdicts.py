@@ -103,10 +103,14 @@ class Verdicts:
     def record(self, verdicts: Iterable[LastVerify]) -> None:
         """Record verdicts. Those of checkpoints that no longer exist are dropped.
 
-        1. Read all records.  2. Write one record with everything.  3. Delete those that were read.
+        1. Read all records.  2. Write one record with everything.  3. Delete those that were read. A savepoint may have
+        been taken on a machine whose clock is ahead: its verdict is as old as the savepoint then.
         """
+        new = list(verdicts)
         known, keys, _ = self._read()  # 1
-        merged = _merged([*known.values(), *verdicts])
+        taken = self._savepoints_taken(new)
+        new = [msgspec.structs.replace(each, at_ms=max(each.at_ms, taken.get(each.checkpoint, 0))) for each in new]
+        merged = _merged([*known.values(), *new])
         existing = self._existing()
         record = VerdictsRecord(verdicts=[each for name, each in sorted(merged.items()) if name in existing]).sealed()
         self._repository.put_new(f"{_VERDICTS}/{uuid.uuid4().hex}.json", record)  # 2

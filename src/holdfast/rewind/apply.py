@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast._validation import checked_type
 from holdfast.epoch import Reach, unwatched
-from holdfast.errors import LeaseTaken, NotSupported, PlanOutdated, RewindRefused
+from holdfast.errors import Fenced, LeaseTaken, NotSupported, PlanOutdated, RewindRefused, RewindUnfinished
 from holdfast.repository import Identity, Lease, ObjectRepository
 from holdfast.repository.base import now_ms
 from holdfast.repository.history import current_user
@@ -47,7 +47,8 @@ def apply_rewind(
 
     Raises `PlanOutdated` if anything has changed since the plan was made, `RewindRefused` if the plan has problems, and
     `Locked` if the pipeline is running. Nothing is changed then. After a crash at any later point, the next start or
-    rewind of a program with the same sinks completes the rewind.
+    rewind of a program with the same sinks completes the rewind. So it does after `RewindUnfinished`, which is raised
+    if a driver took the lease at the moment of the decision.
     """
     checked_type("plan", plan, RewindPlan)
     program = pipeline.program
@@ -59,7 +60,13 @@ def apply_rewind(
         lease.check()
         Identity.load(program.repository).with_several_timelines(program.repository)
         put = decide_rewind(program.repository, made)
-        lease.check()  # from here on a newer holder of the lease finds the record, and finishes it
+        try:
+            lease.check()  # from here on a newer holder of the lease finds the record, and finishes it
+        except Fenced as fenced:
+            if not put.won:
+                raise
+            why = f"{fenced.summary}, which may not know of it and continue without it: stop that process"
+            raise RewindUnfinished(timeline=made.timeline, to=made.to, why=why) from fenced
         if not put.won:
             raise LeaseTaken(number=lease.number, holder="another rewind, which was decided at the same moment")
         reach("rewind decided")

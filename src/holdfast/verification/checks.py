@@ -135,7 +135,13 @@ class _Verifier:
     def _plan(self, found: FindingsSoFar, manifest: Manifest, place: CheckpointPlace) -> RestorePlan:
         streams = {}
         for name, cut in manifest.streams.items():
-            listed = FileList([]) if cut.files is None else self.checkpoints.file_list(place, cut.files)
+            try:
+                listed = FileList([]) if cut.files is None else self.checkpoints.read_file_list(place, cut.files)
+            except StorageFailed as error:
+                message = f"stream {name!r}: its file list: {error.summary}"
+                found.error(FindingCode.UNREADABLE, message, error.key)
+                streams[name] = StreamRestore(cut.epoch, FileList([]))
+                continue
             if isinstance(listed, str):
                 found.error(FindingCode.LIST, f"stream {name!r}: {listed}", place.object(str(cut.files)))
                 listed = FileList([])
