@@ -8,7 +8,7 @@ import pytest
 
 import fakespark
 from holdfast.epoch import Facts
-from holdfast.errors import StorageFailed
+from holdfast.errors import BadValue, StorageFailed
 from holdfast.policy import RestartPolicy
 from holdfast.repository import Decisions, LocalRepository, MemoryRepository, Repository
 from holdfast.repository import activity as records
@@ -257,3 +257,12 @@ def test_a_quarantined_epoch_is_not_fresh(tmp_path: Path, monkeypatch: pytest.Mo
         assert decision is not None
         fresh.append(Facts.of(decision).fresh_at_ms)
     assert fresh[0] == fresh[1] == fresh[2] > 0
+
+
+def test_a_failure_whose_text_is_not_unicode_is_recorded() -> None:
+    """It may quote the name of a file. Without its event, the page would not show the failure."""
+    error = BadValue(what="file", value=1, why="caf\udce9.csv cannot be read", do="rename caf\udce9.csv")
+    event = noted("failed", 1, stream="orders", error=error)
+    found = ActivityEvent.unsealed(event.sealed(), "key")
+    assert "caf\\udce9.csv cannot be read" in found.text
+    assert found.next == "rename caf\\udce9.csv"

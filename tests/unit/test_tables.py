@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from holdfast.cli.tables import TableRows
+from holdfast.cli.tables import TableRows, fields
 
 NAME = "a_stream_with_quite_a_long_name_of_its_own"
 FOLDER = "some/where/far/down/in/a/tree/of/folders/with/names/that/are/long/orders"
@@ -57,3 +57,13 @@ def test_columns_for_wide_terminals_are_left_out_only_where_they_do_not_fit(
     rows = TableRows("id", "taken (UTC)", "epochs", wide_only=("taken (UTC)",))
     rows.add("1", "2026-11-18 04:34:27", epochs)
     assert ("TAKEN" in printed(rows, width)[0]) == full
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_control_characters_in_a_name_do_not_reach_the_terminal(terminal: bool) -> None:
+    """The difference of two checkpoints names sources and settings."""
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=terminal, color_system=None)
+    fields(console, [("offset of a\x1b[31m", "1\x1b[31m -> 2")])
+    assert "\x1b" not in out.getvalue()
+    assert out.getvalue().count("\\x1b[31m") == 2

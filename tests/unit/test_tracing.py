@@ -106,6 +106,23 @@ def test_a_checkpoint_that_was_given_up_has_an_error(made: tuple[PipelineTraces,
     assert [each.name for each in span.events] == ["exception"]
 
 
+def test_the_cause_of_a_failed_checkpoint_with_its_secrets_is_not_exported(
+    made: tuple[PipelineTraces, InMemorySpanExporter],
+) -> None:
+    traces, kept = made
+    try:
+        try:
+            raise OSError("connect to postgresql://me:hunter2@host/db failed")
+        except OSError as cause:
+            raise CheckpointFailed(checkpoint=4, why="a sink could not be asked") from cause
+    except CheckpointFailed as error:
+        traces.checkpoint_failed("shop", error)
+    (span,) = kept.get_finished_spans()
+    assert "hunter2" not in span.to_json()
+    assert span.events[0].attributes is not None
+    assert "checkpoint 4" in str(span.events[0].attributes["exception.message"])
+
+
 def test_an_epoch_and_its_span_of_another_pipeline_have_no_common_parent(
     made: tuple[PipelineTraces, InMemorySpanExporter],
 ) -> None:

@@ -54,3 +54,19 @@ def test_no_view_lists_the_decisions_of_all_epochs(tmp_path: Path, monkeypatch: 
         book.look(address.format(name="large", stream="orders", checkpoint=1))
     assert listed
     assert [each for each in listed if each.endswith("/epochs")] == []
+
+
+def test_no_view_reads_all_attempts_of_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Sample(tmp_path, "large", streams=("orders",)).healthy(30, 1).aborts("orders", 31, 200)
+    keys, found = [], LocalRepository.read
+
+    def spied(self: LocalRepository, key: str) -> bytes:
+        keys.append(key)
+        return found(self, key)
+
+    monkeypatch.setattr(LocalRepository, "read", spied)
+    book = Book(Places([str(tmp_path)]))
+    for address in ("/", "/p/large", "/p/large/ledger"):
+        keys.clear()
+        assert book.look(address) is not None
+        assert len([each for each in keys if "/epochs/31." in each]) < 20, address

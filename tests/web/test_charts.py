@@ -206,3 +206,19 @@ def test_the_page_and_the_command_give_the_lag_the_same_unit(
     console = Console(file=io.StringIO(), width=200, record=True)
     stream_rows(PipelineLine(pipeline="shop", where="x", state=RunState.RUNNING, streams=[line])).print(console)
     assert f" {figures.lag(behind, files, seconds=seconds)} " in console.export_text()
+
+
+def test_a_new_pipeline_and_an_outage_are_not_called_an_earlier_version(tmp_path: Path) -> None:
+    new = Sample(tmp_path, "new", streams=("orders",))
+    new.write("timelines/1/streams/orders/stream.json", b"")
+    text = rendered(tmp_path, "/p/new/streams/orders")
+    assert "earlier version" not in text
+    assert text.count("No epoch is decided yet.") == 2
+    text = rendered(tmp_path, "/p/new/checkpoints")
+    assert "earlier version" not in text
+    assert "No checkpoint is restorable." in text
+    out = Sample(tmp_path, "outage", streams=("orders",)).healthy(3, 1)
+    out.aborts("orders", 4, 130)
+    text = rendered(tmp_path, "/p/outage/streams/orders")
+    assert "earlier version" not in text
+    assert "The newest attempts were all aborted." in text

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -24,8 +25,10 @@ from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.formats.sealed_json import seal
 from holdfast.program.description import SinkDescription, SourceDescription, StreamDescription
 from holdfast.program.records import ProgramRecord
+from holdfast.repository import Repository
 from holdfast.repository.gaps import GapRecord
 from holdfast.web import book
+from holdfast.web import places as roots
 from holdfast.web.listening import Listening, RunningPage
 from holdfast.web.places import Places
 from webclient import Client, next_event
@@ -392,3 +395,33 @@ def test_a_reader_that_stalls_gets_the_newest_view_and_nothing_waits_for_it(samp
             if last.encode() in line:
                 break
         assert 1 <= seen < changes, "it skipped the changes that it was too slow for"
+
+
+def test_a_root_that_does_not_answer_holds_up_no_view_of_another(
+    sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request to a store that is down is repeated for a minute."""
+    answers, real, now = threading.Event(), roots.found_at, 0.0
+    answers.set()
+
+    def slow(address: str) -> list[Repository]:
+        answers.wait(60)
+        return real(address) if "://" not in address else []
+
+    monkeypatch.setattr(roots, "found_at", slow)
+    monkeypatch.setattr(roots, "_WAIT_S", 0.2)
+    found = Places([str(sample.root), "s3://bucket/down"], clock=lambda: now)
+    before = found.all()
+    answers.clear()
+    now = 3.0
+    began = time.monotonic()
+    for _ in range(20):
+        assert found.all() == before
+    assert time.monotonic() - began < 5
+    Sample(sample.root, "second")
+    answers.set()
+    until = time.monotonic() + 30
+    while found.get("second") is None and time.monotonic() < until:
+        time.sleep(0.05)
+        now += 1.0
+    assert found.get("second") is not None

@@ -13,6 +13,8 @@ from holdfast.cli.verbs.status import print_status
 from holdfast.errors import NotFound, StorageFailed
 from holdfast.repository import Lease
 from holdfast.repository.activity import Activity, Period, StreamActivity
+from holdfast.web.book import Book
+from holdfast.web.places import Places
 from holdfast.web.reading.epochs import epochs_of, measured_phases
 from holdfast.web.reading.status import status_of
 from holdfast.web.reading.status_lines import RunState
@@ -353,3 +355,12 @@ def test_an_error_that_nothing_expects_is_reported_as_the_status_of_its_pipeline
     line = status_of(sample.repository)
     assert (line.pipeline, line.state) == ("orders", RunState.DAMAGED)
     assert line.problems[0].next
+
+
+def test_the_ledger_names_the_next_step_for_an_epoch_in_doubt(tmp_path: Path) -> None:
+    sample = Sample(tmp_path).healthy(3, 1)
+    sample.lease(2, ago_s=9, closed=False, program="jobs/shop.py:pipeline")
+    sample.epochs("orders", 4, committed=False)
+    found = Book(Places([str(tmp_path)])).look("/p/orders/ledger")
+    assert found is not None
+    assert "it completes them first: holdfast run jobs/shop.py:pipeline" in found.view.body

@@ -84,6 +84,7 @@ def verdict_text(verdict: LastVerify) -> Text:
 
 def fields(console: Console, pairs: list[tuple[str, str | Text]], indent: int = 2) -> None:
     """Print names and values, one pair per line. A terminal wraps long values within their column."""
+    pairs = [(harmless(name), value) for name, value in pairs]
     width = max((len(name) for name, _ in pairs), default=0)
     if console.is_terminal:
         grid = Table.grid(padding=(0, 2, 0, 0))

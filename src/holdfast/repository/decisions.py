@@ -21,6 +21,7 @@ from holdfast.repository.local import LocalRepository
 
 _SLOT = re.compile(r"(\d+)\.(\d+)\.json")
 _DISPLAYED = 10  # epochs that are looked at first
+LAST_SLOTS = 3  # of an epoch that are read for display
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,13 @@ class Decisions:
     def displayed(self, stream: str, timeline: int) -> Decision | None:
         """Return what `seen` returns, without a list of all slots where that can be avoided. Only for display.
 
-        Not guaranteed: that it is the last one, if records are missing.
+        Of the slots of an epoch, only the last ones are read: an outage leaves many aborts, a decision is among the
+        last. Not guaranteed: that it is the last one, if records are missing.
         """
-        for address in reversed(newest_slots(self._repository, stream, timeline, _DISPLAYED)):
+        by_epoch: dict[int, list[Attempt]] = {}
+        for each in reversed(newest_slots(self._repository, stream, timeline, _DISPLAYED)):
+            by_epoch.setdefault(each.epoch, []).append(each)
+        for address in (each for slots in by_epoch.values() for each in slots[:LAST_SLOTS]):
             key = slot_key(address)
             decision = _decoded(self._repository.read(key), key, address)
             if decision.verdict is Verdict.COMMIT:
@@ -221,7 +226,8 @@ def _last_epoch(repository: Repository, stream: str, timeline: int) -> int | Non
     begun = max((int(name) + 1 for name in names if name.isascii() and name.isdecimal()), default=0)
 
     def is_closed(epoch: int) -> bool:
-        return bool(_closed(repository, Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=1)))
+        key = slot_key(Attempt(stream=stream, timeline=timeline, epoch=epoch, attempt=1))
+        return repository.sizes([key])[key] is not None
 
     last = next((epoch for epoch in (begun, begun - 1) if epoch > 0 and is_closed(epoch)), None)
     while last is not None and is_closed(last + 1):

@@ -18,7 +18,7 @@ from functools import partial
 
 from holdfast._error_text import one_line
 from holdfast._redaction import redacted_text
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, readable
 from holdfast.repository import Repository
 from holdfast.repository.activity import Activity, ActivityEvent, Period, StreamActivity
 from holdfast.spark.epoch_times import EpochTimes
@@ -112,8 +112,8 @@ def noted(
         lease=lease,
         kind=kind,
         stream=stream,
-        text=(text or summary)[:_LONGEST],
-        next=redacted_text(next_step)[:_LONGEST],
+        text=readable(text or summary)[:_LONGEST],  # lone surrogates cannot be written
+        next=readable(redacted_text(next_step))[:_LONGEST],
         error=type(error).__name__,
     )
 

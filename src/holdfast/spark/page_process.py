@@ -6,6 +6,7 @@ The process ends when its standard input is closed, so it ends with the driver, 
 from __future__ import annotations
 
 import logging
+import shlex
 import socket
 import subprocess
 import sys
@@ -44,6 +45,8 @@ class PageProcess:
     def __init__(self, where: str, port: int) -> None:
         self.address: str | None = None  # once it is known
         self.ready = threading.Event()  # the address is known, or the process has ended
+        self._where = where
+        self._closed = False  # its end was requested
         self._process = subprocess.Popen(
             [sys.executable, "-m", "holdfast", "serve", where, "--port", str(port), "--until-closed"],
             stdin=subprocess.PIPE,
@@ -56,6 +59,7 @@ class PageProcess:
 
     def close(self) -> None:
         """End the process and wait for it; idempotent."""
+        self._closed = True
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
         try:
@@ -70,13 +74,20 @@ class PageProcess:
         output = self._process.stdout
         if output is None:
             return
+        last, reported = "", False
         with output:
             for line in output:
                 text = line.decode("utf-8", "replace").strip()
+                last = text or last
                 if text.startswith("serving "):
                     self.address = text.removeprefix("serving ")
                     _log.warning("page: %s", self.address)
                     self.ready.set()
                 elif text.startswith(("error:", "next:")):
                     _log.warning("the page is not served: %s", text)
+                    reported = True
+        if not (reported or self._closed):  # for example, a traceback, or nothing at all after a kill
+            why = f": {last}" if last and self.address is None else ""
+            again = shlex.join(["holdfast", "serve", self._where])
+            _log.warning("the page is not served: its process has ended%s. Next: %s", why, again)
         self.ready.set()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from holdfast._error_text import one_line
 from holdfast.formats.manifest import Manifest
 from holdfast.formats.manifest_parts import StreamTimes
 from holdfast.spark.context import StreamCallbacks
@@ -96,12 +97,16 @@ class PipelineTraces:
         span.end(begin + _ns(last))
 
     def checkpoint_failed(self, pipeline: str, error: Exception) -> None:
-        """Make a span without a length for a checkpoint that was given up: when it began is not recorded."""
+        """Make a span without a length for a checkpoint that was given up: when it began is not recorded.
+
+        The error is one line without its causes: the traceback of a cause may contain secrets.
+        """
         del pipeline
         from opentelemetry.trace import Status, StatusCode
 
         span = self._begun("checkpoint", None, {})
-        span.record_exception(error)
+        text = {"exception.type": type(error).__name__, "exception.message": one_line(error)}
+        span.add_event("exception", text)
         span.set_status(Status(StatusCode.ERROR, type(error).__name__))
         span.end()
 

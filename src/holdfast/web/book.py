@@ -154,7 +154,7 @@ class Book:
             "": lambda: self._overview(found, now_ms),
             "checkpoints": lambda: self._checkpoints(found, now_ms),
             "runs": lambda: runs_view(found.slug, runs_of(found.repository), self._held(found), now_ms),
-            "ledger": lambda: ledger_view(found.slug, doubts_of(found.repository), gaps_of(found.repository), now_ms),
+            "ledger": lambda: self._ledger(found, now_ms),
             "timelines": lambda: self._timelines(found),
         }
         match parts or [""]:
@@ -190,6 +190,11 @@ class Book:
         shown = shown_checkpoint(found.repository, name, files=True)
         verdict, control = shown.result.last_verify, self.control is not None
         return checkpoint_view(found.slug, shown, found.checkpoints.all(), verdict, now_ms, control=control)
+
+    def _ledger(self, found: Place, now_ms: int) -> View:
+        doubts = doubts_of(found.repository)
+        advice = NextSteps(found.repository).of(doubts.advice)
+        return ledger_view(found.slug, doubts, gaps_of(found.repository), now_ms, advice=advice)
 
     def _timelines(self, found: Place) -> View:
         repository = found.repository

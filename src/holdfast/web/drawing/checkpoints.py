@@ -72,8 +72,10 @@ def _parts(each: Summary) -> list[tuple[str, float]]:
 
 def duration_strip(slug: str, found: Sequence[Summary]) -> Markup:
     """Return the last checkpoints as columns: how long each step took."""
-    shown = [each for each in found if each.status is Status.RESTORABLE and each.phases and each.seconds is not None]
-    shown = shown[-_STRIP:]
+    taken = [each for each in found if each.status is Status.RESTORABLE]
+    if not taken:
+        return empty("No checkpoint is restorable.")
+    shown = [each for each in taken if each.phases and each.seconds is not None][-_STRIP:]
     if not shown:
         return empty("The phases of these checkpoints are not recorded: an earlier version of Holdfast took them.")
     columns = [

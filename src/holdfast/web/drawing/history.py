@@ -114,8 +114,8 @@ def _events(events: Sequence[EventLine]) -> Markup:
     return scroll(table(head, rows, right=("lease", "took"))) if rows else empty("Nothing is recorded yet.")
 
 
-def ledger_view(slug: str, doubts: DoubtsFound, gaps: GapsFound, now_ms: int) -> View:
-    """Return the ledger: epochs in doubt, and input that did not reach the sinks."""
+def ledger_view(slug: str, doubts: DoubtsFound, gaps: GapsFound, now_ms: int, *, advice: str) -> View:
+    """Return the ledger: epochs in doubt, and input that did not reach the sinks. `advice`: what to do about them."""
     doubt_rows = [
         (
             each.stream,
@@ -127,7 +127,8 @@ def ledger_view(slug: str, doubts: DoubtsFound, gaps: GapsFound, now_ms: int) ->
         for each in doubts.doubts
     ]
     doubt_head = ("stream", "epoch", "attempt", "sinks", "decided")
-    note = doubts.advice if doubts.settling else ""
+    note = advice if doubts.settling else ""
+    do = "" if doubts.settling else h('<p class="next"><b>Next:</b> {}</p>', advice.removeprefix("next: "))
     gap_rows = [
         (
             each.stream,
@@ -148,7 +149,7 @@ def ledger_view(slug: str, doubts: DoubtsFound, gaps: GapsFound, now_ms: int) ->
         damaged([*doubts.damaged, *gaps.damaged]),
         section(
             "In doubt",
-            scroll(table(doubt_head, doubt_rows, right=("epoch", "attempt")))
+            h("{}{}", scroll(table(doubt_head, doubt_rows, right=("epoch", "attempt"))), do)
             if doubt_rows
             else empty("No epoch is in doubt: every decided epoch is in every sink."),
             note,

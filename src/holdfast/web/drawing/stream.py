@@ -68,6 +68,7 @@ def stream_view(
         ("gaps", line.gaps),
     ]
     chart = activity_chart(line.stream, found.activity)
+    none = empty("The newest attempts were all aborted." if found.epochs else "No epoch is decided yet.")
     note = f"the last {len(epochs)}; " if epochs else ""
     parts = [
         head,
@@ -75,7 +76,9 @@ def stream_view(
         damaged(found.damaged),
         _chosen(choice.epoch, chosen, line.in_doubt) if choice.epoch else "",
         section(
-            "Epochs", epoch_strip(epochs, lambda epoch: _link(here, choice, epoch, listed)), h("{}{}", note, legend())
+            "Epochs",
+            epoch_strip(epochs, lambda epoch: _link(here, choice, epoch, listed)) if epochs else none,
+            h("{}{}", note, legend()),
         ),
         section("Over time", chart or empty("Nothing is recorded for this span yet."), _spans(here, choice)),
         section(

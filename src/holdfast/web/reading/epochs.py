@@ -13,13 +13,12 @@ from holdfast.formats.sealed_json import SealBroken, digest_of
 from holdfast.repository import Lineage, Repository
 from holdfast.repository.activity import Activity, Period, StreamActivity
 from holdfast.repository.base import read_each
-from holdfast.repository.decisions import newest_slots, slot_key, streams_of
+from holdfast.repository.decisions import LAST_SLOTS, newest_slots, slot_key, streams_of
 
 PHASES = ("open", "prepare", "harden", "decide", "commit")
 _REMEMBERED = 5_000  # decisions in memory, without their handles
 _LONGEST_S = 1e9  # of a phase; more is damage, and would overflow in sums
 _BUCKETS = 240  # points of a chart
-_LAST_SLOTS = 3  # of an epoch that are read
 _LOOKED_AT = 4  # epochs among which one with a recorded end is looked for
 
 
@@ -154,7 +153,7 @@ def last_slots(repository: Repository, lineage: Lineage, stream: str, most: int)
     keys: dict[int, list[str]] = {}
     for epoch, _, key in slot_keys(repository, lineage, stream, most):
         keys.setdefault(epoch, []).append(key)
-    return [(epoch, key) for epoch, found in keys.items() for key in found[-_LAST_SLOTS:]]
+    return [(epoch, key) for epoch, found in keys.items() for key in found[-LAST_SLOTS:]]
 
 
 def epochs_of(
