@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli import formatting
-from holdfast.cli.answers import Answer, console
+from holdfast.cli.answers import Answer, console, with_repo
 from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
 from holdfast.cli.tables import TableRows
 from holdfast.cli.target import looked_at, on_disk
@@ -89,16 +89,16 @@ def verify(
             found = [verify_one(repository, asked, grade=grade, progress=progress, read_data=reader)]
     if record:
         record_verdicts(repository, found)
-    return verified_answer(found, repository.where, every=every)
+    return verified_answer(found, repository.where, every=every, repo=repo)
 
 
-def verified_answer(found: list[Verification], where: str, *, every: bool) -> Answer:
-    """Return the result of a verification: of `every` checkpoint, or of one."""
+def verified_answer(found: list[Verification], where: str, *, every: bool, repo: str | None = None) -> Answer:
+    """Return the result of a verification: of `every` checkpoint, or of one. `repo` names it in the next step."""
     bad = any(not each.ok for each in found)
 
     def print_it(console: Console) -> None:
         _print_table(console, found)
-        _print_findings(console, found, every=every)
+        _print_findings(console, found, every=every, repo=repo)
 
     result = Verify([msgspec.convert(each.to_dict(), Verified) for each in found])
     return Answer(result, print_it, found=bad, repository=where)
@@ -134,7 +134,7 @@ def _print_table(console: Console, found: list[Verification]) -> None:
     rows.print(console)
 
 
-def _print_findings(console: Console, found: list[Verification], *, every: bool) -> None:
+def _print_findings(console: Console, found: list[Verification], *, every: bool, repo: str | None) -> None:
     for each in found:
         for finding in each.findings:
             colour = "bold red" if finding.severity is Severity.ERROR else "yellow"
@@ -151,7 +151,8 @@ def _print_findings(console: Console, found: list[Verification], *, every: bool)
             advice = "take a new checkpoint: holdfast checkpoint, while the pipeline runs"
         else:
             advice = "find a sound one: holdfast verify --all"
-        console.print(f"next: restore the files from a copy, or {advice}", soft_wrap=True)
+        do = with_repo(f"restore the files from a copy, or {advice}", repo)
+        console.print(f"next: {do}", soft_wrap=True, markup=False)
 
 
 @contextlib.contextmanager
