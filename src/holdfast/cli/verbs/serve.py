@@ -102,11 +102,11 @@ def serve(
     from holdfast.web.listening import Listening, RunningPage  # needs the extra `page`
     from holdfast.web.server import is_loopback
 
+    control = _control(host, program or []) if allow_control else None
     names = tuple(allow_host or ())
     if not is_loopback(host) and not names:
         why, do = "requests for unknown host names are refused", "name the host that browsers use: --allow-host NAME"
         raise BadValue(what="--host", value=host, why=why, do=do)
-    control = _control(host, program or []) if allow_control else None
     if program and control is None:
         do = "add --allow-control"
         raise BadValue(what="--program", value=program[0], why="it is needed for a rewind on the page only", do=do)

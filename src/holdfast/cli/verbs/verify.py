@@ -76,9 +76,10 @@ def verify(
         holdfast verify 12 --read-data
     """
     if every and checkpoint is not None:
-        raise BadValue(what="--all", value=checkpoint, why="an ID was given as well", do="remove one of them")
+        why = f"the ID {checkpoint} was given as well"
+        raise BadValue(what="option", value="--all", why=why, do="remove one of them")
     if quick and read_data:
-        raise BadValue(what="--quick", value=True, why="--read-data was given as well", do="remove one of them")
+        raise BadValue(what="option", value="--quick", why="--read-data was given as well", do="remove one of them")
     repository = looked_at(repo)
     grade = Grade.STRUCTURE if quick else Grade.READ_DATA if read_data else Grade.DIGESTS
     with _reader(repository, read_data) as reader, _bar("reading", as_json) as progress:
