@@ -15,6 +15,7 @@ from rich.console import Console
 
 from holdfast.cli.answers import Answer, console
 from holdfast.cli.options import Json
+from holdfast.cli.target import pipelines
 from holdfast.cli.target import roots as default_roots
 from holdfast.errors import BadValue
 from holdfast.web import PORT
@@ -111,8 +112,9 @@ def serve(
         do = "add --allow-control"
         raise BadValue(what="--program", value=program[0], why="it is needed for a rewind on the page only", do=do)
     served = [str(each) for each in (roots or default_roots(None))]
+    found = not roots and pipelines(Path.cwd())  # then ./checkpoints need not exist
     for each in served:
-        if "://" not in each and not Path(each).exists():
+        if "://" not in each and not Path(each).exists() and not found:
             text = f"warning: {each} does not exist: the page shows a pipeline once one has been started there"
             console(stderr=True).print(text, markup=False, soft_wrap=True)
     page = RunningPage(served, Listening(host=host, port=port, metrics_port=metrics, names=names), control)
