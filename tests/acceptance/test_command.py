@@ -495,6 +495,13 @@ def test_epochs_without_a_stream_names_the_streams(tmp_path: Path) -> None:
     assert "next:  name a stream: holdfast epochs --repo orders orders" in ran.err
 
 
+def test_the_next_step_of_a_doubt_names_the_program_as_it_was_run(tmp_path: Path) -> None:
+    sample = Sample(tmp_path)
+    sample.lease(program="jobs/shop.py")
+    sample.epochs("orders", 2, committed=False)
+    assert run("doubt -r orders", tmp_path).out.endswith("completes them first: holdfast run jobs/shop.py\n")
+
+
 def test_a_damaged_file_is_found_by_its_bytes_and_not_by_its_size(made: Fabricated, tmp_path: Path) -> None:
     key = next(key for key in keys(made) if made.repository.read(key) == b"c")
     flip(made.repository, key)
