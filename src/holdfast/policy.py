@@ -70,7 +70,7 @@ class IntervalPolicy:
 
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|)")
-_DURATION = 'a duration such as "500ms", "30s", "5m" or "1h"; in Python also seconds or a timedelta'
+_DURATION = 'a duration such as "500ms", "30s", "5m", "1h" or "7d"; in Python also seconds or a timedelta'
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 

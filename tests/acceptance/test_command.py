@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import os
 import re
@@ -19,12 +20,14 @@ from typer.testing import CliRunner
 import holdfast as hf
 from epochfiles import EpochFiles
 from fabricated import Fabricated, flip
+from holdfast.cli.answers import VERBS_WITH_REPO
 from holdfast.cli.app import GROUPS, VERBS, app, verb_module
 from holdfast.epoch import Attempt, Decision, Verdict
 from holdfast.formats.manifest import INHERITED
 from holdfast.formats.manifest_parts import GapNote, GapNotes
 from holdfast.sinks.places import record_places
 from holdfast.spark import spec
+from webfixture import Sample
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 LOOKING = ["ls", "show", "verify", "diff 1 3", "log", "gaps", "doubt", "prune --dry-run", "cursor ls"]
@@ -461,6 +464,42 @@ def test_damage_is_found_by_every_verb_that_meets_it(made: Fabricated, tmp_path:
     assert run("verify --all --json", tmp_path).code == 1
     failure = json.loads(run("show 3 --json", tmp_path).out)
     assert (failure["exit"], failure["error"]["kind"]) == (1, "CheckpointDamaged")
+
+
+def test_next_steps_name_the_repository_that_was_typed(made: Fabricated, tmp_path: Path) -> None:
+    flip(made.repository, "timelines/1/checkpoints/3/manifest.json")
+    where = str(made.repository.root.relative_to(tmp_path))
+    away = tmp_path / "away"
+    away.mkdir()
+    typed = f"../{where}"
+    assert f"previous checkpoint: holdfast verify --repo {typed} 2" in run(f"show 3 -r {typed}", away).err
+    assert f"find a sound one: holdfast verify --repo {typed} --all" in run(f"verify 3 -r {typed}", away).out
+    assert f"holdfast verify --repo {typed} --all --record" in run(f"status -r {typed}", away).out
+    assert "previous checkpoint: holdfast verify 2" in run("show 3", away, HOLDFAST_REPO=typed).err
+    assert run(f"ls {typed}", away, HOLDFAST_REPO="/elsewhere").code == 1  # the argument, not the environment
+
+
+def test_the_verbs_that_take_a_repository_are_known() -> None:
+    verbs = {name: getattr(verb_module(name), name) for name in VERBS if name not in GROUPS}
+    takers = [name for name, function in verbs.items() if "repo" in inspect.signature(function).parameters]
+    assert sorted(takers) == sorted(VERBS_WITH_REPO)
+
+
+def test_epochs_without_a_stream_names_the_streams(tmp_path: Path) -> None:
+    sample = Sample(tmp_path)
+    assert "it has no stream yet" in run("epochs -r orders", tmp_path).err
+    for stream in sample.streams:
+        sample.epochs(stream, 2)
+    ran = run("epochs -r orders", tmp_path)
+    assert "the pipeline has several streams: orders, totals" in ran.err
+    assert "next:  name a stream: holdfast epochs --repo orders orders" in ran.err
+
+
+def test_the_next_step_of_a_doubt_names_the_program_as_it_was_run(tmp_path: Path) -> None:
+    sample = Sample(tmp_path)
+    sample.lease(program="jobs/shop.py")
+    sample.epochs("orders", 2, committed=False)
+    assert run("doubt -r orders", tmp_path).out.endswith("completes them first: holdfast run jobs/shop.py\n")
 
 
 def test_a_damaged_file_is_found_by_its_bytes_and_not_by_its_size(made: Fabricated, tmp_path: Path) -> None:

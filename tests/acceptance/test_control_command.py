@@ -125,7 +125,7 @@ def test_a_timeout_withdraws_the_request_and_names_the_process(
 ) -> None:
     driver = driven(TAKEN, deaf=True)
     code, _, err = ran(repository, "stop", "--timeout", "500ms")
-    assert code == 2 and f"process {driver.lease.record.pid}" in err and "holdfast stop --timeout" in err, err
+    assert code == 2 and f"process {driver.lease.record.pid}" in err and "--timeout 30m" in err, err
     assert read_state(repository, driver.lease.number, driver.seen[0].id)[0] is RequestState.WITHDRAWN
 
 

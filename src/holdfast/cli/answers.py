@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
 DEBUG = "HOLDFAST_DEBUG"
 _SIGNALS = ("Cut", "Interrupted")  # kinds that stand for a signal; no class of the library has these names
+REPO_VARIABLE = "HOLDFAST_REPO"
+VERBS_WITH_REPO = (  # those that take `--repo`
+    *("ls", "show", "verify", "diff", "log", "gaps", "doubt", "epochs", "runs", "status", "top", "checkpoint"),
+    *("savepoint", "stop", "cancel", "prune", "compact", "fork"),
+)
+_WITHOUT_REPO = re.compile(rf"\bholdfast (?:{'|'.join(VERBS_WITH_REPO)})\b(?![^;,:)]* (?:--repo|-r) )")
 _UNLIMITED = 500  # columns if the output is not a terminal: nothing is truncated in a file or a pipe
 
 
@@ -69,7 +76,7 @@ def verb(app: typer.Typer, function: Callable[..., Answer], kind: type[TyperComm
 
     @functools.wraps(function)
     def called(**arguments: Any) -> None:
-        finish(command, arguments["as_json"], functools.partial(function, **arguments))
+        finish(command, arguments["as_json"], functools.partial(function, **arguments), repo=arguments.get("repo"))
 
     name = command.removeprefix(f"{within} ")
     app.command(name, cls=kind, help=reflowed(inspect.getdoc(function) or ""))(called)
@@ -80,14 +87,21 @@ def reflowed(text: str) -> str:
     return re.sub(r"(?<=\S)\n(?=\S)", " ", text)
 
 
-def finish(command: str, as_json: bool, work: Callable[[], Answer]) -> NoReturn:
+def with_repo(text: str, repo: str | None) -> str:
+    """Return a next step whose commands name the repository as it was typed, unless the environment names it."""
+    if not repo or repo == os.environ.get(REPO_VARIABLE):
+        return text
+    return _WITHOUT_REPO.sub(lambda found: f"{found[0]} --repo {shlex.quote(repo)}", text)
+
+
+def finish(command: str, as_json: bool, work: Callable[[], Answer], *, repo: str | None = None) -> NoReturn:
     """Run a verb, print its result, and exit with the matching code."""
     try:
         outcome: Answer | Failed = work()
     except (typer.Exit, typer.Abort):
         raise
     except BaseException as error:  # a user's program may raise anything
-        outcome = _failure(error, command)
+        outcome = _failure(error, command).naming(repo)
     code = outcome.code if isinstance(outcome, Failed) else Exit.FOUND if outcome.found else Exit.GOOD
     try:
         _print_outcome(command, as_json, code, outcome)
@@ -118,6 +132,10 @@ class Failed:
 
     code: Exit
     failure: ErrorResult
+
+    def naming(self, repo: str | None) -> Failed:
+        """Return the error with a next step that names the repository."""
+        return Failed(self.code, msgspec.structs.replace(self.failure, next=with_repo(self.failure.next, repo)))
 
 
 def _failure(error: BaseException, command: str) -> Failed:

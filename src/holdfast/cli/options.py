@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from holdfast._validation import checked_name
+from holdfast.cli.answers import REPO_VARIABLE
 from holdfast.cli.target import looked_at
 from holdfast.errors import BadValue, HoldfastError
 from holdfast.repository import Checkpoints, Lineage, Repository, Status
 from holdfast.repository.checkpoints import LATEST
 
 _DIGITS = 20  # of a 64-bit number
-REPO_VARIABLE = "HOLDFAST_REPO"
 
 
 def checkpoint_names(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
@@ -49,6 +49,17 @@ Repo = Annotated[
         envvar=REPO_VARIABLE,
         help="The pipeline's repository, <root>/<pipeline>, or a root that contains only one. Most commands also take "
         "s3://bucket/<root>/<pipeline>. Default: the current folder, then ./checkpoints.",
+    ),
+]
+Repos = Annotated[
+    str | None,
+    typer.Option(
+        "--repo",
+        "-r",
+        metavar="PATH",
+        envvar=REPO_VARIABLE,
+        help="The repository of one pipeline, <root>/<pipeline>, or a root: all pipelines in it. Either may be on S3: "
+        "s3://bucket/<root>. Default: the current folder, then ./checkpoints.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]

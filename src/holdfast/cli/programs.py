@@ -94,7 +94,7 @@ def _nearby(file: Path) -> str:
     folder = file if file.is_dir() else file.parent
     near = sorted(each.name for each in folder.glob("*.py")) if folder.is_dir() else []
     listed = f": {', '.join(near[:8])}" if near else ""
-    files = "1 Python file" if len(near) == 1 else f"{len(near)} Python files"
+    files = f"{len(near) or 'no'} Python file{'' if len(near) == 1 else 's'}"
     return f"name the file that defines the pipeline; the folder has {files}{listed}"
 
 

@@ -58,9 +58,8 @@ def _other(folder: Path) -> SparkCheckpointMissing:
     if repository is not None:
         where = shlex.quote(str(repository))
         why = "it belongs to a Holdfast repository, not to plain Spark"
-        return _missing(
-            folder, why, f"list its checkpoints: holdfast ls --repo {where}; or check them: holdfast verify"
-        )
+        do = f"list its checkpoints: holdfast ls --repo {where}; or check them: holdfast verify --repo {where}"
+        return _missing(folder, why, do)
     if folder.name in _PARTS and _is_checkpoint(folder.parent):
         return _missing(folder, "it is a part of a checkpoint folder", f"pass {shlex.quote(str(folder.parent))}")
     inside = sorted(each for each in folder.iterdir() if each.is_dir())

@@ -231,7 +231,7 @@ class OffsetsGap(Mismatch):
         "but the previous epoch ended at {e.ended}"
     )
     next_step = (
-        "restore the stream's spark/ folder, or record the gap and continue: holdfast run --accept gaps, or "
+        f"restore the stream's spark/ folder, or record the gap and continue: holdfast run {PROGRAM} --accept gaps, or "
         "pipeline.run(accept=['gaps'])"
     )
 
@@ -249,9 +249,9 @@ class SourceGap(Mismatch):
     source: int
     what: str
     do: str = (
-        "restore the topic; or continue without these records, and record a gap: run once with holdfast run --accept "
-        "gaps or pipeline.run(accept=['gaps']); if the stream uses Spark's own reader and not hf.read_kafka, also set "
-        "its option failOnDataLoss to false for this run"
+        "restore the topic; or continue without these records, and record a gap: run once with "
+        "holdfast run app.py:pipeline --accept gaps or pipeline.run(accept=['gaps']); if the stream uses Spark's own "
+        "reader and not hf.read_kafka, also set its option failOnDataLoss to false for this run"
     )
     says = "epoch {e.epoch} of stream {e.stream!r} cannot continue in source {e.source}: {e.what}"
     next_step = "{e.do}"
@@ -269,8 +269,8 @@ class ReplayDiverged(Mismatch):
         "({e.decided} when decided, {e.found} now): the query is not deterministic"
     )
     next_step = (
-        "make the query deterministic; or keep the rebuilt state, and record a gap: holdfast run --accept replay, or "
-        "pipeline.run(accept=['replay'])"
+        "make the query deterministic; or keep the rebuilt state, and record a gap: "
+        f"holdfast run {PROGRAM} --accept replay, or pipeline.run(accept=['replay'])"
     )
 
 

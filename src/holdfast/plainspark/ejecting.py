@@ -16,6 +16,7 @@ that the pipeline is not started again, which would continue the stream a second
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any
 from holdfast._validation import checked_name
 from holdfast.epoch import Decision, Facts, Reach, unwatched
 from holdfast.errors import AlreadyExists, BadValue, NotSupported, SparkLogMismatch
+from holdfast.errors.base import PROGRAM
 from holdfast.formats.sealed_json import plain
 from holdfast.in_doubt import in_doubt
 from holdfast.plainspark.folders import CopiedFolder, FolderCopy, copy_folder
@@ -133,12 +135,15 @@ def _last(repository: LocalRepository, lineage: Lineage, stream: str) -> Decisio
     if decision is None:
         known = sorted({each for number in lineage.timelines for each in streams_of(repository, number)})
         why = "no epoch of it is committed" if stream in known else f"the pipeline has {', '.join(known) or 'none'}"
-        raise BadValue(what="stream to eject", value=stream, why=why, do="name a stream that has run: holdfast show")
-    what, do = f"ejecting stream {stream!r}", "run the pipeline until the epoch is committed: holdfast run --once"
+        do = f"name a stream that has run: holdfast show --repo {shlex.quote(repository.where)}"
+        raise BadValue(what="stream to eject", value=stream, why=why, do=do)
+    what = f"ejecting stream {stream!r}"
+    do = f"run the pipeline until the epoch is committed: holdfast run {PROGRAM} --once"
     doubt = in_doubt(repository, stream, timeline)
     if doubt is not None:
         why = f"epoch {doubt.epoch} is in doubt: a sink may not have it yet"
-        raise NotSupported(what=what, why=why, do=f"{do}; show it: holdfast doubt")
+        do = f"{do}; show it: holdfast doubt --repo {shlex.quote(repository.where)}"
+        raise NotSupported(what=what, why=why, do=do)
     record = adopted(repository, stream, timeline)
     if record is not None and decision.attempt.epoch < record.pending:
         why = f"batch {record.in_doubt} of the adopted query is in some of its sinks and not in others"

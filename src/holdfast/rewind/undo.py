@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from holdfast.epoch import Decision, Facts
 from holdfast.errors import NotSupported, RewindRefused
+from holdfast.errors.base import PROGRAM
 from holdfast.formats.sealed_json import digest_of
 from holdfast.repository import Decisions, Lineage, ObjectRepository
 from holdfast.repository.backfills import Backfills
@@ -51,7 +52,7 @@ def planned_undo(program: Program) -> PlannedUndo:
     """Make the plan of an undo, with the facts that it was made from."""
     if isinstance(program.repository, ObjectRepository):
         why = "the folders of the old timeline would have to be copied there, and a clean-up may have changed them"
-        do = "to go back further, name a checkpoint: holdfast rewind --to"
+        do = f"to go back further, name a checkpoint: holdfast rewind {PROGRAM} --to ID"
         raise NotSupported(what="undoing a rewind on an object store", why=why, do=do)
     lineage, repository = loaded_lineage(program), program.repository
     record = read_rewind(repository, lineage.current)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.epoch import Decision, Facts, Reach
 from holdfast.errors import BackfillIncomplete, BadValue, Locked, NotSupported, SinkForeign, SinksChanged
+from holdfast.errors.base import PROGRAM
 from holdfast.formats.sealed_json import plain
 from holdfast.repository import History
 from holdfast.repository.backfills import BackfillRecord, Backfills
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     from holdfast.spark.spec import Accept, StreamSpec
 
+_EMPTY = f"start with the new sink empty: holdfast run {PROGRAM} --accept sinks"
 _GLOB = re.compile(r"([\[\]{}*?\\])")  # what Spark would take for a pattern
 
 
@@ -234,7 +236,7 @@ def _source(parts: StreamParts, facts: Facts, name: str | None, sink: Sink) -> S
     """Return the sink to read from: the named one, or the first that can be read."""
     if parts.spec.output_mode != "append":
         why = f"its output mode is {parts.spec.output_mode!r}, so no sink holds every row exactly once"
-        do = "start with the new sink empty: holdfast run --accept sinks"
+        do = _EMPTY
         raise NotSupported(what=f"a backfill of stream {parts.name!r}", why=why, do=do)
     found = [each for each in parts.spec.outputs if each.name in facts.sinks and isinstance(each, FileSink | LogSink)]
     for each in found:
@@ -244,7 +246,7 @@ def _source(parts: StreamParts, facts: Facts, name: str | None, sink: Sink) -> S
     why = f"no sink of stream {parts.name!r} can be read back: only files and event logs can"
     if found:
         why = f"it cannot be read back; those that can are {', '.join(each.name for each in found)}"
-    raise NotSupported(what=what, why=why, do="start with the new sink empty: holdfast run --accept sinks")
+    raise NotSupported(what=what, why=why, do=_EMPTY)
 
 
 def _note(parts: StreamParts, record: BackfillRecord) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast._error_text import one_line
 from holdfast.epoch import is_decided
 from holdfast.errors import HoldfastError, OutageTooLong, SessionLost, SparkFileDamaged, StreamFailed
+from holdfast.errors.base import PROGRAM
 from holdfast.policy import RestartBudget
 from holdfast.rewind.way_back import way_back
 from holdfast.spark import adapter
@@ -23,7 +24,7 @@ _STATE = "state"
 _SECOND = (
     "epoch {before} was quarantined just before, so epoch {epoch} is not: both may have failed because of the same "
     "outage; fix it, then run again. If the rows themselves are bad, filter them out, or quarantine this epoch too: "
-    "holdfast run --accept gaps, or pipeline.run(accept=['gaps'])"
+    f"holdfast run {PROGRAM} --accept gaps, or pipeline.run(accept=['gaps'])"
 )
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast._lake_tables import FAIL_ON_LOSS, LostTableInput, TableLossKind, is_of_table
 from holdfast._redaction import redacted_text
 from holdfast.errors import NotSupported, SourceGap, SourceUnavailable
+from holdfast.errors.base import PROGRAM
 from holdfast.spark import adapter
 from holdfast.spark.last_decided import LastDecided
 from holdfast.spark.parts import StreamParts
@@ -32,7 +33,7 @@ _SETTING = "spark.databricks.delta.streaming.trailingCommitValidation.enabled"
 _OPTION = f"the option {FAIL_ON_LOSS} of the source and the session's setting {_SETTING} set to false"
 _ACCEPT = (
     f"restore the table's log; or continue without these versions, and record a gap: run with {_OPTION}, and "
-    "holdfast run --accept gaps, or pipeline.run(accept=['gaps'])"
+    f"holdfast run {PROGRAM} --accept gaps, or pipeline.run(accept=['gaps'])"
 )
 _SET_OPTION = f"run with {_OPTION}, because Spark would fail; remove both after the next epoch"
 _OTHER_TABLE = (

@@ -98,7 +98,7 @@ def adopt(
 
         holdfast adopt app.py --stream orders --checkpoint old/orders --dry-run
         holdfast adopt app.py --stream orders --checkpoint old/orders --yes
-        holdfast adopt app.py --stream a --checkpoint old/a --last-batch files-a=written
+        holdfast adopt app.py --stream a --checkpoint old/a --last-batch files.a=written
     """
     answers = _answers(last_batch or [])
     found = find_target(target)

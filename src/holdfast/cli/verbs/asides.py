@@ -12,7 +12,7 @@ from holdfast.cli import formatting
 from holdfast.cli.answers import Answer, approved
 from holdfast.cli.asking import Why
 from holdfast.cli.options import Arguments, Json, TakeOver, TargetName, Yes
-from holdfast.cli.programs import find_target, pipeline_of
+from holdfast.cli.programs import find_target, named_in_errors, pipeline_of
 from holdfast.cli.tables import TableRows
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def asides(
     pipeline = pipeline_of(find_target(target), arguments or [])
     from holdfast.rewind.kept import discard_rows, kept_rows  # PySpark may not be installed
 
-    found = kept_rows(pipeline)
+    with named_in_errors(target):
+        found = kept_rows(pipeline)
     chosen = [each for each in found if undoable or not each.undoable] if discard else []
     gone: list[KeptRows] = []
     if chosen:
@@ -82,7 +83,8 @@ def asides(
             show=lambda console: _print(console, chosen),
             look="without --discard",
         )
-        gone = discard_rows(pipeline, chosen, take_over=take_over, why=why)
+        with named_in_errors(target):
+            gone = discard_rows(pipeline, chosen, take_over=take_over, why=why)
 
     def print_it(console: Console) -> None:
         if gone:

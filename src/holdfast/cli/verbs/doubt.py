@@ -18,6 +18,7 @@ from holdfast.in_doubt import Doubt, displayed_doubt
 from holdfast.repository import Lineage, Repository
 from holdfast.repository.base import read_each
 from holdfast.repository.decisions import streams_of
+from holdfast.web.reading.problems import NextSteps
 
 SETTLES_S = 10.0  # a running pipeline is still committing epochs that it decided this recently
 
@@ -75,7 +76,8 @@ def doubt(repo: Repo = None, as_json: Json = False) -> Answer:
                     each.stream, str(each.epoch), sink, formatting.number(count), formatting.age(each.decided_at_ms)
                 )
         rows.print(console)
-        console.print(Text(formatting.harmless(result.advice)), soft_wrap=True)
+        advice = NextSteps(repository).of(result.advice)
+        console.print(Text(formatting.harmless(advice)), soft_wrap=True)
 
     trouble = bool(damaged) or (bool(found) and not settling)
     return Answer(result, print_it, found=trouble, repository=repository.where)

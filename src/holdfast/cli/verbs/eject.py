@@ -16,7 +16,7 @@ from holdfast.cli import formatting
 from holdfast.cli.answers import Answer
 from holdfast.cli.options import Json, TakeOver
 from holdfast.cli.outlets import into_stderr
-from holdfast.cli.programs import find_target, pipeline_of
+from holdfast.cli.programs import find_target, named_in_errors, pipeline_of
 from holdfast.cli.tables import fields
 from holdfast.cli.target import is_url, located, on_disk, shown
 from holdfast.plainspark import Ejection
@@ -70,7 +70,8 @@ def eject(
         holdfast eject app.py:pipeline --stream orders --to ./plain/orders --json
     """
     repository = _repository(target, as_json=as_json)
-    done = write_checkpoint(repository, stream, to, take_over=take_over)
+    with named_in_errors(target) if _is_program(target) else contextlib.nullcontext():
+        done = write_checkpoint(repository, stream, to, take_over=take_over)
     result = msgspec.convert(done.to_dict(), Ejected)
     return Answer(result, lambda console: _print(console, done), repository=repository.where)
 
@@ -79,10 +80,16 @@ def _repository(target: str, *, as_json: bool) -> LocalRepository:
     """Return the repository in a folder, or that of a program."""
     if is_url(target):
         return on_disk(open_repository(target), "ejecting a stream")
-    if os.path.isdir(target) or not (":" in target or target.endswith(".py")):  # noqa: PTH112 - any text
+    if not _is_program(target):
         return located(target)
     with into_stderr() if as_json else contextlib.nullcontext():  # the program may print something
         return local_repository(pipeline_of(find_target(target)).repository, "ejecting a stream")
+
+
+def _is_program(target: str) -> bool:
+    """Whether a text names a program, and not a repository."""
+    is_folder = os.path.isdir(target)  # noqa: PTH112 - any text
+    return not is_url(target) and not is_folder and (":" in target or target.endswith(".py"))
 
 
 def _print(console: Console, done: Ejection) -> None:

@@ -16,6 +16,7 @@ from holdfast.cli.options import Json, Last, Repo
 from holdfast.cli.tables import TableRows, print_damaged
 from holdfast.cli.target import looked_at
 from holdfast.errors import BadValue
+from holdfast.errors.base import PROGRAM
 from holdfast.policy import seconds_of
 from holdfast.repository import Lineage, Repository
 from holdfast.web.reading.epochs import EpochsFound, all_streams, epochs_of, slowest_first
@@ -94,7 +95,13 @@ def _stream(repository: Repository, asked: str | None) -> str:
     names = all_streams(repository, Lineage.load(repository))
     if asked is None and len(names) == 1:
         return names[0]
-    if asked not in names:
-        what = "none" if not names else ", ".join(names)
-        raise BadValue(what="stream", value=asked, expected=f"one of: {what}", do="name a stream of this pipeline")
-    return asked
+    if asked in names:
+        return asked
+    if not names:
+        do = f"run it: holdfast run {PROGRAM}"
+        raise BadValue(what="pipeline", value=repository.where, why="it has no stream yet", do=do)
+    do, listed = f"name a stream: holdfast epochs {names[0]}", ", ".join(names)
+    if asked is None:
+        why = f"the pipeline has several streams: {listed}"
+        raise BadValue(what="command", value="holdfast epochs", why=why, do=do)
+    raise BadValue(what="stream", value=asked, expected=f"one of: {listed}", do=do)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import msgspec
@@ -10,9 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli import formatting
-from holdfast.cli.answers import Answer
+from holdfast.cli.answers import REPO_VARIABLE, Answer
 from holdfast.cli.holder import Holder, readable_holder
-from holdfast.cli.options import Json, Last, Repo
+from holdfast.cli.options import Json, Last, Repos
 from holdfast.cli.tables import TableRows, print_damaged, print_problems, verdict_text
 from holdfast.cli.target import all_looked_at, shown
 from holdfast.cli.timelines import TimelineLine, print_timelines, timeline_lines, unfinished_text
@@ -75,9 +76,9 @@ SHAPES = {"ls": Ls}
 def ls(
     root: Annotated[
         str | None,
-        typer.Argument(metavar="ROOT", help="A pipeline's repository, or a root with several, as --repo names it."),
+        typer.Argument(metavar="ROOT", help="A pipeline's repository, or a root with several; the same as --repo."),
     ] = None,
-    repo: Repo = None,
+    repo: Repos = None,
     last: Last = None,
     every: Annotated[bool, typer.Option("--all", help="Include aborted attempts.")] = False,
     as_json: Json = False,
@@ -95,7 +96,7 @@ def ls(
         holdfast ls s3://bucket/pipelines
         holdfast ls --json | jq '.result.pipelines[].checkpoints[-1].checkpoint'
     """
-    if root is not None and repo is not None:
+    if root is not None and repo is not None and repo != os.environ.get(REPO_VARIABLE):
         raise BadValue(what="ROOT", value=root, why="--repo was given as well", do="remove one of them")
     places = all_looked_at(root or repo)
     found = [listing_of(each, last, every, alone=len(places) == 1) for each in places]

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from holdfast.cli.answers import Answer, console
 from holdfast.cli.options import Json
+from holdfast.cli.target import pipelines
 from holdfast.cli.target import roots as default_roots
 from holdfast.errors import BadValue
 from holdfast.web import PORT
@@ -102,17 +103,18 @@ def serve(
     from holdfast.web.listening import Listening, RunningPage  # needs the extra `page`
     from holdfast.web.server import is_loopback
 
+    control = _control(host, program or []) if allow_control else None
     names = tuple(allow_host or ())
     if not is_loopback(host) and not names:
         why, do = "requests for unknown host names are refused", "name the host that browsers use: --allow-host NAME"
         raise BadValue(what="--host", value=host, why=why, do=do)
-    control = _control(host, program or []) if allow_control else None
     if program and control is None:
         do = "add --allow-control"
         raise BadValue(what="--program", value=program[0], why="it is needed for a rewind on the page only", do=do)
     served = [str(each) for each in (roots or default_roots(None))]
+    found = not roots and pipelines(Path.cwd())  # then ./checkpoints need not exist
     for each in served:
-        if "://" not in each and not Path(each).exists():
+        if "://" not in each and not Path(each).exists() and not found:
             text = f"warning: {each} does not exist: the page shows a pipeline once one has been started there"
             console(stderr=True).print(text, markup=False, soft_wrap=True)
     page = RunningPage(served, Listening(host=host, port=port, metrics_port=metrics, names=names), control)

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from holdfast import _figures as figures
 from holdfast.cli import formatting
-from holdfast.cli.answers import Answer
-from holdfast.cli.options import Json, Repo
+from holdfast.cli.answers import Answer, with_repo
+from holdfast.cli.options import Json, Repos
 from holdfast.cli.tables import TableRows
-from holdfast.cli.target import all_looked_at
+from holdfast.cli.target import all_looked_at, shown
 from holdfast.web.reading.status import status_of
 from holdfast.web.reading.status_lines import PipelineLine, RunState, StatusFound
 
@@ -28,7 +28,7 @@ COLOURS = {
 }
 
 
-def status(repo: Repo = None, as_json: Json = False) -> Answer:
+def status(repo: Repos = None, as_json: Json = False) -> Answer:
     """Show what each pipeline is doing, its problems, and what to do next.
 
     Reads only the repository, so it works for pipelines that run, have stopped or were killed. A running pipeline
@@ -46,13 +46,18 @@ def status(repo: Repo = None, as_json: Json = False) -> Answer:
         for number, each in enumerate(found):
             if number:
                 console.print()
-            print_status(console, each)
+            print_status(console, each, named(each, found, repo))
 
     return Answer(StatusFound(found), print_it, found=bad, repository=found[0].where if len(found) == 1 else None)
 
 
-def print_status(console: Console, line: PipelineLine) -> None:
-    """Print the status of one pipeline."""
+def named(line: PipelineLine, found: list[PipelineLine], repo: str | None) -> str | None:
+    """Return how next steps name a repository: by itself if several were found, otherwise as it was typed."""
+    return shown(line.where) if len(found) > 1 else repo
+
+
+def print_status(console: Console, line: PipelineLine, repo: str | None = None) -> None:
+    """Print the status of one pipeline. `repo` names it in next steps; `None`: it need not be named."""
     since = ""
     if line.since_ms and line.state is RunState.RUNNING:
         since = f" for {formatting.age(line.since_ms)}"
@@ -73,7 +78,7 @@ def print_status(console: Console, line: PipelineLine) -> None:
         stream_rows(line).print(console)
     for each in line.problems:
         colour = "bold red" if each.severity == "error" else "yellow"
-        what, do = (formatting.harmless(text) for text in (each.what, each.next))
+        what, do = (formatting.harmless(text) for text in (each.what, with_repo(each.next, repo)))
         console.print(Text.assemble((f"{each.severity}: ", colour), what), soft_wrap=True)
         console.print(Text.assemble(("  next: ", "bold"), do), soft_wrap=True)
 

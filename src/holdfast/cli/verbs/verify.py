@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli import formatting
-from holdfast.cli.answers import Answer, console
+from holdfast.cli.answers import Answer, console, with_repo
 from holdfast.cli.options import CheckpointName, Json, Repo, checkpoint_of
 from holdfast.cli.tables import TableRows
 from holdfast.cli.target import looked_at, on_disk
@@ -76,9 +76,10 @@ def verify(
         holdfast verify 12 --read-data
     """
     if every and checkpoint is not None:
-        raise BadValue(what="--all", value=checkpoint, why="an ID was given as well", do="remove one of them")
+        why = f"the ID {checkpoint} was given as well"
+        raise BadValue(what="option", value="--all", why=why, do="remove one of them")
     if quick and read_data:
-        raise BadValue(what="--quick", value=True, why="--read-data was given as well", do="remove one of them")
+        raise BadValue(what="option", value="--quick", why="--read-data was given as well", do="remove one of them")
     repository = looked_at(repo)
     grade = Grade.STRUCTURE if quick else Grade.READ_DATA if read_data else Grade.DIGESTS
     with _reader(repository, read_data) as reader, _bar("reading", as_json) as progress:
@@ -89,16 +90,16 @@ def verify(
             found = [verify_one(repository, asked, grade=grade, progress=progress, read_data=reader)]
     if record:
         record_verdicts(repository, found)
-    return verified_answer(found, repository.where, every=every)
+    return verified_answer(found, repository.where, every=every, repo=repo)
 
 
-def verified_answer(found: list[Verification], where: str, *, every: bool) -> Answer:
-    """Return the result of a verification: of `every` checkpoint, or of one."""
+def verified_answer(found: list[Verification], where: str, *, every: bool, repo: str | None = None) -> Answer:
+    """Return the result of a verification: of `every` checkpoint, or of one. `repo` names it in the next step."""
     bad = any(not each.ok for each in found)
 
     def print_it(console: Console) -> None:
         _print_table(console, found)
-        _print_findings(console, found, every=every)
+        _print_findings(console, found, every=every, repo=repo)
 
     result = Verify([msgspec.convert(each.to_dict(), Verified) for each in found])
     return Answer(result, print_it, found=bad, repository=where)
@@ -134,7 +135,7 @@ def _print_table(console: Console, found: list[Verification]) -> None:
     rows.print(console)
 
 
-def _print_findings(console: Console, found: list[Verification], *, every: bool) -> None:
+def _print_findings(console: Console, found: list[Verification], *, every: bool, repo: str | None) -> None:
     for each in found:
         for finding in each.findings:
             colour = "bold red" if finding.severity is Severity.ERROR else "yellow"
@@ -151,7 +152,8 @@ def _print_findings(console: Console, found: list[Verification], *, every: bool)
             advice = "take a new checkpoint: holdfast checkpoint, while the pipeline runs"
         else:
             advice = "find a sound one: holdfast verify --all"
-        console.print(f"next: restore the files from a copy, or {advice}", soft_wrap=True)
+        do = with_repo(f"restore the files from a copy, or {advice}", repo)
+        console.print(f"next: {do}", soft_wrap=True, markup=False)
 
 
 @contextlib.contextmanager
