@@ -60,6 +60,18 @@ def numbers(sink: DeltaSink) -> list[int]:
     return [n for n, _ in rows_of(sink)]
 
 
+def _before_its_commit(sink: DeltaSink, act: Callable[[], object]) -> None:
+    """Have another program change the table when a sink has checked it, and is about to commit, for the first time."""
+    commit = sink._log.commit
+
+    def late(*args: Any, **options: Any) -> HoldfastError | None:
+        sink._log.commit = commit  # type: ignore[method-assign]
+        act()
+        return commit(*args, **options)
+
+    sink._log.commit = late  # type: ignore[method-assign]
+
+
 def handmade(
     path: Path,
     *,
@@ -545,6 +557,16 @@ def test_an_epoch_without_rows_replaces_all_rows(tmp_path: Path) -> None:
     assert sink.inspect(OWNER, 1).epoch == 2
 
 
+def test_all_rows_are_replaced_even_if_an_optimize_is_faster(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "table")
+    sink.open(context_for(output_mode="complete"))
+    sink.commit(key_of(1), sink.prepare(frame_of(1, 2), key_of(1)).handle)
+    staged = sink.prepare(frame_of(3), key_of(2))
+    _before_its_commit(sink, DeltaTable(sink.path).optimize.compact)
+    sink.commit(key_of(2), staged.handle)
+    assert numbers(sink) == [3]
+
+
 def test_upserts_replace_rows_and_leave_those_of_other_writers(tmp_path: Path) -> None:
     sink = DeltaSink(tmp_path / "table", key="n", partition_by="text")
     sink.open(context_for(output_mode="update"))
@@ -724,6 +746,17 @@ def test_going_back_is_refused_after_an_optimize(tmp_path: Path) -> None:
         sink.commit(key_of(epoch), sink.prepare(frame_of(epoch), key_of(epoch)).handle)
     DeltaSink(sink.path).take_back(OWNER, (1, 4), 2)  # later epochs are as they were
     assert numbers(sink) == everything
+
+
+def test_going_back_is_refused_if_an_optimize_is_faster(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table")
+    everything = numbers(sink)
+    other = DeltaSink(sink.path)
+    _before_its_commit(other, DeltaTable(sink.path).optimize.compact)
+    with pytest.raises(SinkFailed, match="OPTIMIZE"):
+        other.take_back(OWNER, (1, 2), 2)
+    assert numbers(sink) == everything
+    assert sink.inspect(OWNER, 2).epoch == 0
 
 
 def test_going_back_is_refused_after_rows_were_marked_as_deleted(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ Rules:
 - A commit is based on the version that was loaded last. If another writer has committed one of the same application
   ids since then, delta-rs refuses it. A failed commit may have taken effect (a lost answer): load the table and look.
   If commits at one version fail again and again, no other writer is the cause, and the error is raised.
+- After other changes, delta-rs commits on top of them. It then does not notice that an OPTIMIZE has rewritten files
+  that the commit removes: their rows would stay. So a commit that removes files is refused after any other one.
 - delta-rs reads only newer versions, so it does not notice another table at the same place: one that was created again,
   or an older copy. So the entry of the version that was loaded last must still be the same one.
 - On a disk, delta-rs syncs nothing: the log is synced here, after each commit and after each look that finds one.
@@ -213,7 +215,7 @@ class TableLog:
                 mode=mode,
                 schema=state.table.schema(),
                 partition_by=state.partition_by,
-                commit_properties=self._properties(txns, about),
+                commit_properties=self._properties(txns, about, on_top=not remove and mode != "overwrite"),
             ),
         )
 
@@ -284,10 +286,12 @@ class TableLog:
         found = [unquote(line["add"]["path"]) for line in lines if "add" in line]
         return [name for name in found if self.folder.exists(name)]
 
-    def _properties(self, txns: Transactions, about: Mapping[str, Any]) -> Any:
+    def _properties(self, txns: Transactions, about: Mapping[str, Any], *, on_top: bool = True) -> Any:
+        """Return what a commit records, and whether delta-rs may write it after one that it has not loaded."""
         library = _deltalake()
         return library.CommitProperties(
             custom_metadata={"holdfast": json.dumps(dict(about))} if about else None,
+            max_commit_retries=None if on_top else 0,
             app_transactions=[library.Transaction(name, version) for name, version in txns.items()],
         )
 
