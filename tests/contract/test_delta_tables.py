@@ -500,8 +500,9 @@ def test_a_table_is_created_beside_hidden_files_and_after_an_interrupted_start(
     for name in ("_SUCCESS", ".part.crc", "_spark_metadata/0", "_holdfast/u.s/x.json", "hf/u.s/t1-1/1.1/rows.parquet"):
         folder.write(name, b"x")
     if store == "disk":
-        (tmp_path / "table/_delta_log").mkdir()
         (tmp_path / "table/empty").mkdir()
+        folder.write("_delta_log/00000000000000000000.json#1", b"{")  # delta-rs links it to its name when it is whole
+    assert DeltaSink(path).is_missing()
     sink = opened(path)
     sink.commit(key_of(1), sink.prepare(frame_of(1), key_of(1)).handle)
     assert numbers(sink) == [1]

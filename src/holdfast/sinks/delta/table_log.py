@@ -36,6 +36,7 @@ from holdfast.sinks.lake.epoch_files import LakeFile
 from holdfast.sinks.lake.table_folder import TableFolder, failing_at
 
 LOG = "_delta_log"
+_VERSION = re.compile(r"\d{20}\.(json$|checkpoint\.)")  # a file with a version, in the folder of the log
 _HISTORY = 200  # commits that are searched for the owner
 _FOLLOWED = 50  # entries of the log that are read one by one
 _FAILURES = 5  # of commits at one version
@@ -122,9 +123,9 @@ class TableLog:
         self._known, self._version, self._entry = {}, -1, None
 
     def exists(self) -> bool:
-        """Whether there is a table."""
+        """Whether there is a table. A process that died while it created one may have left another file."""
         with self._failing("be inspected"):
-            return bool(self.folder.names(LOG))
+            return any(_VERSION.match(name) for name in self.folder.names(LOG))
 
     def load(self, action: str) -> TableState:
         """Return the newest version. `action` is what the sink was about to do, for errors.
