@@ -858,6 +858,22 @@ def test_a_table_whose_location_is_changed_after_the_decision(tmp_path: Path) ->
     assert seen(sink) == [1, 2]
 
 
+@pytest.mark.parametrize("name", ["a ü", "50%"])
+@pytest.mark.parametrize("as_url", [Path.as_uri, lambda path: f"file://{path}", lambda path: f"file:{path}", str])
+def test_the_name_of_a_warehouse(name: str, as_url: Callable[[Path], str], tmp_path: Path) -> None:
+    """PyIceberg and Hadoop take a percent sign in a location literally, so the files must be where they look."""
+    sink = IcebergSink("shop.rows", catalog=sqlite_catalog(tmp_path, as_url(tmp_path / name)))
+    sink.open(context_for())
+    epoch(sink, key_of(1), 1, 2)
+    table = table_of_sink(sink)
+    assert table.scan().to_arrow().num_rows == 2
+    assert all(table.io.new_input(each.file.file_path).exists() for each in table.scan().plan_files())
+    sink.take_back(OWNER, (1, 0), 2)
+    sink.put_back(OWNER, (1, 1), 3, 2)
+    assert table_of_sink(sink).scan().to_arrow().num_rows == 2
+    assert len(list(tmp_path.iterdir())) == 2, "the catalog and one warehouse"
+
+
 def test_staged_files_that_are_gone_are_reported(tmp_path: Path) -> None:
     """The location of the table is the same, so it is not named."""
     sink = filled(tmp_path, 1)
