@@ -1005,6 +1005,14 @@ def test_dates_that_python_cannot_represent(kind: str, tmp_path: Path) -> None:
     assert [each.file.null_value_counts[1] for each in table_of_sink(sink).scan().plan_files()] == [0, 0]
 
 
+def test_a_bound_that_pyiceberg_cannot_cut(tmp_path: Path) -> None:
+    """It increments the last character that it keeps, and there is none with the number after U+D7FF."""
+    sink = opened(tmp_path)
+    texts = pa.table({"n": pa.array([1, 2], pa.int64()), "text": ["a", "b" * 15 + "\ud7ff" * 2]})
+    sink.commit(key_of(1), sink.prepare(LakeFrame(texts, SCHEMA), key_of(1)).handle)
+    assert table_of_sink(sink).scan(row_filter="text > 'b'").to_arrow()["n"].to_pylist() == [2]
+
+
 def test_bounds_that_a_part_of_a_file_lacks(tmp_path: Path) -> None:
     """A reader that skips the file by the bounds of its other parts would miss rows."""
     schema = t.StructType([t.StructField("at", t.StringType())])
