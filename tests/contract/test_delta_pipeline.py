@@ -70,8 +70,9 @@ def test_what_is_synced_before_the_decision_and_after_the_commit(
     assert synced[-1] == "_delta_log"
 
 
-def test_the_files_of_an_upsert_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = DeltaSink(tmp_path / "table", key="n")
+@pytest.mark.parametrize("feed", ["false", "true"])
+def test_the_files_of_an_upsert_are_synced(feed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = DeltaSink(tmp_path / "table", key="n", properties={"delta.enableChangeDataFeed": feed})
     sink.open(context_for())
     staged = sink.prepare(frame_of(1, 2), key_of(1))
     synced: list[str] = []
@@ -84,8 +85,10 @@ def test_the_files_of_an_upsert_are_synced(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", noted)
     sink.commit(key_of(1), staged.handle)
     files = {each.name for each in (tmp_path / "table").glob("*.parquet")}
+    changes = {f"_change_data/{each.name}" for each in (tmp_path / "table/_change_data").glob("*")}
     assert files
-    assert files <= set(synced)
+    assert bool(changes) == (feed == "true")
+    assert files | changes <= set(synced)
 
 
 COLUMNS = {

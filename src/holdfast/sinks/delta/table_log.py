@@ -282,9 +282,9 @@ class TableLog:
         return found
 
     def _added(self, entry: str) -> list[str]:
-        """Return the data files that an entry of the log adds and that still exist."""
+        """Return the files that an entry of the log adds and that still exist: data, and the feed of its changes."""
         lines = [json.loads(line) for line in (self.folder.read(entry) or b"").splitlines()]
-        found = [unquote(line["add"]["path"]) for line in lines if "add" in line]
+        found = [unquote(line[kind]["path"]) for line in lines for kind in ("add", "cdc") if kind in line]
         return [name for name in found if self.folder.exists(name)]
 
     def _properties(self, txns: Transactions, about: Mapping[str, Any], *, on_top: bool = True) -> Any:
