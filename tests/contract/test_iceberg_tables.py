@@ -1152,6 +1152,13 @@ def test_types_that_iceberg_lacks_are_refused_by_name(kind: t.DataType, tmp_path
     assert sink.is_missing()
 
 
+def test_a_column_that_has_the_path_of_a_field_is_refused(tmp_path: Path) -> None:
+    inner = t.StructType([t.StructField("b", t.LongType())])
+    schema = t.StructType([t.StructField("a", inner), t.StructField("a.b", t.LongType())])
+    with pytest.raises(SchemaMismatch, match=r"multiple fields for name a\.b"):
+        made(tmp_path).open(context_for(schema=schema))
+
+
 @pytest.mark.parametrize("mode", ["update", "complete"])
 def test_modes_that_replace_rows_are_refused(mode: str, tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match="changelog=True"):
