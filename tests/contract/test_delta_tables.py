@@ -846,6 +846,16 @@ def test_an_undo_is_refused_after_a_vacuum(tmp_path: Path) -> None:
     assert sink.inspect(OWNER, 2).epoch == 2
 
 
+def test_an_undo_is_refused_after_a_change_of_the_partitions(tmp_path: Path) -> None:
+    """A reader would take the values of the new partition column from the log, which has none for these files."""
+    sink = filled(tmp_path / "table")
+    DeltaSink(sink.path).take_back(OWNER, (1, 2), 2)
+    write_deltalake(sink.path, table_of(9), mode="overwrite", schema_mode="overwrite", partition_by=["text"])
+    with pytest.raises(SinkFailed, match="partitioning of the table has changed"):
+        DeltaSink(sink.path).put_back(OWNER, (1, 4), 3, 2)
+    assert numbers(sink) == [9]
+
+
 def test_a_full_vacuum_leaves_records_and_undecided_files(tmp_path: Path) -> None:
     sink = filled(tmp_path / "table")
     handle = sink.prepare(frame_of(5), key_of(5)).handle
