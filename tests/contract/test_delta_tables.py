@@ -11,10 +11,13 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from pyspark.sql import types as t
@@ -58,6 +61,18 @@ def filled(path: Path, epochs: int = 4, **options: Any) -> DeltaSink:
 
 def numbers(sink: DeltaSink) -> list[int]:
     return [n for n, _ in rows_of(sink)]
+
+
+def _before_its_commit(sink: DeltaSink, act: Callable[[], object]) -> None:
+    """Have another program change the table when a sink has checked it, and is about to commit, for the first time."""
+    commit = sink._log.commit
+
+    def late(*args: Any, **options: Any) -> HoldfastError | None:
+        sink._log.commit = commit  # type: ignore[method-assign]
+        act()
+        return commit(*args, **options)
+
+    sink._log.commit = late  # type: ignore[method-assign]
 
 
 def handmade(
@@ -488,8 +503,9 @@ def test_a_table_is_created_beside_hidden_files_and_after_an_interrupted_start(
     for name in ("_SUCCESS", ".part.crc", "_spark_metadata/0", "_holdfast/u.s/x.json", "hf/u.s/t1-1/1.1/rows.parquet"):
         folder.write(name, b"x")
     if store == "disk":
-        (tmp_path / "table/_delta_log").mkdir()
         (tmp_path / "table/empty").mkdir()
+        folder.write("_delta_log/00000000000000000000.json#1", b"{")  # delta-rs links it to its name when it is whole
+    assert DeltaSink(path).is_missing()
     sink = opened(path)
     sink.commit(key_of(1), sink.prepare(frame_of(1), key_of(1)).handle)
     assert numbers(sink) == [1]
@@ -522,6 +538,39 @@ def test_rows_of_an_append_only_table_cannot_be_replaced(mode: str, key: str | N
     assert DeltaTable(path).version() == 0
 
 
+SEARCHED: dict[str, tuple[t.DataType, pa.DataType, list[Any]]] = {
+    "boolean": (t.BooleanType(), pa.bool_(), [True, False]),
+    "double": (t.DoubleType(), pa.float64(), [1.5, -2.5]),
+    "decimal": (t.DecimalType(10, 2), pa.decimal128(10, 2), [Decimal("1.50"), Decimal("-2.50")]),
+    "long decimal": (t.DecimalType(38, 10), pa.decimal128(38, 10), [Decimal(0), Decimal("-1234567890123456789.5")]),
+    "binary": (t.BinaryType(), pa.binary(), [b"a", b"b"]),
+    "long string": (t.StringType(), pa.string(), ["a" * 40, "b" * 40]),
+    "ends of time": (t.TimestampNTZType(), pa.timestamp("us"), [datetime.min, datetime.max]),
+}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("kind", SEARCHED)
+def test_rows_are_found_by_a_column_of_any_type(kind: str, alone: bool, tmp_path: Path) -> None:
+    """The datasets of delta-rs skip each file in which only some columns have bounds, if they search another column."""
+    stored, arrow, values = SEARCHED[kind]
+    fields, names = [t.StructField("value", stored)], pa.schema([("value", arrow)])
+    if not alone:
+        fields, names = [*fields, t.StructField("n", t.LongType())], names.append(pa.field("n", pa.int64()))
+    schema = t.StructType(fields)
+    rows = [dict(zip(names.names, (value, n), strict=False)) for n, value in enumerate([*values, None])]
+    sink = opened(tmp_path / "table", schema=schema)
+    frame = LakeFrame(pa.Table.from_pylist(rows, names), schema)
+    sink.commit(key_of(1), sink.prepare(frame, key_of(1)).handle)
+    table = DeltaTable(sink.path).to_pyarrow_dataset()
+    for value in values:
+        found = table.to_table(filter=pc.field("value") == pa.scalar(value, arrow))
+        assert found["value"].to_pylist() == [value]
+    assert table.to_table(filter=pc.field("value").is_null()).num_rows == 1
+    if not alone:
+        assert table.to_table(filter=pc.field("n") == 1).num_rows == 1
+
+
 @pytest.mark.parametrize("name", ["with space", "ü", "a#b?c", "file-url"])
 def test_the_name_of_a_folder(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
@@ -543,6 +592,16 @@ def test_an_epoch_without_rows_replaces_all_rows(tmp_path: Path) -> None:
     sink.commit(key_of(2), staged.handle)
     assert numbers(sink) == []
     assert sink.inspect(OWNER, 1).epoch == 2
+
+
+def test_all_rows_are_replaced_even_if_an_optimize_is_faster(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "table")
+    sink.open(context_for(output_mode="complete"))
+    sink.commit(key_of(1), sink.prepare(frame_of(1, 2), key_of(1)).handle)
+    staged = sink.prepare(frame_of(3), key_of(2))
+    _before_its_commit(sink, DeltaTable(sink.path).optimize.compact)
+    sink.commit(key_of(2), staged.handle)
+    assert numbers(sink) == [3]
 
 
 def test_upserts_replace_rows_and_leave_those_of_other_writers(tmp_path: Path) -> None:
@@ -726,6 +785,17 @@ def test_going_back_is_refused_after_an_optimize(tmp_path: Path) -> None:
     assert numbers(sink) == everything
 
 
+def test_going_back_is_refused_if_an_optimize_is_faster(tmp_path: Path) -> None:
+    sink = filled(tmp_path / "table")
+    everything = numbers(sink)
+    other = DeltaSink(sink.path)
+    _before_its_commit(other, DeltaTable(sink.path).optimize.compact)
+    with pytest.raises(SinkFailed, match="OPTIMIZE"):
+        other.take_back(OWNER, (1, 2), 2)
+    assert numbers(sink) == everything
+    assert sink.inspect(OWNER, 2).epoch == 0
+
+
 def test_going_back_is_refused_after_rows_were_marked_as_deleted(tmp_path: Path) -> None:
     """delta-rs would remove such a file without its deletion vector, and the file would stay in the table."""
     sink = filled(tmp_path / "table", 3)
@@ -774,6 +844,16 @@ def test_an_undo_is_refused_after_a_vacuum(tmp_path: Path) -> None:
         sink.put_back(OWNER, (1, 4), 3, 2)
     assert numbers(sink) == [1, 2, 10, 20]
     assert sink.inspect(OWNER, 2).epoch == 2
+
+
+def test_an_undo_is_refused_after_a_change_of_the_partitions(tmp_path: Path) -> None:
+    """A reader would take the values of the new partition column from the log, which has none for these files."""
+    sink = filled(tmp_path / "table")
+    DeltaSink(sink.path).take_back(OWNER, (1, 2), 2)
+    write_deltalake(sink.path, table_of(9), mode="overwrite", schema_mode="overwrite", partition_by=["text"])
+    with pytest.raises(SinkFailed, match="partitioning of the table has changed"):
+        DeltaSink(sink.path).put_back(OWNER, (1, 4), 3, 2)
+    assert numbers(sink) == [9]
 
 
 def test_a_full_vacuum_leaves_records_and_undecided_files(tmp_path: Path) -> None:

@@ -858,6 +858,22 @@ def test_a_table_whose_location_is_changed_after_the_decision(tmp_path: Path) ->
     assert seen(sink) == [1, 2]
 
 
+@pytest.mark.parametrize("name", ["a ü", "50%"])
+@pytest.mark.parametrize("as_url", [Path.as_uri, lambda path: f"file://{path}", lambda path: f"file:{path}", str])
+def test_the_name_of_a_warehouse(name: str, as_url: Callable[[Path], str], tmp_path: Path) -> None:
+    """PyIceberg and Hadoop take a percent sign in a location literally, so the files must be where they look."""
+    sink = IcebergSink("shop.rows", catalog=sqlite_catalog(tmp_path, as_url(tmp_path / name)))
+    sink.open(context_for())
+    epoch(sink, key_of(1), 1, 2)
+    table = table_of_sink(sink)
+    assert table.scan().to_arrow().num_rows == 2
+    assert all(table.io.new_input(each.file.file_path).exists() for each in table.scan().plan_files())
+    sink.take_back(OWNER, (1, 0), 2)
+    sink.put_back(OWNER, (1, 1), 3, 2)
+    assert table_of_sink(sink).scan().to_arrow().num_rows == 2
+    assert len(list(tmp_path.iterdir())) == 2, "the catalog and one warehouse"
+
+
 def test_staged_files_that_are_gone_are_reported(tmp_path: Path) -> None:
     """The location of the table is the same, so it is not named."""
     sink = filled(tmp_path, 1)
@@ -987,6 +1003,14 @@ def test_dates_that_python_cannot_represent(kind: str, tmp_path: Path) -> None:
     plain = pa.int32() if pa.types.is_date(values.type) else pa.int64()
     assert sorted(found.cast(plain).to_pylist()) == sorted(values.cast(plain).to_pylist())
     assert [each.file.null_value_counts[1] for each in table_of_sink(sink).scan().plan_files()] == [0, 0]
+
+
+def test_a_bound_that_pyiceberg_cannot_cut(tmp_path: Path) -> None:
+    """It increments the last character that it keeps, and there is none with the number after U+D7FF."""
+    sink = opened(tmp_path)
+    texts = pa.table({"n": pa.array([1, 2], pa.int64()), "text": ["a", "b" * 15 + "\ud7ff" * 2]})
+    sink.commit(key_of(1), sink.prepare(LakeFrame(texts, SCHEMA), key_of(1)).handle)
+    assert table_of_sink(sink).scan(row_filter="text > 'b'").to_arrow()["n"].to_pylist() == [2]
 
 
 def test_bounds_that_a_part_of_a_file_lacks(tmp_path: Path) -> None:
@@ -1126,6 +1150,13 @@ def test_types_that_iceberg_lacks_are_refused_by_name(kind: t.DataType, tmp_path
     with pytest.raises(SchemaMismatch, match="column 'odd"):
         sink.open(context_for(schema=schema))
     assert sink.is_missing()
+
+
+def test_a_column_that_has_the_path_of_a_field_is_refused(tmp_path: Path) -> None:
+    inner = t.StructType([t.StructField("b", t.LongType())])
+    schema = t.StructType([t.StructField("a", inner), t.StructField("a.b", t.LongType())])
+    with pytest.raises(SchemaMismatch, match=r"multiple fields for name a\.b"):
+        made(tmp_path).open(context_for(schema=schema))
 
 
 @pytest.mark.parametrize("mode", ["update", "complete"])

@@ -120,6 +120,10 @@ class DeltaRewind:
             if aside is None:
                 return _Change()
             self._refuse_features(state)
+            if any(list(each.partition) != state.partition_by for each in aside.files):
+                why = "the partitioning of the table has changed since the rewind"
+                do = "restore the partitioning, then undo the rewind"
+                raise SinkFailed(sink=self.sink, action="be put back", why=why, do=do)
             missing = self._missing(aside)
             if missing:
                 why = f"{len(missing)} of its {len(aside.files)} files were deleted: {missing[0].path}"

@@ -4,6 +4,8 @@ Rules:
 - A commit is based on the version that was loaded last. If another writer has committed one of the same application
   ids since then, delta-rs refuses it. A failed commit may have taken effect (a lost answer): load the table and look.
   If commits at one version fail again and again, no other writer is the cause, and the error is raised.
+- After other changes, delta-rs commits on top of them. It then does not notice that an OPTIMIZE has rewritten files
+  that the commit removes: their rows would stay. So a commit that removes files is refused after any other one.
 - delta-rs reads only newer versions, so it does not notice another table at the same place: one that was created again,
   or an older copy. So the entry of the version that was loaded last must still be the same one.
 - On a disk, delta-rs syncs nothing: the log is synced here, after each commit and after each look that finds one.
@@ -34,6 +36,7 @@ from holdfast.sinks.lake.epoch_files import LakeFile
 from holdfast.sinks.lake.table_folder import TableFolder, failing_at
 
 LOG = "_delta_log"
+_VERSION = re.compile(r"\d{20}\.(json$|checkpoint\.)")  # a file with a version, in the folder of the log
 _HISTORY = 200  # commits that are searched for the owner
 _FOLLOWED = 50  # entries of the log that are read one by one
 _FAILURES = 5  # of commits at one version
@@ -120,9 +123,9 @@ class TableLog:
         self._known, self._version, self._entry = {}, -1, None
 
     def exists(self) -> bool:
-        """Whether there is a table."""
+        """Whether there is a table. A process that died while it created one may have left another file."""
         with self._failing("be inspected"):
-            return bool(self.folder.names(LOG))
+            return any(_VERSION.match(name) for name in self.folder.names(LOG))
 
     def load(self, action: str) -> TableState:
         """Return the newest version. `action` is what the sink was about to do, for errors.
@@ -213,7 +216,7 @@ class TableLog:
                 mode=mode,
                 schema=state.table.schema(),
                 partition_by=state.partition_by,
-                commit_properties=self._properties(txns, about),
+                commit_properties=self._properties(txns, about, on_top=not remove and mode != "overwrite"),
             ),
         )
 
@@ -279,15 +282,17 @@ class TableLog:
         return found
 
     def _added(self, entry: str) -> list[str]:
-        """Return the data files that an entry of the log adds and that still exist."""
+        """Return the files that an entry of the log adds and that still exist: data, and the feed of its changes."""
         lines = [json.loads(line) for line in (self.folder.read(entry) or b"").splitlines()]
-        found = [unquote(line["add"]["path"]) for line in lines if "add" in line]
+        found = [unquote(line[kind]["path"]) for line in lines for kind in ("add", "cdc") if kind in line]
         return [name for name in found if self.folder.exists(name)]
 
-    def _properties(self, txns: Transactions, about: Mapping[str, Any]) -> Any:
+    def _properties(self, txns: Transactions, about: Mapping[str, Any], *, on_top: bool = True) -> Any:
+        """Return what a commit records, and whether delta-rs may write it after one that it has not loaded."""
         library = _deltalake()
         return library.CommitProperties(
             custom_metadata={"holdfast": json.dumps(dict(about))} if about else None,
+            max_commit_retries=None if on_top else 0,
             app_transactions=[library.Transaction(name, version) for name, version in txns.items()],
         )
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg import types as ice
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_by_name
 
 from holdfast.errors import SchemaMismatch
 
@@ -76,9 +76,11 @@ def table_schema(schema: t.StructType, sink: str, table: str) -> Schema:
     """Return the columns of a new table. The catalog gives them other ids."""
     ids = itertools.count(1)
     try:
-        return Schema(*_fields(schema, ids, ""))
-    except Unfit as unfit:
+        found = Schema(*_fields(schema, ids, ""))
+        index_by_name(found)
+    except (Unfit, ValueError) as unfit:  # `ValueError`: a column `a.b` beside a field `b` of a struct `a`
         raise SchemaMismatch(sink=sink, table=table, why=str(unfit)) from None
+    return found
 
 
 def stored_columns(schema: t.StructType, table: Schema, sink: str, name: str) -> list[StoredColumn]:

@@ -2,7 +2,8 @@
 
 Rules:
 - A column has bounds only if each part of a file that has values has them. PyIceberg would ignore the other parts, and
-  readers would miss their rows. Nor has it bounds if Python cannot represent them, as dates after the year 9999.
+  readers would miss their rows. Nor has it bounds if Python cannot represent them, as dates after the year 9999, or if
+  PyIceberg may fail to cut them: it replaces the last character of a maximum that is cut by the next one.
 - A column has a null count only if each part of a file has one. PyIceberg would take a missing count as 0, and readers
   that search for null would skip the file.
 - Nulls are counted in each column that the table requires, even if its properties turn statistics off.
@@ -33,6 +34,7 @@ from holdfast.sinks.iceberg.partitions import Partitioning
 from holdfast.sinks.lake.epoch_files import Describe, LakeFile
 from holdfast.sinks.lake.null_counts import nulls_in
 
+_UNCUT = "\ud7ff"  # surrogates follow it, which are no characters
 _NONE, _COUNTS = MetricsMode(MetricModeTypes.NONE), MetricsMode(MetricModeTypes.COUNTS)
 
 
@@ -107,7 +109,9 @@ def _has_bounds(statistics: Any) -> bool:
     if statistics is None or not statistics.num_values:
         return True  # without statistics, PyIceberg leaves the column out
     try:
-        return bool(statistics.has_min_max and statistics.min is not None and statistics.max is not None)
+        if not statistics.has_min_max or statistics.min is None or statistics.max is None:
+            return False
+        return not (isinstance(statistics.max, str) and _UNCUT in statistics.max)
     except (OverflowError, ValueError):
         return False
     except NotImplementedError:  # of a decimal that is stored as an integer, which PyIceberg reads itself

@@ -183,7 +183,7 @@ class IcebergSink(base.Sink):
         """Return the staged files of this table; the object remembers what it has staged itself."""
         location = _location(table)
         if self._staging_of is None or self._staging_of[0] != location:
-            self._staging_of = location, LakeStaging(self.name, table_folder(location, "IcebergSink"), DATA)
+            self._staging_of = location, LakeStaging(self.name, table_folder(_as_it_is(location), "IcebergSink"), DATA)
         return self._staging_of[1]
 
     # --- an epoch ---
@@ -441,6 +441,11 @@ def _known(table: Table) -> dict[str, Any]:
 
 def _location(table: Table) -> str:
     return table.location().rstrip("/")
+
+
+def _as_it_is(location: str) -> str:
+    """Return a location for a function that decodes file URLs: Iceberg and Hadoop take percent signs literally."""
+    return location.replace("%", "%25") if location[:5].lower() == "file:" else location
 
 
 def _restore(epoch: int) -> str:
