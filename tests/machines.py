@@ -149,7 +149,9 @@ def _die_with_parent() -> None:
 
 
 def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Return a process and everything below it."""
+    """Return a process and everything below it; nothing if it has ended, because another process may have its pid."""
+    if process.poll() is not None:
+        return []
     try:
         found = psutil.Process(process.pid)
         return [found, *found.children(recursive=True)]

@@ -128,7 +128,8 @@ class Killed:
 
     def close(self) -> None:
         """Kill the last driver."""
-        kill_with_children(self._process.pid)
+        if self._process.poll() is None:  # otherwise another process may have its pid
+            kill_with_children(self._process.pid)
         self._process.wait()
 
 
