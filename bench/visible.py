@@ -6,7 +6,7 @@ run. All sides run the same program, CSV files to CSV files, with Spark's defaul
 as soon as there is input. Each side has its own process, which is suspended while another one runs.
 
 Holdfast is a pipeline with an embedded session and all defaults: every row is synced and decided before it is visible.
-Its checkpoints are due by the clock, which continues during the suspensions, so it takes more checkpoints per row.
+Its checkpoints are triggered by the clock, which continues during the suspensions, so it takes more of them per row.
 Plain Spark appends in `foreachBatch`: at least once, without fsync. It runs with its defaults, and with all settings of
 the embedded session. Its UI is off, like in the embedded session. Each side first writes a number of rows that do not
 count, one after the other. Java continues to compile, so all sides would become still faster.

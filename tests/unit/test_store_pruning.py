@@ -6,21 +6,14 @@ import pytest
 
 from holdfast import Retention
 from holdfast.pruning import apply_prune, plan_prune
-from holdfast.repository import History, Identity, Lease, ObjectRepository, TimelineRecord
+from holdfast.repository import History, Lease, ObjectRepository, TimelineRecord
 from holdfast.repository.lineage import begin_timeline, branches
-
-obstore = pytest.importorskip("obstore", reason="needs the extra s3")
+from memorystore import store_repository
 
 
 @pytest.fixture
 def repository(monkeypatch: pytest.MonkeyPatch) -> ObjectRepository:
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    made = ObjectRepository("s3://bucket/orders")
-    store = obstore.store.MemoryStore()
-    monkeypatch.setattr(made.bucket, "_reads", store)
-    monkeypatch.setattr(made.bucket, "_writes", store)
-    Identity.create(made, "orders")
-    return made
+    return store_repository(monkeypatch)
 
 
 def test_an_abandoned_timeline_is_deleted_once(repository: ObjectRepository) -> None:

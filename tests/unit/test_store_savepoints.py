@@ -11,21 +11,14 @@ from holdfast.repository import Checkpoints, Identity, Lease, ObjectRepository
 from holdfast.repository.base import Data, StoredObject
 from holdfast.repository.checkpoint_keys import AttemptRecord, place_of
 from holdfast.restore import plan_restore, stage_states
-
-obstore = pytest.importorskip("obstore", reason="needs the extra s3")
+from memorystore import store_repository
 
 NAME = "rows/stage"
 
 
 @pytest.fixture
 def repository(monkeypatch: pytest.MonkeyPatch) -> ObjectRepository:
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    made = ObjectRepository("s3://bucket/orders")
-    store = obstore.store.MemoryStore()
-    monkeypatch.setattr(made.bucket, "_reads", store)
-    monkeypatch.setattr(made.bucket, "_writes", store)
-    Identity.create(made, "orders")
-    return made
+    return store_repository(monkeypatch)
 
 
 def state(byte: bytes) -> PackedStates:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import typer
+from typer.models import OptionInfo
 
 from holdfast._validation import checked_name
 from holdfast.cli.answers import REPO_VARIABLE
@@ -40,26 +41,26 @@ TargetName = Annotated[
 Arguments = Annotated[
     list[str] | None, typer.Argument(metavar="-- ARGS", help="Arguments for the program, passed in sys.argv.")
 ]
+
+
+def _repo(text: str) -> OptionInfo:
+    """Return the option `--repo` with a help text."""
+    found: OptionInfo = typer.Option("--repo", "-r", metavar="PATH", envvar=REPO_VARIABLE, help=text)
+    return found
+
+
 Repo = Annotated[
     str | None,
-    typer.Option(
-        "--repo",
-        "-r",
-        metavar="PATH",
-        envvar=REPO_VARIABLE,
-        help="The pipeline's repository, <root>/<pipeline>, or a root that contains only one. Most commands also take "
-        "s3://bucket/<root>/<pipeline>. Default: the current folder, then ./checkpoints.",
+    _repo(
+        "The pipeline's repository, <root>/<pipeline>, or a root that contains only one. Most commands also take "
+        "s3://bucket/<root>/<pipeline>. Default: the current folder, then ./checkpoints."
     ),
 ]
 Repos = Annotated[
     str | None,
-    typer.Option(
-        "--repo",
-        "-r",
-        metavar="PATH",
-        envvar=REPO_VARIABLE,
-        help="The repository of one pipeline, <root>/<pipeline>, or a root: all pipelines in it. Either may be on S3: "
-        "s3://bucket/<root>. Default: the current folder, then ./checkpoints.",
+    _repo(
+        "The repository of one pipeline, <root>/<pipeline>, or a root: all pipelines in it. Either may be on S3: "
+        "s3://bucket/<root>. Default: the current folder, then ./checkpoints."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
